@@ -1,0 +1,15 @@
+"""Networks for human activity recognition, built by name from one table, and the ALP layer."""
+
+from models.errors import CheckpointError, ModelError, OptionError, UnknownModelError
+from models.output import ModelOutput
+from models.registry import MODELS, build
+
+__all__ = [
+    "MODELS",
+    "CheckpointError",
+    "ModelError",
+    "ModelOutput",
+    "OptionError",
+    "UnknownModelError",
+    "build",
+]

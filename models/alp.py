@@ -1,0 +1,134 @@
+"""The ALP layer: tokens are matched to prototypes by an optimal-transport plan and drawn towards them.
+
+Ek, Wang, Portet and Lalanda, 'Federated Learning with Prototype Alignment (FedAli)', 2024, section 3.1:
+eq. 3 active prototypes, eq. 4 plan, eq. 5 moving average, eq. 6 GLU, eq. 7 alignment, appendix A pseudo-code.
+
+Differs from the paper: the plan's entries are normalised to sum 1 over a prototype's top T and average the tokens
+themselves; appendix A averages normalised tokens with the raw entries, against the text of section 3.1.
+"""
+
+from typing import get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.errors import OptionError
+from models.matching import Match, assign, move_prototypes, similarity, transport_plan
+
+
+class ALP(nn.Module):
+    """Align tokens (B, Z, d) with prototypes; buffers `local_prototypes` and `global_prototypes`, each (G, d).
+
+    In training a token takes the global prototype with the largest entry in its row of the plan, and each local
+    prototype moves towards the max(1, ⌈N/G⌉) tokens with the largest entries in its column (N = real tokens).
+    In evaluation a token takes a local prototype and nothing moves. Ties go to the lowest index everywhere.
+    `local_prototypes` is rebound to a new tensor, never changed in place, so torch.func may swap it.
+
+    `match`: "plan" is the paper; "cosine" and "euclidean" (its ablation) use exp(similarity/ε) without Sinkhorn,
+    with the cosine or with minus the distance of the unnormalised vectors.
+    `prototypes` (the paper's ablation, which its text does not define): "local", without global prototypes, aligns
+    with the local ones in training too. "global", without local prototypes, aligns with the global ones
+    in evaluation too; the local buffer still moves, for the server's next centres come from nothing else.
+    `inference`: "plan" is the paper; its column sums run over the batch, so a window's output depends on its
+    neighbours. "row" takes the largest similarity in the row: independent of the batch, for export and serving.
+    """
+
+    local_prototypes: Tensor
+    global_prototypes: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_prototypes: int,
+        beta: float = 0.2,
+        gamma: float = 0.999,
+        epsilon: float = 0.05,
+        iterations: int = 3,
+        match: str = "plan",
+        glu: bool = True,
+        *,
+        prototypes: str = "both",
+        inference: str = "plan",
+    ) -> None:
+        super().__init__()
+        _check_choice("match", match, get_args(Match))
+        _check_choice("prototypes", prototypes, ("both", "local", "global"))
+        _check_choice("inference", inference, ("plan", "row"))
+        if num_prototypes < 1 or epsilon <= 0 or iterations < 1:
+            raise OptionError(
+                f"ALP needs num_prototypes >= 1, epsilon > 0 and iterations >= 1; "
+                f"got {num_prototypes}, {epsilon}, {iterations}"
+            )
+        self.num_prototypes, self.beta, self.gamma = num_prototypes, beta, gamma
+        self.epsilon, self.iterations = epsilon, iterations
+        self.match, self.prototypes, self.inference = match, prototypes, inference
+        self.glu = nn.Linear(dim, 2 * dim) if glu else None
+        self.register_buffer("local_prototypes", torch.randn(num_prototypes, dim))
+        self.register_buffer("global_prototypes", torch.randn(num_prototypes, dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map x (B, Z, d) to aligned tokens of unit length (B, Z, d); mask (B,) is 0 for padding examples."""
+        batch, tokens, dim = x.shape
+        flat = x.reshape(batch * tokens, dim)
+        valid = None if mask is None else (mask > 0)[:, None].expand(batch, tokens).reshape(-1)
+        # Detached tokens and buffers without gradient: autograd records nothing of the plan (the paper's sg).
+        detached = flat.detach().to(torch.promote_types(x.dtype, torch.float32))
+        matched = self._train_match(detached, valid) if self.training else self._match(detached, valid)
+        pulled = self._gate(matched.to(x.dtype))
+        aligned = self.beta * pulled + (1.0 - self.beta) * flat
+        return F.normalize(aligned, dim=-1).reshape(batch, tokens, dim)
+
+    def log_plan(self, x: Tensor, active: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the logarithm of the plan between tokens x (N, d) and prototypes (M, d): (N, M), padding −inf."""
+        log_kernel = similarity(x, active, self.match) / self.epsilon
+        iterations = self.iterations if self.match == "plan" else 0
+        return transport_plan(log_kernel, valid, iterations)
+
+    def _train_match(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Move the local prototypes and return each token's prototype of before the move (N, d)."""
+        local, shared = self.local_prototypes.detach(), self.global_prototypes.detach()
+        only_local = self.prototypes == "local"
+        active = local if only_local else torch.cat([local, shared])
+        log_plan = self.log_plan(x, active.to(x.dtype), valid)
+        count = self.num_prototypes
+        moved = move_prototypes(local.to(x.dtype), x, log_plan[:, :count], valid, self.gamma)
+        self.local_prototypes = moved.to(local.dtype)
+        if only_local:
+            return local[assign(log_plan)]
+        return shared[assign(log_plan[:, count:])]
+
+    def _match(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Return each token's prototype in evaluation (N, d)."""
+        active = (self.global_prototypes if self.prototypes == "global" else self.local_prototypes).detach()
+        if self.inference == "row":
+            scores = similarity(x, active.to(x.dtype), self.match)
+        else:
+            scores = self.log_plan(x, active.to(x.dtype), valid)
+        return active[assign(scores)]
+
+    def _gate(self, matched: Tensor) -> Tensor:
+        if self.glu is None:
+            return matched
+        value, gate = self.glu(matched).chunk(2, dim=-1)
+        gated: Tensor = value * torch.sigmoid(gate)
+        return gated
+
+    def extra_repr(self) -> str:
+        return (
+            f"prototypes={tuple(self.local_prototypes.shape)}, match={self.match}, inference={self.inference}"
+        )
+
+
+def set_inference(module: nn.Module, inference: str) -> int:
+    """Set `inference` ("plan" or "row") of every ALP layer in the module; return how many there are."""
+    _check_choice("inference", inference, ("plan", "row"))
+    layers = [layer for layer in module.modules() if isinstance(layer, ALP)]
+    for layer in layers:
+        layer.inference = inference
+    return len(layers)
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise OptionError(f"{option}={value!r}: expected one of {', '.join(choices)}")

@@ -1,0 +1,116 @@
+"""The small HAR CNN for weak devices, with or without an ALP layer on its last feature map.
+
+GroupNorm: Wu and He, ECCV 2018, arXiv 1803.08494. ALP: Ek et al., FedAli, 2024; on a CNN it is our own addition.
+Parameters at 6 classes: 123 302; with ALP 197 798, and 2 × 12 288 numbers in the prototype buffers.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.alp import ALP
+from models.dropout import Dropout
+from models.errors import OptionError
+from models.output import ModelOutput
+
+STRIDES = (4, 2, 1)
+_GROUPS = 8
+
+
+class FrameConv(nn.Module):
+    """Conv1d(kernel 3s, stride s, padding s), GroupNorm, SiLU on (B, T, C).
+
+    With a kernel of three strides an output sees its frame of s samples and both neighbours, so the convolution is
+    a Linear on three shifted copies: no unfold, no grouped convolution under vmap (slow on the CPU).
+    """
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.project = nn.Linear(3 * stride * channels, out)
+        self.norm = nn.GroupNorm(_GROUPS, out)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Map (B, T, C) to (B, T/s, out), before norm and activation."""
+        batch, time, channels = x.shape
+        frames = F.pad(x.reshape(batch, time // self.stride, self.stride * channels), (0, 0, 1, 1))
+        context = torch.cat([frames[:, :-2], frames[:, 1:-1], frames[:, 2:]], dim=-1)
+        projected: Tensor = self.project(context)
+        return projected
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, C) to (B, T/s, out)."""
+        return F.silu(self.norm(self.convolve(x).transpose(1, 2)).transpose(1, 2))
+
+
+class Cnn(nn.Module):
+    """Three convolutions, mean over time, two dense layers (the head) on windows (B, 128, 6).
+
+    `channels` are the widths of the first two convolutions; the third is `feature_dim` wide, so clients of
+    different capacity share features and prototypes. `options` rebuilds the model with `models.build`.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        channels: Sequence[int] = (64, 96),
+        feature_dim: int = 192,
+        hidden: int = 128,
+        dropout: float = 0.3,
+    ) -> None:
+        super().__init__()
+        widths = [*channels, feature_dim]
+        if len(widths) != len(STRIDES) or any(width < _GROUPS or width % _GROUPS for width in widths):
+            raise OptionError(
+                f"channels={list(channels)}, feature_dim={feature_dim}: expected two channel counts, "
+                f"and all three multiples of {_GROUPS}"
+            )
+        self.feature_dim = feature_dim
+        self.options: dict[str, Any] = {
+            "channels": list(channels), "feature_dim": feature_dim, "hidden": hidden, "dropout": dropout,
+        }  # fmt: skip
+        inputs = [6, *channels]
+        self.convolutions = nn.Sequential(
+            *(FrameConv(i, o, s) for i, o, s in zip(inputs, widths, STRIDES, strict=True))
+        )
+        self.head = nn.Sequential(
+            nn.Linear(feature_dim, hidden), nn.SiLU(), Dropout(dropout), nn.Linear(hidden, classes)
+        )
+
+    def align(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Map the last feature map (B, 16, feature_dim) to what is pooled; the plain CNN leaves it."""
+        return tokens
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
+        """Map x (B, 128, 6) to features (B, feature_dim) and logits (B, classes); mask (B,) is 0 for padding."""
+        features = self.align(self.convolutions(x), mask).mean(dim=1)
+        return ModelOutput(features, self.head(features))
+
+
+class CnnAlp(Cnn):
+    """The CNN with one ALP layer on the tokens of the last convolution, then LayerNorm (ALP's output has length 1)."""
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        prototypes: Sequence[int] = (64,),
+        alp: dict[str, Any] | None = None,
+        feature_dim: int = 192,
+        **sizes: Any,
+    ) -> None:
+        super().__init__(classes, feature_dim=feature_dim, **sizes)
+        if len(prototypes) != 1:
+            raise OptionError(f"prototypes={list(prototypes)}: the CNN has one ALP layer, so one count")
+        self.options |= {"prototypes": list(prototypes), "alp": dict(alp or {})}
+        self.alp = ALP(feature_dim, prototypes[0], **(alp or {}))
+        self.norm = nn.LayerNorm(feature_dim)
+
+    def align(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Draw tokens (B, 16, feature_dim) to their prototypes."""
+        aligned: Tensor = self.norm(self.alp(tokens, mask))
+        return aligned

@@ -1,0 +1,74 @@
+"""Dropout and stochastic depth whose masks are a pure function of a buffer and the element's index.
+
+Srivastava et al., 'Dropout', JMLR 15, 2014; Huang et al., 'Deep Networks with Stochastic Depth', ECCV 2016, arXiv 1603.09382.
+The integer hash is Wellons' `lowbias32` ('Prospecting for Hash Functions', 2018).
+
+A global random generator gives other masks stacked (vmap) than one by one, and other masks to a short batch
+than to the same batch with padding. Here a mask depends on `noise_state` and on the flat index only.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from models.errors import OptionError
+
+# lowbias32's two multipliers, the second as a signed 32-bit number: torch has no full set of uint32 kernels.
+_FIRST = 0x7FEB352D
+_SECOND = 0x846CA68B - (1 << 32)
+_BITS = 24
+
+
+def lowbias32(x: Tensor) -> Tensor:
+    """Mix int32 values (any shape); products wrap, and masks turn the arithmetic shifts into logical ones."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * _FIRST
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * _SECOND
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def keep_mask(noise_state: Tensor, count: int, drop: float) -> Tensor:
+    """Return (count,) bool, each True with probability 1 − drop, from a scalar int64 state."""
+    folded = ((noise_state ^ (noise_state >> 31)) & 0x7FFFFFFF).to(torch.int32)
+    index = torch.arange(count, dtype=torch.int32, device=noise_state.device)
+    uniform = lowbias32(index ^ lowbias32(folded)) & ((1 << _BITS) - 1)
+    return uniform >= round(drop * (1 << _BITS))
+
+
+class Dropout(nn.Module):
+    """Zero each element with probability p in training and scale the rest by 1/(1 − p).
+
+    `noise_state` (scalar int64) advances by one in each training pass, rebound and never in place;
+    it starts from torch's generator, so that layers differ. The identity in evaluation and for p = 0.
+    """
+
+    noise_state: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise OptionError(f"dropout probability {p}: expected 0 <= p < 1")
+        self.p = p
+        self.register_buffer("noise_state", torch.randint(1 << 31, (), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, …) to the same shape."""
+        if not self.training or self.p == 0.0:
+            return x
+        shape = self._mask_shape(x)
+        keep = keep_mask(self.noise_state, shape.numel(), self.p).view(shape)
+        self.noise_state = self.noise_state + 1
+        return x * (keep.to(x.dtype) * (1.0 / (1.0 - self.p)))
+
+    def _mask_shape(self, x: Tensor) -> torch.Size:
+        return x.shape
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class DropPath(Dropout):
+    """Stochastic depth: drop a residual branch for whole examples, with one draw per row of the batch."""
+
+    def _mask_shape(self, x: Tensor) -> torch.Size:
+        return torch.Size([x.shape[0], *([1] * (x.dim() - 1))])

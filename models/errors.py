@@ -1,0 +1,17 @@
+"""Errors of `models`: ModelError > UnknownModelError, OptionError, CheckpointError."""
+
+
+class ModelError(Exception):
+    """Root of everything that this package raises on purpose."""
+
+
+class UnknownModelError(ModelError):
+    """The name is not in `models.MODELS`."""
+
+
+class OptionError(ModelError):
+    """An option is unknown or out of its range."""
+
+
+class CheckpointError(ModelError):
+    """A checkpoint file is damaged, foreign, or does not fit the model that it names."""

@@ -1,0 +1,207 @@
+"""HART, the Human Activity Recognition Transformer, with or without ALP layers.
+
+Ek, Portet and Lalanda, 'Transformer-based Models to Deal with Heterogeneous Environments in Human Activity Recognition',
+Personal and Ubiquitous Computing 27, 2023, arXiv 2209.11750. With ALP: Ek et al., FedAli, 2024.
+Parameters at 6 classes: 1 444 190; with ALP 1 888 862, and 2 × 774 144 numbers in the prototype buffers.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.alp import ALP
+from models.dropout import Dropout, DropPath
+from models.errors import OptionError
+from models.output import ModelOutput
+
+WINDOW, CHANNELS, PATCH = 128, 6, 16
+TOKENS = WINDOW // PATCH
+KERNELS = (3, 7, 15, 31, 31, 31)
+PROTOTYPES = (2048, 1024, 512, 256, 128, 64)
+
+
+class PatchEmbedding(nn.Module):
+    """Conv1d(3 → width, kernel 16, stride 16) of one sensor as a reshape and a Linear: fast under vmap."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(PATCH * 3, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map one sensor (B, 128, 3) to tokens (B, 8, width)."""
+        tokens: Tensor = self.project(x.reshape(x.shape[0], TOKENS, PATCH * 3))
+        return tokens
+
+
+class Attention(nn.Module):
+    """Self-attention whose heads are as wide as the input, so the inner width is heads × width.
+
+    Differs from the paper: no key bias; the softmax cancels it, and Adam amplifies the rounding of its gradient.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, width**-0.5
+        self.query = nn.Linear(width, heads * width)
+        self.key = nn.Linear(width, heads * width, bias=False)
+        self.value = nn.Linear(width, heads * width)
+        self.out = nn.Linear(heads * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens (B, Z, width) to (B, Z, width)."""
+        batch, tokens, width = x.shape
+        split = (batch, tokens, self.heads, width)
+        query = self.query(x).view(split).transpose(1, 2) * self.scale
+        key = self.key(x).view(split).permute(0, 2, 3, 1)
+        value = self.value(x).view(split).transpose(1, 2)
+        # Two matmuls: scaled_dot_product_attention falls back to a loop under vmap on the CPU.
+        mixed = torch.softmax(query @ key, dim=-1) @ value
+        attended: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, self.heads * width))
+        return attended
+
+
+class LightConv(nn.Module):
+    """Depthwise convolution along time; each head's channels share one softmax-normalised kernel (Wu et al. 2019).
+
+    Differs from the paper's published code: that reshapes without a transpose, so its kernels slide over channels and
+    never mix time steps, and it writes the softmax back into the weights at each step, which flattens them.
+    Written as one (tokens × tokens) Toeplitz matrix per head: exact with zero padding, and a plain matmul under vmap.
+    """
+
+    def __init__(self, kernel: int, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, kernel))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens (B, Z, C) to (B, Z, C)."""
+        batch, tokens, channels = x.shape
+        heads = x.reshape(batch, tokens, self.weight.shape[0], -1).transpose(1, 2)
+        return (self.toeplitz(tokens) @ heads).transpose(1, 2).reshape(batch, tokens, channels)
+
+    def toeplitz(self, tokens: int) -> Tensor:
+        """Return (heads, tokens, tokens): entry [h, o, i] is what input i weighs in output o."""
+        padded = F.pad(torch.softmax(self.weight, dim=-1), (tokens - 1, tokens - 1))
+        centre = self.weight.shape[1] // 2 + tokens - 1
+        # Slices need no index tensor, which would be a buffer and so travel with the client's state.
+        return torch.stack([padded[:, centre - o : centre - o + tokens] for o in range(tokens)], dim=1)
+
+
+class Block(nn.Module):
+    """One pre-norm block: attention | LightConv | attention on a quarter, a half and a quarter, then the MLP."""
+
+    def __init__(
+        self, width: int, heads: int, kernel: int, mlp: int, drop: float, drop_path: float, alp: ALP | None
+    ) -> None:
+        super().__init__()
+        self.alp = alp
+        self.norm_mix = nn.LayerNorm(width, eps=1e-6)
+        self.accelerometer = Attention(width // 4, heads)
+        self.both = LightConv(kernel, heads=4)
+        self.gyroscope = Attention(width // 4, heads)
+        self.norm_mlp = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.SiLU(), Dropout(drop), nn.Linear(mlp, width))
+        self.drop_mix, self.drop_mlp = DropPath(drop_path), DropPath(drop_path)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Map tokens (B, 8, width) to (B, 8, width)."""
+        if self.alp is not None:
+            x = self.alp(x, mask)
+        quarter = x.shape[-1] // 4
+        first, middle, last = self.norm_mix(x).split([quarter, 2 * quarter, quarter], dim=-1)
+        mixed = torch.cat([self.accelerometer(first), self.both(middle), self.gyroscope(last)], dim=-1)
+        x = x + self.drop_mix(mixed)
+        out: Tensor = x + self.drop_mlp(self.mlp(self.norm_mlp(x)))
+        return out
+
+
+class Hart(nn.Module):
+    """HART on windows (B, 128, 6): accelerometer xyz, then gyroscope xyz, normalised.
+
+    `blocks` (up to 6) takes the first kernels; `feature_dim` is the token width (a multiple of 16).
+    `options` rebuilds the model with `models.build`.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        feature_dim: int = 192,
+        blocks: int = 6,
+        heads: int = 3,
+        mlp: int = 384,
+        head_width: int = 1024,
+        dropout: float = 0.3,
+    ) -> None:
+        super().__init__()
+        _check_sizes(feature_dim, blocks)
+        self.feature_dim = feature_dim
+        self.options: dict[str, Any] = {
+            "feature_dim": feature_dim, "blocks": blocks, "heads": heads,
+            "mlp": mlp, "head_width": head_width, "dropout": dropout,
+        }  # fmt: skip
+        self.accelerometer = PatchEmbedding(feature_dim // 2)
+        self.gyroscope = PatchEmbedding(feature_dim // 2)
+        self.position = nn.Parameter(torch.randn(TOKENS, feature_dim) * 0.02)
+        layers = self._alp_layers(blocks)
+        self.blocks = nn.ModuleList(
+            Block(feature_dim, heads, kernel, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i])
+            for i, kernel in enumerate(KERNELS[:blocks])
+        )
+        self.norm = nn.LayerNorm(feature_dim, eps=1e-6)
+        self.head = nn.Sequential(
+            nn.Linear(feature_dim, head_width), nn.SiLU(), Dropout(dropout), nn.Linear(head_width, classes)
+        )
+
+    def _alp_layers(self, blocks: int) -> list[ALP | None]:
+        return [None] * blocks
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
+        """Map x (B, 128, 6) to features (B, feature_dim) and logits (B, classes); mask (B,) is 0 for padding."""
+        tokens = (
+            torch.cat([self.accelerometer(x[..., :3]), self.gyroscope(x[..., 3:])], dim=-1) + self.position
+        )
+        for block in self.blocks:
+            tokens = block(tokens, mask)
+        features = self.norm(tokens).mean(dim=1)
+        return ModelOutput(features, self.head(features))
+
+
+class HartAlp(Hart):
+    """HART with an ALP layer before the attention of each block; `prototypes` holds one count per block."""
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        prototypes: Sequence[int] | None = None,
+        alp: dict[str, Any] | None = None,
+        feature_dim: int = 192,
+        blocks: int = 6,
+        **sizes: Any,
+    ) -> None:
+        _check_sizes(feature_dim, blocks)
+        self._counts = list(PROTOTYPES[:blocks] if prototypes is None else prototypes)
+        if len(self._counts) != blocks:
+            raise OptionError(
+                f"prototypes={self._counts}: expected one count for each of the {blocks} blocks"
+            )
+        self._alp = dict(alp or {})
+        self._width = feature_dim
+        super().__init__(classes, feature_dim=feature_dim, blocks=blocks, **sizes)
+        self.options |= {"prototypes": self._counts, "alp": self._alp}
+
+    def _alp_layers(self, blocks: int) -> list[ALP | None]:
+        return [ALP(self._width, count, **self._alp) for count in self._counts]
+
+
+def _check_sizes(feature_dim: int, blocks: int) -> None:
+    if feature_dim < 16 or feature_dim % 16:
+        raise OptionError(
+            f"feature_dim={feature_dim}: expected a multiple of 16, for 4 + 4 heads of equal width"
+        )
+    if not 1 <= blocks <= len(KERNELS):
+        raise OptionError(f"blocks={blocks}: expected 1 to {len(KERNELS)}")

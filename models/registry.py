@@ -1,0 +1,58 @@
+"""The one table of models, and how to build one by name."""
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from models.alp import ALP
+from models.cnn import Cnn, CnnAlp
+from models.errors import OptionError, UnknownModelError
+from models.hart import Hart, HartAlp
+
+MODELS: dict[str, type[Cnn] | type[Hart]] = {"hart": Hart, "hart_alp": HartAlp, "cnn": Cnn, "cnn_alp": CnnAlp}
+
+
+def build(name: str, *, classes: int, **options: Any) -> Cnn | Hart:
+    """Build a model with fresh weights from torch's generator.
+
+    Raises UnknownModelError or OptionError, with the nearest known name; values may come from JSON.
+    """
+    if name not in MODELS:
+        raise UnknownModelError(f"model {name!r} is not known{_nearest(name, MODELS)}")
+    if classes < 2:
+        raise OptionError(f"classes={classes}: expected at least 2")
+    _check_names(f"model {name!r}", options, model_options(name))
+    _check_names("option 'alp'", options.get("alp") or {}, alp_options())
+    return MODELS[name](classes, **options)
+
+
+def model_options(name: str) -> dict[str, Any]:
+    """Return the options of a model with their defaults."""
+    known: dict[str, Any] = {}
+    for layer in reversed(MODELS[name].__mro__):
+        if layer.__init__ is not object.__init__:
+            known |= _keywords(layer)
+    return known
+
+
+def alp_options() -> dict[str, Any]:
+    """Return what the option `alp` of the models with ALP layers may set, with the defaults."""
+    return {key: value for key, value in _keywords(ALP).items() if key not in ("dim", "num_prototypes")}
+
+
+def _keywords(layer: type) -> dict[str, Any]:
+    parameters = inspect.signature(layer).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def _check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for option in given:
+        if option not in known:
+            raise OptionError(f"{owner} has no option {option!r}{_nearest(option, known)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; nearest: {near[0]!r} of {', '.join(names)}" if near else f"; known: {', '.join(names)}"
