@@ -1,0 +1,74 @@
+"""A torch module as a pure function of parameters and buffers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from federation.records import Client, Forward, Output, Tensors
+from federation.seeds import seed_for
+
+NOISE_STATE = "noise_state"
+"""Buffers of this name hold the counter that a seeded dropout layer draws its masks from."""
+
+
+class Network(NamedTuple):
+    """One network as two pure functions of parameters, buffers, examples and mask."""
+
+    train: Forward
+    evaluate: Forward
+
+
+def network(module: nn.Module) -> Network:
+    """Return the module's training and evaluation functions."""
+    return Network(functional(module, training=True), functional(module, training=False))
+
+
+def functional(module: nn.Module, *, training: bool) -> Forward:
+    """Return forward(params, buffers, x, mask) -> Output.
+
+    `module(x, mask)` must return (features, logits); a layer with state rebinds its buffer while it runs
+    (`self.prototypes = moved`), and what it left there comes back in `Output.buffers`.
+    """
+
+    def forward(params: Tensors, buffers: Tensors, x: Tensor, mask: Tensor | None = None) -> Output:
+        module.train(training)
+        moved: Tensors = {}
+
+        def collect(_module: nn.Module, _inputs: Any, _outputs: Any) -> None:
+            moved.update(module.named_buffers())
+
+        # functional_call puts the old buffers back when it returns, so they are read just before it does
+        hook = module.register_forward_hook(collect)
+        try:
+            features, logits = functional_call(module, (params, buffers), (x, mask))
+        finally:
+            hook.remove()
+        return Output(features, logits, {name: moved[name] for name in buffers})
+
+    return forward
+
+
+def initial_client(module: nn.Module) -> Client:
+    """Copy a module's parameters and buffers into a client that has not taken part in anything yet."""
+    params = {name: value.detach().clone() for name, value in module.named_parameters()}
+    buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+    return Client(params, buffers, {})
+
+
+def reseed(client: Client, seed: int, client_id: str, round_number: int) -> Client:
+    """Set every dropout counter from (seed, client, round, layer): the same masks on any engine or device."""
+    buffers = {
+        name: value.new_full(value.shape, _noise(seed, client_id, round_number, name, value))
+        if name.endswith(NOISE_STATE)
+        else value
+        for name, value in client.buffers.items()
+    }
+    return client._replace(buffers=buffers)
+
+
+def _noise(seed: int, client_id: str, round_number: int, name: str, like: Tensor) -> int:
+    bits = 31 if like.element_size() == 4 else 62
+    return seed_for(seed, "noise", client_id, round_number, name) % (1 << bits)

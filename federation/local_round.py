@@ -1,0 +1,156 @@
+"""The one local round: the device calls it for one client, the simulation for many stacked along a first dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from federation.forward import Network
+from federation.losses import class_stats, no_stats
+from federation.method import Method
+from federation.optimizers import Optimizer
+from federation.plan import Task
+from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, Tree
+from federation.schedule import Schedule
+from federation.tree import merge, select, total, where
+
+
+class Work(NamedTuple):
+    """A client's examples, the order in which it trains on them, and one sweep over them for statistics."""
+
+    examples: Examples
+    order: Schedule
+    sweep: Schedule
+
+
+class LocalRound(NamedTuple):
+    """What a local round leaves: the client as it is kept, what travels, and the last epoch's mean loss."""
+
+    client: Client
+    upload: Tree
+    loss: Tensor
+
+
+class _State(NamedTuple):
+    params: Tensors
+    buffers: Tensors
+    loss: Tensor  # Σ loss · examples of the epoch
+    examples: Tensor
+
+
+def local_round(
+    method: Method,
+    task: Task,
+    network: Network,
+    optimizer: Optimizer,
+    client: Client,
+    broadcast: Broadcast,
+    work: Work,
+    *,
+    stacked: bool = False,
+    on_epoch: Callable[[int], None] | None = None,
+) -> LocalRound:
+    """Receive, train through the method's phases, and make the upload.
+
+    Stacked, every tensor of `client`, `broadcast` and `work` has a first dimension K, and so has the result. A step
+    whose mask is all zero changes nothing. `on_epoch(n)` is called after each epoch.
+    """
+    lift = _stacked if stacked else _single
+    client, round_state = lift(method.receive)(client, broadcast)
+    before = _statistics("before", method, task, network, client, work, stacked)
+    zero = work.examples.x.new_zeros(work.examples.y.shape[:1] if stacked else ())
+    state, done = _State(client.params, client.buffers, zero, zero), 0
+    for phase in method.phases(task):
+        epochs = range(done, done + phase.epochs)
+        state = _train(method, network, optimizer, phase, state, round_state, work, epochs, stacked, on_epoch)
+        done += phase.epochs
+    client = client._replace(params=state.params, buffers=state.buffers)
+    after = _statistics("after", method, task, network, client, work, stacked)
+    client, upload = lift(method.upload)(client, round_state, before, after)
+    return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
+
+
+def _train(
+    method: Method,
+    network: Network,
+    optimizer: Optimizer,
+    phase: Phase,
+    state: _State,
+    round_state: Tree,
+    work: Work,
+    epochs: range,
+    stacked: bool,
+    on_epoch: Callable[[int], None] | None,
+) -> _State:
+    """Run one phase with a fresh optimizer; parameters outside it stay as they are."""
+    lift = _stacked if stacked else _single
+    frozen = select(state.params, lambda name: not phase.trainable(name))
+    trained = select(state.params, phase.trainable)
+    momenta, buffers = lift(optimizer.init)(trained), state.buffers
+
+    def step(trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree) -> Any:
+        def objective(params: Tensors) -> tuple[Tensor, Tensors]:
+            return method.loss(network.train, {**frozen, **params}, buffers, batch, extra)
+
+        gradients, (loss, moved) = grad_and_value(objective, has_aux=True)(trained)
+        new_momenta, new = optimizer.apply(gradients, momenta, trained)
+        count = batch.mask.sum()
+        if stacked:  # a single client never runs an empty step; a stacked one waits for the longest
+            new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
+        return (new, moved, new_momenta), loss.detach() * count, count
+
+    run = lift(step)
+    loss = examples = torch.zeros_like(state.loss)
+    for epoch in epochs:
+        loss = examples = torch.zeros_like(state.loss)
+        for batch in _batches(work.examples, work.order, epoch, stacked):
+            (trained, buffers, momenta), part, count = run(trained, buffers, momenta, batch, frozen, round_state)
+            loss, examples = loss + part, examples + count
+        if on_epoch:
+            on_epoch(epoch + 1)
+    return _State(merge(state.params, trained), buffers, loss, examples)
+
+
+def _statistics(
+    when: str, method: Method, task: Task, network: Network, client: Client, work: Work, stacked: bool
+) -> ClassStats:
+    """Sum the class statistics over all examples, in evaluation mode, if the method wants them now."""
+    lift = _stacked if stacked else _single
+    if when not in method.class_stats_at:
+        return no_stats(task, work.examples.x, work.examples.y.shape[:1] if stacked else ())
+
+    def one(client: Client, batch: Batch) -> ClassStats:
+        output = network.evaluate(client.params, client.buffers, batch.x, batch.mask)
+        return class_stats(output, batch, task.classes)
+
+    with torch.no_grad():
+        stats: ClassStats = total(lift(one)(client, batch) for batch in _batches(work.examples, work.sweep, 0, stacked))
+    return stats
+
+
+def _batches(examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:
+    """Gather an epoch's batches by index; single batches come without their padding, empty ones not at all."""
+    index, mask = order.rows[..., epoch, :, :], order.mask[..., epoch, :, :]
+    rows = torch.arange(len(examples.x), device=examples.x.device)[:, None] if stacked else None
+    for step in range(index.shape[-2]):
+        here, real = index[..., step, :], mask[..., step, :]
+        if not stacked:
+            here, real = here[: int(real.sum())], real[: int(real.sum())]
+            if not len(here):
+                return
+        where_ = torch.as_tensor(here, device=examples.x.device)
+        key = where_ if rows is None else (rows, where_)
+        yield Batch(examples.x[key], examples.y[key], torch.as_tensor(real).to(examples.x))
+
+
+def _single(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:
+    # dropout here is seeded by buffers; "different" only serves networks that bring torch's own
+    return vmap(function, randomness="different")

@@ -1,0 +1,45 @@
+"""The table of methods, and their JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from federation.errors import SettingsError, unknown_name
+from federation.method import Method
+from federation.methods.fedali import FedAli
+from federation.methods.fedavg import FedAvg
+from federation.methods.fedprox import FedProx
+from federation.methods.local import Local
+
+METHODS: dict[str, type[Method]] = {method.name: method for method in (Local, FedAvg, FedProx, FedAli)}
+
+
+def method_to_json(method: Method) -> dict[str, Any]:
+    """Return {"name": …, every hyper-parameter}."""
+    return {"name": method.name, **dataclasses.asdict(method)}
+
+
+def method_from_json(description: Mapping[str, Any]) -> Method:
+    """Build a method from its name and (some of) its hyper-parameters; numbers may come as text.
+
+    Raises:
+        SettingsError: for an unknown method or hyper-parameter, or a value that does not fit.
+    """
+    fields = dict(description)
+    name = str(fields.pop("name", ""))
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    known = {field.name for field in dataclasses.fields(METHODS[name])}
+    for key in fields:
+        if key not in known:
+            raise unknown_name(f"hyper-parameter of {name}", key, known)
+    try:
+        return TypeAdapter(METHODS[name]).validate_python(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"{name}: {where} = {first['input']!r}: {first['msg']}") from error

@@ -1,0 +1,82 @@
+"""FedAli: FedAvg for parameters, k-means over the clients' prototypes for the ALP layers.
+
+S. Ek, K. Wang, F. Portet, P. Lalanda, J. Cao: FedAli: Personalized Federated Learning Alignment with Prototype Layers
+for Generalized Mobile Services, 2024, arXiv 2411.10595, section 4 and algorithm 1; the layer itself is `models.alp`.
+
+Differs from the paper: a cluster that k-means empties keeps its previous centre (the authors' code drops it), so the
+number of prototypes never shrinks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from federation.errors import SettingsError
+from federation.kmeans import kmeans
+from federation.method import Method, mean_of
+from federation.plan import Task
+from federation.records import Broadcast, ClassStats, Client, Tensors, Tree, Update
+from federation.tree import merge
+
+LOCAL, GLOBAL = "local_prototypes", "global_prototypes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAli(Method):
+    """Share weights and local prototypes; start every round from P_l = P_g = the k-means centres."""
+
+    name: ClassVar[str] = "fedali"
+    sends_prototypes: ClassVar[bool] = True
+
+    kmeans_iterations: int = 300
+    kmeans_tolerance: float = 1e-4
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Lay the parameters over the client and set both prototype sets of each block to the centres."""
+        client, state = super().receive(client, broadcast)
+        centres = {block + kind: value for block, value in broadcast["prototypes"].items() for kind in (LOCAL, GLOBAL)}
+        return client._replace(buffers=merge(client.buffers, centres)), state
+
+    def upload(self, client: Client, round_state: Tree, before: ClassStats, after: ClassStats) -> tuple[Client, Tree]:
+        """Send the parameters and each block's local prototypes (G, d)."""
+        client, tensors = super().upload(client, round_state, before, after)
+        return client, {**tensors, "prototypes": _blocks(client.buffers, LOCAL)}
+
+    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+        """Start from the model's own global prototypes, drawn from N(0, 1).
+
+        Raises:
+            SettingsError: if the model has no ALP layer.
+        """
+        prototypes = _blocks(buffers, GLOBAL)
+        if not prototypes:
+            raise SettingsError("fedali needs a model with ALP layers, such as hart_alp or cnn_alp; this one has none")
+        return {**super().server_init(params, buffers, task), "prototypes": prototypes}
+
+    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+        """Sum parameters; pool the prototypes and their weighted sum."""
+        mine = update.tensors["prototypes"]
+        weighted = {block: value.double() * self.weight(update) for block, value in mine.items()}
+        folded = super().fold(state, accumulator, update)
+        if accumulator is None:
+            return {**folded, "pool": {b: [p] for b, p in mine.items()}, "prototype_sum": weighted}
+        pool = {block: [*accumulator["pool"][block], value] for block, value in mine.items()}
+        total = {block: accumulator["prototype_sum"][block] + value for block, value in weighted.items()}
+        return {**folded, "pool": pool, "prototype_sum": total}
+
+    def finish(self, state: Tree, accumulator: Any) -> Tree:
+        """P_g ← k-means of the pool (K·G, d) with G clusters, from the weighted mean (algorithm 1, line 11)."""
+        start = mean_of(accumulator["prototype_sum"], accumulator["weight"], state["prototypes"])
+        centres = {block: self._centres(accumulator["pool"][block], start[block]) for block in start}
+        return {**super().finish(state, accumulator), "prototypes": centres}
+
+    def _centres(self, pool: list[Tensor], start: Tensor) -> Tensor:
+        return kmeans(pool, start, max_iterations=self.kmeans_iterations, tolerance=self.kmeans_tolerance).centres
+
+
+def _blocks(buffers: Tensors, kind: str) -> Tensors:
+    """Return {block prefix: prototypes (G, d)} of every ALP layer."""
+    return {name.removesuffix(kind): value for name, value in buffers.items() if name.endswith(kind)}

@@ -1,0 +1,37 @@
+"""FedProx: FedAvg with a proximal term that holds clients near the received model.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in Heterogeneous Networks,
+MLSys 2020, arXiv 1812.06127, equation 2. Partial work of stragglers is accepted by the round, not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from federation.method import Method
+from federation.records import Batch, Broadcast, Client, Forward, Tensors, Tree
+from federation.tree import squared_distance
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Method):
+    """CE + μ/2 ‖w − w_t‖² over all parameters."""
+
+    name: ClassVar[str] = "fedprox"
+
+    mu: float = 0.01
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Keep the received parameters as the anchor w_t."""
+        client, _ = super().receive(client, broadcast)
+        return client, {"anchor": broadcast["params"]}
+
+    def loss(
+        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+    ) -> tuple[Tensor, Tensors]:
+        """Add the proximal term."""
+        loss, buffers = super().loss(forward, params, buffers, batch, round_state)
+        return loss + self.mu / 2 * squared_distance(params, round_state["anchor"]), buffers

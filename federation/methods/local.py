@@ -1,0 +1,47 @@
+"""Local: every client trains alone and nothing travels; the lower bound of the federated methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Broadcast, ClassStats, Client, Tensors, Tree, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Method):
+    """No communication: uploads and broadcasts are empty."""
+
+    name: ClassVar[str] = "local"
+    has_global_model: ClassVar[bool] = False
+
+    def shared(self, name: str) -> bool:
+        """Share nothing."""
+        return False
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Keep the client's own model."""
+        return client, {}
+
+    def upload(self, client: Client, round_state: Tree, before: ClassStats, after: ClassStats) -> tuple[Client, Tree]:
+        """Send nothing."""
+        return client, {}
+
+    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+        """The server has no state."""
+        return {}
+
+    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+        """Nothing to add."""
+        return None
+
+    def finish(self, state: Tree, accumulator: Any) -> Tree:
+        """Nothing to combine."""
+        return state
+
+    def aggregate(self, state: Tree, updates: Iterable[Update]) -> Tree:
+        """Keep the empty state."""
+        return state

@@ -1,0 +1,78 @@
+"""SGD and Adam as two pure functions each, so that they stack over clients and can be masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from federation.errors import unknown_name
+from federation.plan import Task
+from federation.records import Tensors
+
+
+class Optimizer(NamedTuple):
+    """`init(params) -> state`; `apply(gradients, state, params) -> (state, params)`."""
+
+    init: Callable[[Tensors], Any]
+    apply: Callable[[Tensors, Any, Tensors], tuple[Any, Tensors]]
+
+
+def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """Plain SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD computes it."""
+
+    def init(params: Tensors) -> Tensors:
+        return {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
+
+    def apply(gradients: Tensors, state: Tensors, params: Tensors) -> tuple[Tensors, Tensors]:
+        step = _decayed(gradients, params, weight_decay)
+        if momentum:
+            # torch starts the velocity at the first gradient; from zero that is the same: m·0 + g
+            step = state = {name: momentum * state[name] + step[name] for name in params}
+        return state, {name: params[name] - lr * step[name] for name in params}
+
+    return Optimizer(init, apply)
+
+
+def adam(
+    lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8
+) -> Optimizer:
+    """Adam (Kingma and Ba, ICLR 2015, arXiv 1412.6980, algorithm 1) with coupled weight decay."""
+    b1, b2 = betas
+
+    def init(params: Tensors) -> Any:
+        zeros = {name: torch.zeros_like(value) for name, value in params.items()}
+        first = next(iter(params.values()))
+        return {"m": zeros, "v": dict(zeros), "t": first.new_zeros(())}
+
+    def apply(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
+        t = state["t"] + 1
+        gradients = _decayed(gradients, params, weight_decay)
+        m = {name: torch.lerp(state["m"][name], gradients[name], 1 - b1) for name in params}
+        v = {name: b2 * state["v"][name] + (1 - b2) * gradients[name] ** 2 for name in params}
+        rate, root = lr / (1 - b1**t), (1 - b2**t).sqrt()
+        new = {name: params[name] - rate * m[name] / (v[name].sqrt() / root + epsilon) for name in params}
+        return {"m": m, "v": v, "t": t}, new
+
+    return Optimizer(init, apply)
+
+
+def optimizer_for(task: Task) -> Optimizer:
+    """Return the task's optimizer.
+
+    Raises:
+        SettingsError: for a name that is neither "adam" nor "sgd".
+    """
+    if task.optimizer == "adam":
+        return adam(task.lr, task.weight_decay)
+    if task.optimizer == "sgd":
+        return sgd(task.lr, task.momentum, task.weight_decay)
+    raise unknown_name("optimizer", task.optimizer, ["adam", "sgd"])
+
+
+def _decayed(gradients: Tensors, params: Tensors, weight_decay: float) -> dict[str, Tensor]:
+    if not weight_decay:
+        return gradients
+    return {name: gradients[name] + weight_decay * params[name] for name in params}

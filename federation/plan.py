@@ -1,0 +1,72 @@
+"""What a federation has agreed on before its first round, as JSON: the task, the model, the method, the rounds.
+
+The simulation reads it from its command line, the server from REST, a device from the announcement.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+"""A federation's, device's or model's name: safe in a topic, a path and a URL."""
+
+
+class Strict(BaseModel):
+    """Frozen, and refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Task(Strict):
+    """The learning problem and one client's work in a round."""
+
+    classes: int = Field(ge=2, le=10_000)
+    feature_dim: int = Field(default=192, ge=1, le=65_536)
+    epochs: int = Field(default=1, ge=1, le=10_000)
+    batch_size: int = Field(default=64, ge=1, le=65_536)
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(default=1e-4, gt=0, le=100)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class ModelSpec(Strict):
+    """A network by its name in `models.MODELS`, and its options."""
+
+    name: Name
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class RoundSettings(Strict):
+    """How a round is staffed and closed."""
+
+    rounds: int = Field(default=3, ge=1, le=1_000_000)
+    clients_per_round: int | None = Field(default=None, ge=1, description="none: every client")
+    over_selection: float = Field(default=1.0, ge=1, le=10, description="invite this many times more")
+    minimum_clients: int = Field(default=1, ge=1, description="updates needed at the deadline")
+    deadline_s: float | None = Field(default=None, gt=0, description="none: wait for every client")
+    late: Literal["drop", "next"] = Field(default="drop", description="next: use in the next round, discounted")
+    staleness_exponent: float = Field(default=0.5, ge=0, description="discount = (1 + rounds late)^-exponent")
+
+
+class DataSpec(Strict):
+    """How a device turns its own samples into training examples; har_pipeline reads both dicts."""
+
+    pipeline: dict[str, Any] = Field(default_factory=dict)
+    normalization: Literal["client", "none"] = "client"
+    split: Literal["temporal"] = "temporal"
+    test_share: float = Field(default=0.2, gt=0, lt=1)
+
+
+class Plan(Strict):
+    """One federation."""
+
+    labels: tuple[str, ...] = Field(min_length=2)
+    model: ModelSpec
+    method: dict[str, Any] = Field(description='{"name": "fedali", …hyper-parameters}')
+    task: Task
+    rounds: RoundSettings = RoundSettings()
+    data: DataSpec = DataSpec()

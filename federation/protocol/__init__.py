@@ -1,0 +1,1 @@
+"""The live protocol without I/O and without torch: topics, messages, chunks."""

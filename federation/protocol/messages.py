@@ -1,0 +1,115 @@
+"""The JSON messages of the live protocol, validated by pydantic before anything believes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+
+from federation.errors import WireError
+from federation.plan import Name, Plan, Strict
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+MESSAGE_BYTES = 256 * 1024
+"""No JSON message of the protocol may be larger."""
+
+
+class BlobPointer(Strict):
+    """Where a blob is, and what it must be."""
+
+    sha256: Sha256
+    size: int = Field(ge=0, le=1 << 34)
+    url: str = Field(max_length=1024, description="absolute, or relative to the server's base URL")
+
+
+class Announcement(Strict):
+    """Retained on the announce topic: the federation's present round.
+
+    `collecting`: clients of the cohort (null: every client) train from `model` and upload before the deadline.
+    `waiting`: not enough devices yet. `finished`: `model` is the last broadcast.
+    """
+
+    schema_version: Literal[1] = 1
+    federation: Name
+    state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
+    round: int = Field(ge=0)
+    cohort: tuple[Name, ...] | None = None
+    deadline: float | None = Field(default=None, description="Unix time in seconds")
+    plan: Plan
+    model: BlobPointer | None = Field(default=None, description="the broadcast of this round, in wire format")
+    chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
+    created: float
+
+
+class DeviceStatus(Strict):
+    """Retained on a device's status topic; `offline` is also its last will."""
+
+    schema_version: Literal[1] = 1
+    state: Literal["collecting", "ready", "training", "uploading", "idle", "finished", "offline"]
+    round: int = Field(default=0, ge=0)
+    examples: int = Field(default=0, ge=0, le=10**9)
+    detail: str = Field(default="", max_length=500)
+    metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
+
+
+class UpdateManifest(Strict):
+    """Sent as `begin`: everything about an update except its bytes."""
+
+    schema_version: Literal[1] = 1
+    update_id: UpdateId
+    federation: Name
+    client: Name
+    round: int = Field(ge=1)
+    method: str = Field(max_length=64)
+    base_version: Sha256 = Field(description="sha256 of the broadcast that training started from")
+    examples: int = Field(ge=1, le=10**9)
+    steps: int = Field(ge=0, le=10**9)
+    class_counts: tuple[int, ...] | None = Field(default=None, max_length=10_000)
+    precision: Literal["lossless", "float16"] = "lossless"
+    compression: Literal["none", "zstd"] = "none"
+    size: int = Field(ge=0, le=1 << 34)
+    sha256: Sha256
+    chunk_bytes: int = Field(ge=1024, le=1 << 20)
+    nonce: str = Field(min_length=8, max_length=64)
+    created: float
+    metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
+
+
+class Acknowledgement(Strict):
+    """The server's answer about one update.
+
+    `send`: chunks from `next_chunk` on are missing. `accepted`: the update is on disk and in SQL; the device may
+    forget it. `refused`: it will never be used, for `reason`.
+    """
+
+    schema_version: Literal[1] = 1
+    update_id: UpdateId
+    status: Literal["send", "accepted", "refused"]
+    next_chunk: int = Field(default=0, ge=0)
+    reason: str = Field(default="", max_length=1000)
+
+
+Message = TypeVar("Message", bound=Strict)
+
+
+def write(message: Strict) -> bytes:
+    """Encode a message as JSON."""
+    return message.model_dump_json().encode()
+
+
+def read(kind: type[Message], payload: bytes) -> Message:
+    """Decode and validate a message.
+
+    Raises:
+        WireError: if it is too large, not JSON, or not of that kind.
+    """
+    if len(payload) > MESSAGE_BYTES:
+        raise WireError(f"a {kind.__name__} of {len(payload):,} bytes came, at most {MESSAGE_BYTES:,} are read")
+    try:
+        return kind.model_validate_json(payload)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "message"
+        raise WireError(f"not a valid {kind.__name__}: {where}: {first['msg']}") from error

@@ -1,0 +1,74 @@
+"""The records that methods, engines and the wire exchange: NamedTuples of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+Tree = dict[str, Any]
+"""A nested dict with tensors at its leaves: a server's state, a broadcast, an upload."""
+
+
+class Batch(NamedTuple):
+    """One mini-batch; rows with mask 0 are padding and always stand at the end."""
+
+    x: Tensor  # (B, ...)
+    y: Tensor  # (B,) int64
+    mask: Tensor  # (B,) 1 for an example, 0 for padding
+
+
+class Output(NamedTuple):
+    """What a network returns: what enters the head, the logits, and its moved buffers."""
+
+    features: Tensor  # (B, D)
+    logits: Tensor  # (B, C)
+    buffers: Tensors
+
+
+class Client(NamedTuple):
+    """Everything that a client keeps between rounds: its full model, and a method's own memory."""
+
+    params: Tensors
+    buffers: Tensors
+    memory: Tree
+
+
+class Examples(NamedTuple):
+    """A client's labelled examples: x (n, ...), y (n,) int64."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Phase(NamedTuple):
+    """A stretch of local training in which only some parameters move."""
+
+    trainable: Callable[[str], bool]
+    epochs: int
+
+
+class ClassStats(NamedTuple):
+    """Sums over a client's examples, per class; they add across batches."""
+
+    counts: Tensor  # (C,) examples
+    total: Tensor  # (C, D) sum of features
+    square: Tensor  # (C,) sum of squared feature norms
+
+
+class Update(NamedTuple):
+    """What reached the server from one client."""
+
+    client_id: str
+    examples: int
+    steps: int
+    tensors: Tree
+    discount: float = 1.0  # below 1 for a stale update
+
+
+Forward = Callable[[Tensors, Tensors, Tensor, "Tensor | None"], Output]
+"""forward(params, buffers, x, mask) -> Output, a pure function; training or evaluation is bound before."""
+
+Broadcast = Mapping[str, Any]

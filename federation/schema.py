@@ -1,0 +1,71 @@
+"""What an update must look like, derived from the method itself, and the check before it is believed."""
+
+from __future__ import annotations
+
+import difflib
+from typing import NamedTuple
+
+import torch
+
+from federation.errors import UpdateError
+from federation.losses import no_stats
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Client, Tree
+from federation.tree import flatten
+
+
+class TensorSpec(NamedTuple):
+    """Shape and dtype of one tensor on the wire."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+Schema = dict[str, TensorSpec]
+
+HEADER_BYTES = 1 << 20
+"""Room for a safetensors header beside the tensors."""
+
+
+def upload_schema(method: Method, task: Task, client: Client) -> Schema:
+    """Ask the method what a client of this shape uploads, without training it."""
+    state = method.server_init(client.params, client.buffers, task)
+    received, round_state = method.receive(client, method.broadcast(state, ""))
+    first = next(iter(client.params.values()))
+    empty = no_stats(task, first)
+    _, tree = method.upload(received, round_state, empty, empty)
+    return schema_of(tree)
+
+
+def schema_of(tree: Tree) -> Schema:
+    """Read names, shapes and dtypes off a tree."""
+    return {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in flatten(tree).items()}
+
+
+def size_limit(schema: Schema) -> int:
+    """Largest plausible encoding of that schema in bytes."""
+    return HEADER_BYTES + sum(
+        torch.Size(spec.shape).numel() * torch.empty((), dtype=spec.dtype).element_size() for spec in schema.values()
+    )
+
+
+def check_tree(tree: Tree, schema: Schema) -> None:
+    """Accept a tree that has exactly the schema's tensors, all finite.
+
+    Raises:
+        UpdateError: naming the first tensor that is missing, unknown, misshapen, of another dtype, or not finite.
+    """
+    flat = flatten(tree)
+    for name in flat:
+        if name not in schema:
+            near = difflib.get_close_matches(name, schema, n=1)
+            raise UpdateError(f"unexpected tensor {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    for name, spec in schema.items():
+        if name not in flat:
+            raise UpdateError(f"tensor {name!r} of shape {spec.shape} is missing")
+        came = TensorSpec(tuple(flat[name].shape), flat[name].dtype)
+        if came != spec:
+            raise UpdateError(f"tensor {name!r} came as {came.dtype} {came.shape}, not {spec.dtype} {spec.shape}")
+        if came.dtype.is_floating_point and not bool(torch.isfinite(flat[name]).all()):
+            raise UpdateError(f"tensor {name!r} holds NaN or infinity")

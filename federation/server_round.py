@@ -1,0 +1,228 @@
+"""A round as a state machine without I/O: an event goes in, the next round and what to do come out.
+
+announced → collecting → aggregating → published, or failed with a reason. The simulation and the server drive this
+same machine; the server writes each transition to SQL before it acts on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from federation.errors import RoundError
+from federation.plan import RoundSettings
+from federation.seeds import generator
+
+
+class RoundPhase(StrEnum):
+    """Where a round stands."""
+
+    ANNOUNCED = "announced"
+    COLLECTING = "collecting"
+    AGGREGATING = "aggregating"
+    PUBLISHED = "published"
+    FAILED = "failed"
+
+
+class Action(StrEnum):
+    """What the driver has to do after a transition, in the order given."""
+
+    ANNOUNCE = "announce"  # tell the cohort
+    ACCEPT = "accept"  # keep the update: it will be in the aggregate
+    REFUSE = "refuse"  # the update will not be used; the reason is in `Step.reason`
+    AGGREGATE = "aggregate"
+    PUBLISH = "publish"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The driver has stored the round and can announce it."""
+
+
+@dataclass(frozen=True)
+class UpdateArrived:
+    """A valid, durable update of a client, trained from the model of `base_round`."""
+
+    client_id: str
+    base_round: int
+
+
+@dataclass(frozen=True)
+class DeviceLost:
+    """A client of the cohort will not report."""
+
+    client_id: str
+
+
+@dataclass(frozen=True)
+class DeadlinePassed:
+    """The time is up."""
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """The new state is durable."""
+
+
+@dataclass(frozen=True)
+class AggregationFailed:
+    """The aggregate could not be made."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Paused:
+    """The operator wants no new transitions; updates are still accepted."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The operator lets the round go on."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The operator ends the round."""
+
+    reason: str
+
+
+Event = (
+    Opened | UpdateArrived | DeviceLost | DeadlinePassed | Aggregated | AggregationFailed | Paused | Resumed | Stopped
+)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round's whole state; it can be written as a row and read back."""
+
+    number: int
+    cohort: tuple[str, ...]
+    phase: RoundPhase = RoundPhase.ANNOUNCED
+    received: Mapping[str, int] = field(default_factory=dict)  # client id -> rounds late
+    lost: frozenset[str] = frozenset()
+    paused: bool = False
+    deadline_passed: bool = False
+    reason: str = ""
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """Clients of the cohort that may still report."""
+        return tuple(c for c in self.cohort if c not in self.received and c not in self.lost)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of an event."""
+
+    round: Round
+    actions: tuple[Action, ...] = ()
+    reason: str = ""
+
+
+def step(settings: RoundSettings, current: Round, event: Event) -> Step:
+    """Apply one event.
+
+    Raises:
+        RoundError: if the event cannot happen in this phase.
+    """
+    match event:
+        case Opened():
+            _expect(current, event, RoundPhase.ANNOUNCED)
+            return Step(replace(current, phase=RoundPhase.COLLECTING), (Action.ANNOUNCE,))
+        case UpdateArrived():
+            return _arrive(settings, current, event)
+        case DeviceLost(client_id):
+            if current.phase is not RoundPhase.COLLECTING or client_id not in current.waiting_for:
+                return Step(current)
+            return _close_if_done(settings, replace(current, lost=current.lost | {client_id}))
+        case DeadlinePassed():
+            if current.phase is not RoundPhase.COLLECTING:
+                return Step(current)
+            return _close_if_done(settings, replace(current, deadline_passed=True))
+        case Aggregated():
+            _expect(current, event, RoundPhase.AGGREGATING)
+            return Step(replace(current, phase=RoundPhase.PUBLISHED), (Action.PUBLISH,))
+        case AggregationFailed(reason):
+            _expect(current, event, RoundPhase.AGGREGATING)
+            return _fail(current, reason)
+        case Paused():
+            return Step(replace(current, paused=True))
+        case Resumed():
+            return _close_if_done(settings, replace(current, paused=False))
+        case Stopped(reason):
+            ended = current.phase in (RoundPhase.PUBLISHED, RoundPhase.FAILED)
+            return Step(current) if ended else _fail(current, reason)
+
+
+def sample_cohort(
+    settings: RoundSettings,
+    candidates: Iterable[str],
+    *,
+    seed: int,
+    round_number: int,
+    examples: Mapping[str, int] | None = None,
+) -> tuple[str, ...]:
+    """Draw a round's clients, uniformly or (with `examples`) with probability in proportion to their number.
+
+    Each client draws its own key, so that the same cohort comes for every method, and a new client changes no
+    other's draw (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006, for the weighted case).
+    """
+    names = sorted(candidates)
+    if settings.clients_per_round is None:
+        return tuple(names)
+    invited = math.ceil(settings.clients_per_round * settings.over_selection)
+
+    def key(name: str) -> float:
+        draw = generator(seed, "cohort", round_number, name).random()
+        return -math.log(1.0 - draw) / (examples[name] if examples else 1.0)
+
+    return tuple(sorted(sorted(names, key=key)[:invited]))
+
+
+def discount(settings: RoundSettings, rounds_late: int) -> float:
+    """Weight factor of an update that is so many rounds late: (1 + lateness)^-exponent (FedBuff, arXiv 2106.06639)."""
+    return float((1 + rounds_late) ** -settings.staleness_exponent)
+
+
+def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived) -> Step:
+    if event.client_id in current.received:
+        return Step(current, (Action.REFUSE,), f"{event.client_id} has already reported in round {current.number}")
+    if current.phase is not RoundPhase.COLLECTING:
+        return Step(current, (Action.REFUSE,), f"round {current.number} is {current.phase}")
+    late = current.number - event.base_round
+    if late < 0:
+        return Step(current, (Action.REFUSE,), f"round {event.base_round} has not begun")
+    if late and settings.late == "drop":
+        return Step(current, (Action.REFUSE,), f"round {event.base_round} is over")
+    if not late and event.client_id not in current.cohort:
+        return Step(current, (Action.REFUSE,), f"{event.client_id} is not in the cohort of round {current.number}")
+    taken = replace(current, received={**current.received, event.client_id: late})
+    closed = _close_if_done(settings, taken)
+    return replace(closed, actions=(Action.ACCEPT, *closed.actions))
+
+
+def _close_if_done(settings: RoundSettings, current: Round) -> Step:
+    """Aggregate once nobody is awaited, enough came of an over-selected cohort, or the deadline has passed."""
+    if current.phase is not RoundPhase.COLLECTING or current.paused:
+        return Step(current)
+    enough = settings.clients_per_round is not None and len(current.received) >= settings.clients_per_round
+    if not (enough or current.deadline_passed or not current.waiting_for):
+        return Step(current)
+    if len(current.received) < settings.minimum_clients:
+        came, needed = len(current.received), settings.minimum_clients
+        return _fail(current, f"quorum not reached: {came} updates came, {needed} are needed")
+    return Step(replace(current, phase=RoundPhase.AGGREGATING), (Action.AGGREGATE,))
+
+
+def _fail(current: Round, reason: str) -> Step:
+    return Step(replace(current, phase=RoundPhase.FAILED, reason=reason), (Action.FAIL,), reason)
+
+
+def _expect(current: Round, event: Event, phase: RoundPhase) -> None:
+    if current.phase is not phase:
+        raise RoundError(f"{type(event).__name__} came in phase {current.phase}, expected {phase}")

@@ -1,0 +1,99 @@
+"""Small operations on trees of tensors; they keep the key order, so that trees stay comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from federation.records import Tensors
+
+
+def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
+    """Apply `function` leaf by leaf to trees of the same shape."""
+    return _pytree.tree_map(function, *trees)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves in key order."""
+    return _pytree.tree_leaves(tree)
+
+
+def merge(tree: Tensors, new: Mapping[str, Tensor]) -> Tensors:
+    """Replace the entries of `tree` that `new` has; entries that only `new` has are ignored."""
+    return {name: new.get(name, value) for name, value in tree.items()}
+
+
+def select(tree: Tensors, keep: Callable[[str], bool]) -> Tensors:
+    """Return the entries whose name `keep` accepts."""
+    return {name: value for name, value in tree.items() if keep(name)}
+
+
+def squared_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """Return Σ ‖a − b‖² over the names of `b`."""
+    parts = [((a[name] - value) ** 2).sum() for name, value in b.items()]
+    return torch.stack(parts).sum()
+
+
+def where(condition: Tensor, new: Any, old: Any) -> Any:
+    """Choose `new` or `old`, leaf by leaf, by one scalar condition."""
+    return map_tree(lambda a, b: torch.where(condition, a, b), new, old)
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Stack K equal trees along a new first dimension."""
+    return map_tree(lambda *xs: torch.stack(xs), *trees)
+
+
+def expand(tree: Any, count: int) -> Any:
+    """View one tree as `count` stacked ones without copying."""
+    return map_tree(lambda x: x.expand(count, *x.shape), tree)
+
+
+def unstack(tree: Any, count: int) -> list[Any]:
+    """Split a stacked tree into its `count` single ones; each owns its memory."""
+    return [map_tree(lambda x, i=i: x[i].clone(), tree) for i in range(count)]
+
+
+def total(trees: Iterable[Any]) -> Any:
+    """Sum trees leaf by leaf, in the order in which they come."""
+    iterator = iter(trees)
+    result = next(iterator)
+    for tree in iterator:
+        result = map_tree(torch.add, result, tree)
+    return result
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tensors:
+    """Turn a nested dict into a flat one with names joined by '/'; empty dicts vanish."""
+    flat: Tensors = {}
+    for name, value in tree.items():
+        path = f"{prefix}{_escape(name)}"
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{path}/"))
+        else:
+            flat[path] = value
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Invert `flatten`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, last = (_unescape(part) for part in path.split("/"))
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def _escape(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _unescape(name: str) -> str:
+    return name.replace("%2F", "/").replace("%25", "%")
