@@ -3,35 +3,33 @@
 Ek, Wang, Portet and Lalanda, 'Federated Learning with Prototype Alignment (FedAli)', 2024, section 3.1:
 eq. 3 active prototypes, eq. 4 plan, eq. 5 moving average, eq. 6 GLU, eq. 7 alignment, appendix A pseudo-code.
 
-Differs from the paper: the plan's entries are normalised to sum 1 over a prototype's top T and average the tokens
-themselves; appendix A averages normalised tokens with the raw entries, against the text of section 3.1.
+Differs from the paper: a prototype's top entries are normalised to sum 1 and average the tokens themselves, as the
+text of section 3.1 says; appendix A averages normalised tokens with the raw entries.
 """
-
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.matching import Match, assign, move_prototypes, similarity, transport_plan
+from models.matching import assign, move_prototypes, similarity, top_entries, transport_plan
 
 
 class ALP(nn.Module):
-    """Align tokens (B, Z, d) with prototypes; buffers `local_prototypes` and `global_prototypes`, each (G, d).
+    """Align tokens (B, Z, d) with prototypes, the buffers `local_prototypes` and `global_prototypes`, each (G, d).
 
-    In training a token takes the global prototype with the largest entry in its row of the plan, and each local
-    prototype moves towards the max(1, ⌈N/G⌉) tokens with the largest entries in its column (N = real tokens).
-    In evaluation a token takes a local prototype and nothing moves. Ties go to the lowest index everywhere.
+    In training a token takes the global prototype with the largest entry in its row of the plan, and each
+    local prototype moves towards the max(1, ⌈N/G⌉) tokens with the largest entries in its column (N real
+    tokens). In evaluation a token takes a local prototype and nothing moves. Ties go to the lowest index.
     `local_prototypes` is rebound to a new tensor, never changed in place, so torch.func may swap it.
 
-    `match`: "plan" is the paper; "cosine" and "euclidean" (its ablation) use exp(similarity/ε) without Sinkhorn,
-    with the cosine or with minus the distance of the unnormalised vectors.
-    `prototypes` (the paper's ablation, which its text does not define): "local", without global prototypes, aligns
-    with the local ones in training too. "global", without local prototypes, aligns with the global ones
-    in evaluation too; the local buffer still moves, for the server's next centres come from nothing else.
-    `inference`: "plan" is the paper; its column sums run over the batch, so a window's output depends on its
-    neighbours. "row" takes the largest similarity in the row: independent of the batch, for export and serving.
+    `match`: "plan" is the paper; "cosine" and "euclidean" (its ablation) use exp(similarity/ε) without
+    Sinkhorn, the similarity being the cosine, or minus the distance of the vectors as they are.
+    `prototypes`: the paper's ablation, which its text does not define. "local", without global prototypes:
+    aligns with the local ones in training too. "global", without local prototypes: aligns with the global
+    ones in evaluation too; the local buffer still moves, since the server's next centres come from it.
+    `inference`: "plan" is the paper; its column sums run over the batch, so a window's output depends on
+    its neighbours. "row" takes the row's largest similarity: independent of the batch, to export and serve.
     """
 
     local_prototypes: Tensor
@@ -52,7 +50,7 @@ class ALP(nn.Module):
         inference: str = "plan",
     ) -> None:
         super().__init__()
-        _check_choice("match", match, get_args(Match))
+        _check_choice("match", match, ("plan", "cosine", "euclidean"))
         _check_choice("prototypes", prototypes, ("both", "local", "global"))
         _check_choice("inference", inference, ("plan", "row"))
         if num_prototypes < 1 or epsilon <= 0 or iterations < 1:
@@ -79,33 +77,40 @@ class ALP(nn.Module):
         aligned = self.beta * pulled + (1.0 - self.beta) * flat
         return F.normalize(aligned, dim=-1).reshape(batch, tokens, dim)
 
-    def log_plan(self, x: Tensor, active: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return the logarithm of the plan between tokens x (N, d) and prototypes (M, d): (N, M), padding −inf."""
-        log_kernel = similarity(x, active, self.match) / self.epsilon
-        iterations = self.iterations if self.match == "plan" else 0
-        return transport_plan(log_kernel, valid, iterations)
+    def scores(self, x: Tensor, active: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return what tokens x (N, d) are assigned by, (N, M): the plan, or the ablation's similarity."""
+        similar = similarity(x, active, self.match)
+        if self.match == "plan":
+            return transport_plan(similar, self.epsilon, self.iterations, valid)
+        return similar if valid is None else similar.masked_fill(~valid[:, None], -torch.inf)
 
     def _train_match(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Move the local prototypes and return each token's prototype of before the move (N, d)."""
         local, shared = self.local_prototypes.detach(), self.global_prototypes.detach()
         only_local = self.prototypes == "local"
         active = local if only_local else torch.cat([local, shared])
-        log_plan = self.log_plan(x, active.to(x.dtype), valid)
-        count = self.num_prototypes
-        moved = move_prototypes(local.to(x.dtype), x, log_plan[:, :count], valid, self.gamma)
-        self.local_prototypes = moved.to(local.dtype)
+        scores = self.scores(x, active.to(x.dtype), valid)
+        self.local_prototypes = self._moved(scores[:, : self.num_prototypes], x, valid).to(local.dtype)
         if only_local:
-            return local[assign(log_plan)]
-        return shared[assign(log_plan[:, count:])]
+            return local[assign(scores)]
+        return shared[assign(scores[:, self.num_prototypes :])]
+
+    def _moved(self, scores: Tensor, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Return the local prototypes (G, d) after one step of their moving average; scores (N, G)."""
+        entries, index = top_entries(scores, -(-x.shape[0] // self.num_prototypes))
+        if self.match != "plan":
+            # exp(similarity/ε) relative to the column's best; a column of padding alone has −inf there.
+            best = entries[:, :1]
+            entries = ((entries - torch.where(best > -torch.inf, best, 0.0)) / self.epsilon).exp()
+        local = self.local_prototypes.detach().to(x.dtype)
+        return move_prototypes(local, x, entries, index, valid, self.gamma)
 
     def _match(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """Return each token's prototype in evaluation (N, d)."""
         active = (self.global_prototypes if self.prototypes == "global" else self.local_prototypes).detach()
         if self.inference == "row":
-            scores = similarity(x, active.to(x.dtype), self.match)
-        else:
-            scores = self.log_plan(x, active.to(x.dtype), valid)
-        return active[assign(scores)]
+            return active[assign(similarity(x, active.to(x.dtype), self.match))]
+        return active[assign(self.scores(x, active.to(x.dtype), valid))]
 
     def _gate(self, matched: Tensor) -> Tensor:
         if self.glu is None:
@@ -115,9 +120,7 @@ class ALP(nn.Module):
         return gated
 
     def extra_repr(self) -> str:
-        return (
-            f"prototypes={tuple(self.local_prototypes.shape)}, match={self.match}, inference={self.inference}"
-        )
+        return f"prototypes={tuple(self.local_prototypes.shape)}, match={self.match}, inference={self.inference}"
 
 
 def set_inference(module: nn.Module, inference: str) -> int:

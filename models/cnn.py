@@ -1,6 +1,6 @@
 """The small HAR CNN for weak devices, with or without an ALP layer on its last feature map.
 
-GroupNorm: Wu and He, ECCV 2018, arXiv 1803.08494. ALP: Ek et al., FedAli, 2024; on a CNN it is our own addition.
+GroupNorm: Wu and He, ECCV 2018, arXiv 1803.08494. ALP: Ek et al., FedAli, 2024; ours on a CNN.
 Parameters at 6 classes: 123 302; with ALP 197 798, and 2 × 12 288 numbers in the prototype buffers.
 """
 
@@ -23,8 +23,8 @@ _GROUPS = 8
 class FrameConv(nn.Module):
     """Conv1d(kernel 3s, stride s, padding s), GroupNorm, SiLU on (B, T, C).
 
-    With a kernel of three strides an output sees its frame of s samples and both neighbours, so the convolution is
-    a Linear on three shifted copies: no unfold, no grouped convolution under vmap (slow on the CPU).
+    With a kernel of three strides an output sees its frame of s samples and both neighbours, so the
+    convolution is a Linear on three shifted copies: no grouped convolution under vmap (slow on the CPU).
     """
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
@@ -86,13 +86,13 @@ class Cnn(nn.Module):
         return tokens
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
-        """Map x (B, 128, 6) to features (B, feature_dim) and logits (B, classes); mask (B,) is 0 for padding."""
+        """Map x (B, 128, 6) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
         features = self.align(self.convolutions(x), mask).mean(dim=1)
         return ModelOutput(features, self.head(features))
 
 
 class CnnAlp(Cnn):
-    """The CNN with one ALP layer on the tokens of the last convolution, then LayerNorm (ALP's output has length 1)."""
+    """The CNN with ALP on the tokens of the last convolution, then LayerNorm (ALP's output has length 1)."""
 
     def __init__(
         self,

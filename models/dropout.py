@@ -1,6 +1,7 @@
 """Dropout and stochastic depth whose masks are a pure function of a buffer and the element's index.
 
-Srivastava et al., 'Dropout', JMLR 15, 2014; Huang et al., 'Deep Networks with Stochastic Depth', ECCV 2016, arXiv 1603.09382.
+Srivastava et al., 'Dropout', JMLR 15, 2014.
+Huang et al., 'Deep Networks with Stochastic Depth', ECCV 2016, arXiv 1603.09382.
 The integer hash is Wellons' `lowbias32` ('Prospecting for Hash Functions', 2018).
 
 A global random generator gives other masks stacked (vmap) than one by one, and other masks to a short batch

@@ -1,7 +1,7 @@
 """HART, the Human Activity Recognition Transformer, with or without ALP layers.
 
-Ek, Portet and Lalanda, 'Transformer-based Models to Deal with Heterogeneous Environments in Human Activity Recognition',
-Personal and Ubiquitous Computing 27, 2023, arXiv 2209.11750. With ALP: Ek et al., FedAli, 2024.
+Ek, Portet and Lalanda, 'Transformer-based Models to Deal with Heterogeneous Environments in Human Activity
+Recognition', Personal and Ubiquitous Computing 27, 2023, arXiv 2209.11750. With ALP: Ek et al., FedAli, 2024.
 Parameters at 6 classes: 1 444 190; with ALP 1 888 862, and 2 × 774 144 numbers in the prototype buffers.
 """
 
@@ -39,7 +39,7 @@ class PatchEmbedding(nn.Module):
 class Attention(nn.Module):
     """Self-attention whose heads are as wide as the input, so the inner width is heads × width.
 
-    Differs from the paper: no key bias; the softmax cancels it, and Adam amplifies the rounding of its gradient.
+    Differs from the paper: no key bias; the softmax cancels it, and Adam amplifies its gradient's rounding.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -64,11 +64,12 @@ class Attention(nn.Module):
 
 
 class LightConv(nn.Module):
-    """Depthwise convolution along time; each head's channels share one softmax-normalised kernel (Wu et al. 2019).
+    """Depthwise convolution along time with one softmax-normalised kernel per head of channels.
 
-    Differs from the paper's published code: that reshapes without a transpose, so its kernels slide over channels and
-    never mix time steps, and it writes the softmax back into the weights at each step, which flattens them.
-    Written as one (tokens × tokens) Toeplitz matrix per head: exact with zero padding, and a plain matmul under vmap.
+    Wu et al., 'Pay Less Attention with Lightweight and Dynamic Convolutions', ICLR 2019, arXiv 1901.10430.
+    Differs from HART's published code: that reshapes without a transpose, so its kernels slide over channels
+    and never mix time steps, and writes the softmax back into the weights at each step, which flattens them.
+    Written as a Toeplitz matrix per head over the few tokens: the same sum, and a plain matmul under vmap.
     """
 
     def __init__(self, kernel: int, heads: int) -> None:
@@ -91,7 +92,7 @@ class LightConv(nn.Module):
 
 
 class Block(nn.Module):
-    """One pre-norm block: attention | LightConv | attention on a quarter, a half and a quarter, then the MLP."""
+    """Pre-norm block: attention, LightConv, attention on a quarter, a half, a quarter of the width; then MLP."""
 
     def __init__(
         self, width: int, heads: int, kernel: int, mlp: int, drop: float, drop_path: float, alp: ALP | None
@@ -160,10 +161,8 @@ class Hart(nn.Module):
         return [None] * blocks
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
-        """Map x (B, 128, 6) to features (B, feature_dim) and logits (B, classes); mask (B,) is 0 for padding."""
-        tokens = (
-            torch.cat([self.accelerometer(x[..., :3]), self.gyroscope(x[..., 3:])], dim=-1) + self.position
-        )
+        """Map x (B, 128, 6) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
+        tokens = torch.cat([self.accelerometer(x[..., :3]), self.gyroscope(x[..., 3:])], dim=-1) + self.position
         for block in self.blocks:
             tokens = block(tokens, mask)
         features = self.norm(tokens).mean(dim=1)
@@ -186,9 +185,7 @@ class HartAlp(Hart):
         _check_sizes(feature_dim, blocks)
         self._counts = list(PROTOTYPES[:blocks] if prototypes is None else prototypes)
         if len(self._counts) != blocks:
-            raise OptionError(
-                f"prototypes={self._counts}: expected one count for each of the {blocks} blocks"
-            )
+            raise OptionError(f"prototypes={self._counts}: expected one count for each of the {blocks} blocks")
         self._alp = dict(alp or {})
         self._width = feature_dim
         super().__init__(classes, feature_dim=feature_dim, blocks=blocks, **sizes)
@@ -200,8 +197,6 @@ class HartAlp(Hart):
 
 def _check_sizes(feature_dim: int, blocks: int) -> None:
     if feature_dim < 16 or feature_dim % 16:
-        raise OptionError(
-            f"feature_dim={feature_dim}: expected a multiple of 16, for 4 + 4 heads of equal width"
-        )
+        raise OptionError(f"feature_dim={feature_dim}: expected a multiple of 16, for 4 + 4 heads of equal width")
     if not 1 <= blocks <= len(KERNELS):
         raise OptionError(f"blocks={blocks}: expected 1 to {len(KERNELS)}")

@@ -31,7 +31,7 @@ def model_options(name: str) -> dict[str, Any]:
     """Return the options of a model with their defaults."""
     known: dict[str, Any] = {}
     for layer in reversed(MODELS[name].__mro__):
-        if layer.__init__ is not object.__init__:
+        if "__init__" in vars(layer):
             known |= _keywords(layer)
     return known
 
