@@ -7,8 +7,6 @@ Parameters at 6 classes: 123 302; with ALP 197 798, and 2 × 12 288 numbers in t
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.alp import ALP
@@ -20,30 +18,9 @@ STRIDES = (4, 2, 1)
 _GROUPS = 8
 
 
-class FrameConv(nn.Module):
-    """Conv1d(kernel 3s, stride s, padding s), GroupNorm, SiLU on (B, T, C).
-
-    With a kernel of three strides an output sees its frame of s samples and both neighbours, so the
-    convolution is a Linear on three shifted copies: no grouped convolution under vmap (slow on the CPU).
-    """
-
-    def __init__(self, channels: int, out: int, stride: int) -> None:
-        super().__init__()
-        self.stride = stride
-        self.project = nn.Linear(3 * stride * channels, out)
-        self.norm = nn.GroupNorm(_GROUPS, out)
-
-    def convolve(self, x: Tensor) -> Tensor:
-        """Map (B, T, C) to (B, T/s, out), before norm and activation."""
-        batch, time, channels = x.shape
-        frames = F.pad(x.reshape(batch, time // self.stride, self.stride * channels), (0, 0, 1, 1))
-        context = torch.cat([frames[:, :-2], frames[:, 1:-1], frames[:, 2:]], dim=-1)
-        projected: Tensor = self.project(context)
-        return projected
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, T, C) to (B, T/s, out)."""
-        return F.silu(self.norm(self.convolve(x).transpose(1, 2)).transpose(1, 2))
+def convolution(channels: int, out: int, stride: int) -> nn.Sequential:
+    """Return Conv1d(kernel 3s, stride s, padding s), GroupNorm, SiLU: (B, C, T) → (B, out, T/s)."""
+    return nn.Sequential(nn.Conv1d(channels, out, 3 * stride, stride, stride), nn.GroupNorm(_GROUPS, out), nn.SiLU())
 
 
 class Cnn(nn.Module):
@@ -75,7 +52,7 @@ class Cnn(nn.Module):
         }  # fmt: skip
         inputs = [6, *channels]
         self.convolutions = nn.Sequential(
-            *(FrameConv(i, o, s) for i, o, s in zip(inputs, widths, STRIDES, strict=True))
+            *(convolution(i, o, s) for i, o, s in zip(inputs, widths, STRIDES, strict=True))
         )
         self.head = nn.Sequential(
             nn.Linear(feature_dim, hidden), nn.SiLU(), Dropout(dropout), nn.Linear(hidden, classes)
@@ -87,7 +64,8 @@ class Cnn(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, 128, 6) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
-        features = self.align(self.convolutions(x), mask).mean(dim=1)
+        tokens = self.convolutions(x.transpose(1, 2)).transpose(1, 2)
+        features = self.align(tokens, mask).mean(dim=1)
         return ModelOutput(features, self.head(features))
 
 
