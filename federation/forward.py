@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -49,6 +51,13 @@ def functional(module: nn.Module, *, training: bool) -> Forward:
         return Output(features, logits, {name: moved[name] for name in buffers})
 
     return forward
+
+
+def initial_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a network whose initial weights depend on the seed alone; torch's global generator stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "model"))
+        return build()
 
 
 def initial_client(module: nn.Module) -> Client:
