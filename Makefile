@@ -1,0 +1,50 @@
+# Every target works alone in a new clone: it makes the virtual environment first if that is missing or out of date.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed.stamp
+PACKAGES := har_pipeline models federation edge_agent aggregator_api export sim
+SOURCES := $(PACKAGES) tests demo $(wildcard benchmarks)
+
+DATA ?=
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help setup check test demo bench
+.DELETE_ON_ERROR:
+
+help:  ## show this list
+	@echo "Gaitway. Targets:"
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@echo "Variables: PYTHON (3.11 or later, now $(PYTHON)), DATA (folder of recordings for the demo),"
+	@echo "           DEMO_ARGS, PYTEST_ARGS (passed on), GAITWAY_DATA (folder of recordings for the tests)"
+
+setup: $(STAMP)  ## make the virtual environment .venv and install Gaitway into it
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python found; install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$("$(PYTHON)" -V); Gaitway needs 3.11 or later: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || { echo "Could not make $(VENV); on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+check: $(STAMP)  ## lint, formatting, types (what pre-commit runs)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+test: $(STAMP)  ## the tests, without those marked slow
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+demo: $(STAMP)  ## a live federation of four devices; DATA=../shared/data runs it on real recordings
+	$(BIN)/python demo/run.py $(if $(DATA),--data "$(DATA)") $(DEMO_ARGS)
+
+bench: $(STAMP)  ## run the benchmarks
+	@shopt -s nullglob; found=(benchmarks/bench_*.py); \
+	if [ $${#found[@]} -eq 0 ]; then echo "There are no benchmarks yet: benchmarks/bench_*.py is empty."; exit 0; fi; \
+	for file in "$${found[@]}"; do echo "== $$file"; $(BIN)/python "$$file"; done

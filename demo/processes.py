@@ -1,0 +1,158 @@
+"""Child processes that cannot outlive the demo: one process group each, ended on every way out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import psutil
+
+GRACE_S = 8.0
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says what to do."""
+
+
+@dataclass
+class Child:
+    """A started program and its log."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def last_words(self, lines: int = 15) -> str:
+        """Return the end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+@dataclass
+class Children:
+    """Every process of the demo; leaving the `with` block ends those that still run, whatever happened."""
+
+    folder: Path
+    started: list[Child] = field(default_factory=list)
+
+    def __enter__(self) -> Children:
+        # a signal becomes an exception, so that __exit__ runs for it too
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.end()
+
+    def start(self, name: str, module: str, *arguments: str, environment: dict[str, str] | None = None) -> Child:
+        """Run `python -m module arguments` with its output in a log file."""
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,  # its own group: Ctrl-C reaches the demo alone, which then ends the group
+            )
+        self.started.append(Child(name, process, log))
+        return self.started[-1]
+
+    def check(self, may_end: Sequence[Child] = ()) -> None:
+        """Complain about a child that ended with an error, or ended although it should run on.
+
+        Raises:
+            DemoError: with the end of its log.
+        """
+        for child in self.started:
+            status = child.process.poll()
+            if status is not None and (status != 0 or child not in may_end):
+                raise DemoError(
+                    f"{child.name} ended with status {status}. The end of {child.log}:\n{child.last_words()}"
+                )
+
+    def end(self) -> None:
+        """Ask every group to end, last started first, and kill what is left after a grace period."""
+        families = [_family(child.process.pid) for child in self.started]
+        for child in reversed(self.started):
+            _signal_group(child.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        for child in self.started:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal_group(child.process.pid, signal.SIGKILL)
+                child.process.wait()
+        for member in (member for family in families for member in family if member.is_running()):
+            member.kill()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def require_port(port: int, purpose: str, option: str, host: str = "127.0.0.1") -> None:
+    """Check that a port can be listened on.
+
+    Raises:
+        DemoError: if something has it.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do: TIME_WAIT is no obstacle
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise DemoError(
+                f"Port {port} on {host}, meant for {purpose}, is taken ({error.strerror}). "
+                f"End the program that has it, or choose another with {option} N ({option} 0: any free one)."
+            ) from error
+
+
+def wait_for_port(port: int, child: Child, timeout_s: float, host: str = "127.0.0.1") -> None:
+    """Wait until a child listens.
+
+    Raises:
+        DemoError: if it ends first, or does not within the time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if child.process.poll() is not None:
+            raise DemoError(f"{child.name} ended before it listened. The end of {child.log}:\n{child.last_words()}")
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            if probe.connect_ex((host, port)) == 0:
+                return
+        time.sleep(0.1)
+    raise DemoError(f"{child.name} does not listen on port {port} after {timeout_s:.0f} s; see {child.log}")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """A process and all below it, also those that left its group."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass  # the whole group is gone

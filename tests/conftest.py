@@ -1,0 +1,22 @@
+"""What every test may use: the folder of real recordings, and one thread per process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before torch or numpy is imported, and inherited by the processes that tests start: sums in one order on any machine.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def gaitway_data() -> Path:
+    """Folder of real recordings: GAITWAY_DATA, else ../shared/data beside the repository."""
+    folder = Path(os.environ.get("GAITWAY_DATA") or REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no recordings: {folder} is not a folder; set GAITWAY_DATA")
+    return folder

@@ -1,0 +1,103 @@
+"""pyproject.toml against the source: every package is listed, every import is required by the extra that needs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from functools import cache
+from importlib.metadata import packages_distributions
+from typing import Any
+
+import pytest
+
+from tests.repository.imports import PACKAGES, REPOSITORY, all_imports, modules
+
+# What runs on a machine that was installed with one extra alone.
+PROGRAMS = {
+    "edge": ("edge_agent", "federation", "har_pipeline", "models", "export"),
+    "aggregator": ("aggregator_api", "federation", "models"),
+    "sim": ("sim", "federation", "har_pipeline", "models"),
+    "export": ("export", "models"),
+}
+# Required although no module of ours imports it, and why.
+NEEDED_BY_OTHERS = {
+    "onnxscript": "torch.onnx.export(dynamo=True) imports it",
+}
+
+
+@cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements(extra: str) -> set[str]:
+    """Names that `pip install gaitway[extra]` asks for directly; an extra may name others of ours."""
+    metadata = project()["project"]
+    found = set()
+    for requirement in [*metadata["dependencies"], *metadata["optional-dependencies"][extra]]:
+        ours = re.fullmatch(r"gaitway\[([a-z,]+)\]", requirement)
+        if ours:
+            found |= {name for other in ours[1].split(",") for name in requirements(other)}
+        else:
+            found.add(normalized(re.split(r"[<>=!~;\[ ]", requirement)[0]))
+    return found
+
+
+@cache
+def imported(package: str) -> frozenset[str]:
+    """Distributions that a package of ours imports."""
+    known = packages_distributions()
+    tops = {entry.top for entry in all_imports() if entry.module.split(".")[0] == package} - set(PACKAGES)
+    return frozenset(normalized(known[top][0]) for top in tops)
+
+
+def test_every_package_is_listed() -> None:
+    on_disk = {name for name, file in modules().items() if file.name == "__init__.py"}
+    assert set(project()["tool"]["setuptools"]["packages"]) == on_disk
+
+
+def test_every_other_file_is_package_data() -> None:
+    settings = project()["tool"]["setuptools"]
+    listed = set(settings["packages"])
+    tracked = subprocess.run(
+        ["git", "ls-files", "--", *PACKAGES], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    missing = []
+    for file in tracked:
+        folder, _, name = file.rpartition("/")
+        top, _, inside = file.partition("/")
+        shipped = name.endswith(".py") and folder.replace("/", ".") in listed
+        if not shipped and not any(fnmatch(inside, pattern) for pattern in settings["package-data"].get(top, ())):
+            missing.append(file)
+    assert missing == []
+
+
+@pytest.mark.parametrize("extra", PROGRAMS)
+def test_an_extra_requires_what_its_programs_import(extra: str) -> None:
+    needed = frozenset().union(*(imported(package) for package in PROGRAMS[extra]))
+    assert needed - requirements(extra) == frozenset()
+
+
+def test_nothing_is_required_that_no_program_imports() -> None:
+    used = frozenset().union(*(imported(package) for package in PACKAGES))
+    asked = set().union(*(requirements(extra) for extra in PROGRAMS))
+    assert asked - used - set(NEEDED_BY_OTHERS) == set()
+
+
+def test_the_tests_and_the_demo_find_their_imports_in_dev() -> None:
+    every = requirements("dev")
+    for extra in PROGRAMS:
+        assert requirements(extra) <= every
+
+
+def test_requirements_have_no_upper_bound_but_torch() -> None:
+    metadata = project()["project"]
+    every = [*metadata["dependencies"], *(r for rs in metadata["optional-dependencies"].values() for r in rs)]
+    assert [r for r in every if "<" in r and not r.startswith("torch>=")] == []
+    assert "torch>=2.6,<=2.13" in metadata["optional-dependencies"]["torch"]

@@ -1,0 +1,145 @@
+"""Who may import whom: the table of the design, read from the source, and seen in fresh interpreters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.repository.imports import PACKAGES, REPOSITORY, Import, all_imports, imports_in, modules
+
+TRAINER = ("federation.local_round", "federation.client_round", "federation.evaluate")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What modules may import besides the standard library and what lies below their own rule's name."""
+
+    ours: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()  # parts of `ours` that are out of bounds all the same
+
+    def allows(self, entry: Import) -> bool:
+        if entry.top not in PACKAGES:
+            return entry.top in self.outside
+        return _below(entry.target, self.ours) and not _below(entry.target, self.never)
+
+
+# The design's table; the longest name that a module lies below decides.
+TABLE = {
+    "har_pipeline": Rule((), ("numpy", "scipy", "pandas")),
+    "models": Rule((), ("torch",)),
+    "federation": Rule((), ("torch", "numpy", "scipy", "safetensors")),
+    "export": Rule(("models",), ("torch", "onnx", "onnxruntime")),
+    "export.runtime": Rule((), ("numpy", "onnxruntime")),
+    "edge_agent": Rule(("federation", "har_pipeline", "models", "export.runtime"), ("paho", "numpy", "onnxruntime")),
+    "aggregator_api": Rule(
+        ("federation", "models"), ("fastapi", "uvicorn", "sqlalchemy", "alembic", "paho", "aiomqtt"), TRAINER
+    ),
+    "sim": Rule(("federation", "models", "har_pipeline"), ("torch", "matplotlib", "rich", "ray")),
+}
+
+# Where the code departs from the table, and why.
+ALSO_OUTSIDE = {
+    "federation": {
+        "pydantic": "plans and messages from outside are validated before anything believes them",
+        "zstandard": "the wire offers zstd",
+    },
+}
+ALSO_OURS: dict[str, dict[str, str]] = {}
+COMMAND_LINES = ("typer", "rich")  # in the modules of these names, in every package
+COMMAND_LINE_MODULES = ("__main__", "cli")
+
+FORBIDDEN_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "types", "manager"})
+
+
+def _below(name: str, roots: Iterable[str]) -> bool:
+    return any(name == root or name.startswith(f"{root}.") for root in roots)
+
+
+def rule_for(module: str) -> Rule:
+    """Return the rule of a module with the listed departures."""
+    names = sorted((name for name in {*TABLE, *ALSO_OUTSIDE, *ALSO_OURS} if _below(module, [name])), key=len)
+    own = max((name for name in names if name in TABLE), key=len)
+    base = TABLE[own]
+    outside = [package for name in names for package in ALSO_OUTSIDE.get(name, ())]
+    ours = [package for name in names for package in ALSO_OURS.get(name, ())]
+    shown = COMMAND_LINES if module.rpartition(".")[2] in COMMAND_LINE_MODULES else ()
+    return replace(base, ours=(own, *base.ours, *ours), outside=(*base.outside, *outside, *shown))
+
+
+def violations(entries: Iterable[Import]) -> list[str]:
+    return [f"{e.module}:{e.line} imports {e.target}" for e in entries if not rule_for(e.module).allows(e)]
+
+
+def test_the_source_keeps_to_the_table() -> None:
+    assert violations(all_imports()) == []
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_package_was_read(name: str) -> None:
+    assert any(module.startswith(f"{name}.") for module in modules())
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("har_pipeline.windows", "import torch"),
+        ("har_pipeline.windows", "def late():\n    import torch.nn.functional as f"),
+        ("har_pipeline.windows", "import importlib\nimportlib.import_module('torch')"),
+        ("models.hart", "from federation.plan import Task"),
+        ("federation.wire", "import paho.mqtt.client"),
+        ("federation.wire", "import models"),
+        ("export.runtime", "from export import errors_of_torch"),
+        ("export.runtime", "import torch"),
+        ("edge_agent.supervisor", "import torch"),
+        ("edge_agent.supervisor", "from export import to_onnx"),
+        ("aggregator_api.service", "from federation import local_round"),
+        ("aggregator_api.service", "from federation.client_round import train_one"),
+        ("aggregator_api.service", "import har_pipeline.windows"),
+        ("sim.engine", "from fastapi import FastAPI"),
+        ("sim.engine", "from edge_agent.agent import Agent"),
+        ("federation.methods.fedavg", "from ..server_round import typer\nimport typer"),
+    ],
+)
+def test_the_rule_finds_a_forbidden_import(module: str, source: str) -> None:
+    within = module.rpartition(".")[0]
+    assert violations(entry for entry in imports_in(module, source, within) if entry.top != "importlib")
+
+
+@pytest.mark.parametrize("table", [ALSO_OUTSIDE, ALSO_OURS])
+def test_each_departure_is_still_needed(table: dict[str, dict[str, str]]) -> None:
+    for name, packages in table.items():
+        for package in packages:
+            assert any(_below(e.module, [name]) and _below(e.target, [package]) for e in all_imports()), (name, package)
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [name for name in modules() if FORBIDDEN_NAMES & set(name.split("."))] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import har_pipeline", "torch pandas"),
+        ("import edge_agent", "torch fastapi sqlalchemy aggregator_api sim"),
+        ("import edge_agent.supervisor", "torch fastapi sqlalchemy aggregator_api sim"),
+        (
+            "import aggregator_api.app",
+            "edge_agent sim har_pipeline pandas federation.local_round federation.client_round",
+        ),
+        ("import export.runtime", "torch onnx models federation"),
+        ("import federation.protocol.messages", "torch paho"),
+        ("import federation.methods", "paho fastapi sqlalchemy models har_pipeline"),
+        ("import sim", "edge_agent aggregator_api paho fastapi"),
+    ],
+)
+def test_what_a_fresh_interpreter_has_loaded(statement: str, absent: str) -> None:
+    program = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert set(absent.split()) & set(json.loads(run.stdout.splitlines()[-1])) == set()
