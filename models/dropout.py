@@ -30,9 +30,10 @@ def lowbias32(x: Tensor) -> Tensor:
 
 def keep_mask(noise_state: Tensor, count: int, drop: float) -> Tensor:
     """Return (count,) bool, each True with probability 1 − drop, from a scalar int64 state."""
-    folded = ((noise_state ^ (noise_state >> 31)) & 0x7FFFFFFF).to(torch.int32)
+    low, high = ((half & 0x7FFFFFFF).to(torch.int32) for half in (noise_state, noise_state >> 31))
+    seed = lowbias32(low ^ lowbias32(high))
     index = torch.arange(count, dtype=torch.int32, device=noise_state.device)
-    uniform = lowbias32(index ^ lowbias32(folded)) & ((1 << _BITS) - 1)
+    uniform = lowbias32(index ^ seed) & ((1 << _BITS) - 1)
     return uniform >= round(drop * (1 << _BITS))
 
 
