@@ -1,0 +1,155 @@
+"""Checkpoints: one safetensors file with every parameter and buffer, and what it takes to rebuild the model.
+
+The file's `__metadata__` has one key, `gaitway`, whose value is the JSON of `CheckpointInfo`.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from models.errors import CheckpointError, ModelError
+from models.registry import build
+
+SCHEMA = 1
+_KEY = "gaitway"
+# A hundred times the largest model of the table; a file beyond it is not one of ours.
+MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What a checkpoint says about its model; `mean` and `std` (6 numbers) normalise m/s² and rad/s."""
+
+    model: str
+    options: dict[str, Any]
+    labels: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    method: str = ""
+    round: int = 0
+    federation: str = ""
+    parent_sha256: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+    rate_hz: float = 50.0
+    stride: int = 64
+
+    @property
+    def classes(self) -> int:
+        return len(self.labels)
+
+    def to_json(self) -> str:
+        """Return the metadata's JSON."""
+        return json.dumps({"schema": SCHEMA, "classes": self.classes} | asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "CheckpointInfo":
+        """Read and check the metadata's JSON; raises CheckpointError."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise CheckpointError(f"metadata {_KEY!r} is not JSON: {error}") from None
+        if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
+            raise CheckpointError(f"metadata {_KEY!r}: expected an object with schema {SCHEMA}")
+        classes = values.pop("classes", None)
+        _check_fields(values)
+        sequences = {name: tuple(values[name]) for name in ("labels", "mean", "std")}
+        info = cls(**(values | sequences))
+        _check_values(info, classes)
+        return info
+
+
+def save_checkpoint(path: Path | str, module_or_state: nn.Module | Mapping[str, Tensor], info: CheckpointInfo) -> None:
+    """Write parameters and buffers under their names, by a temporary file, fsync and rename.
+
+    Raises CheckpointError where a tensor is missing, superfluous or of another shape than `info.model` has.
+    """
+    state = module_or_state.state_dict() if isinstance(module_or_state, nn.Module) else module_or_state
+    path = Path(path)
+    CheckpointInfo.from_json(info.to_json())
+    _check_state(_skeleton(info).state_dict(), state, path)
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    os.close(handle)
+    try:
+        save_file(tensors, temporary, metadata={_KEY: info.to_json()})
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path | str) -> tuple[nn.Module, CheckpointInfo]:
+    """Rebuild the model on the CPU, in evaluation mode; raises CheckpointError, which names the tensor at fault."""
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    if path.stat().st_size > MAX_BYTES:
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes; expected at most {MAX_BYTES}")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            text = (file.metadata() or {}).get(_KEY)
+            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: not a safetensors file: {error}") from None
+    if text is None:
+        raise CheckpointError(f"{path}: no metadata {_KEY!r}; expected a checkpoint that Gaitway wrote")
+    info = CheckpointInfo.from_json(text)
+    module = _skeleton(info)
+    _check_state(module.state_dict(), tensors, path)
+    module.load_state_dict(tensors, assign=True)
+    return module.eval(), info
+
+
+def _skeleton(info: CheckpointInfo) -> nn.Module:
+    """Build the model without storage, so that absurd sizes in a foreign file cost nothing before the check."""
+    try:
+        with torch.device("meta"):
+            return build(info.model, classes=info.classes, **info.options)
+    except (ModelError, TypeError) as error:
+        raise CheckpointError(f"cannot build the checkpoint's model: {error}") from error
+
+
+def _check_state(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], path: Path) -> None:
+    missing, foreign = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    if missing or foreign:
+        raise CheckpointError(f"{path}: tensors missing: {missing[:5]}; not of this model: {foreign[:5]}")
+    for name, tensor in wanted.items():
+        found = given[name]
+        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            raise CheckpointError(
+                f"{path}: tensor {name!r} is {tuple(found.shape)} {found.dtype}; "
+                f"expected {tuple(tensor.shape)} {tensor.dtype}"
+            )
+
+
+def _check_fields(values: dict[str, Any]) -> None:
+    known = {f.name for f in fields(CheckpointInfo)}
+    required = {"model", "options", "labels", "mean", "std"}
+    if not required <= values.keys() <= known:
+        wrong = sorted((required - values.keys()) | (values.keys() - known))
+        raise CheckpointError(f"metadata {_KEY!r}: missing or unknown: {', '.join(wrong)}")
+    kinds = {"labels": list, "mean": list, "std": list, "options": dict, "scores": dict, "model": str}
+    for name, kind in (kinds | {"round": int, "stride": int, "rate_hz": (int, float)}).items():
+        if name in values and not isinstance(values[name], kind):  # type: ignore[arg-type]
+            raise CheckpointError(f"metadata {_KEY!r}: {name} is {values[name]!r}; expected {kind}")
+
+
+def _check_values(info: CheckpointInfo, classes: object) -> None:
+    if classes != info.classes or not all(isinstance(label, str) for label in info.labels):
+        raise CheckpointError(f"{classes} classes and labels {info.labels}: expected one name for each class")
+    numbers = (*info.mean, *info.std)
+    if len(info.mean) != 6 or len(info.std) != 6 or not all(isinstance(n, (int, float)) for n in numbers):
+        raise CheckpointError(f"mean {info.mean} and std {info.std}: expected six numbers each")
+    if not all(0 < s < float("inf") for s in info.std) or not all(abs(m) < float("inf") for m in info.mean):
+        raise CheckpointError(f"mean {info.mean} and std {info.std}: expected finite, and std above 0")

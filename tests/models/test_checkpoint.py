@@ -1,0 +1,112 @@
+"""Checkpoints: a round trip over the whole table, and files that must be refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models import MODELS, CheckpointError, build
+from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
+
+SIZES: dict[str, dict[str, Any]] = {
+    "hart": {"blocks": 1},
+    "hart_alp": {"blocks": 1, "prototypes": [8]},
+    "cnn": {"channels": [8, 8]},
+    "cnn_alp": {"prototypes": [8], "alp": {"beta": 0.3}},
+}
+
+
+def info(name: str) -> CheckpointInfo:
+    labels = ("walk", "sit", "läuft")
+    return CheckpointInfo(
+        name, SIZES[name], labels, (0.5,) * 6, (2.0,) * 6, method="fedali", round=3, scores={"macro_f1": 0.5}
+    )
+
+
+def saved(folder: Path, name: str = "cnn_alp") -> Path:
+    path = folder / "deep" / "model.safetensors"
+    save_checkpoint(path, build(name, classes=3, **SIZES[name]), info(name))
+    return path
+
+
+def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **changes: Any) -> None:
+    values = json.loads(info("cnn_alp").to_json()) | changes
+    save_file(tensors or load_file(path), path, metadata={"gaitway": json.dumps(values)})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_round_trip(tmp_path: Path, name: str) -> None:
+    model = build(name, classes=3, **SIZES[name]).eval()
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, model, info(name))
+    again, read = load_checkpoint(path)
+    assert read == info(name)
+    x = torch.randn(4, 128, 6)
+    assert torch.equal(again(x).logits, model(x).logits)
+    assert all(torch.equal(t, again.state_dict()[n]) for n, t in model.state_dict().items())
+    assert all(p.requires_grad for p in again.parameters())
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_plain_state_is_checked_before_it_is_written(tmp_path: Path) -> None:
+    state = build("cnn", classes=3).state_dict()
+    described = replace(info("cnn"), options={})
+    save_checkpoint(tmp_path / "a", dict(state), described)
+    state.pop("head.0.bias")
+    with pytest.raises(CheckpointError, match=r"head\.0\.bias"):
+        save_checkpoint(tmp_path / "b", state, described)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_wrong_shape_or_type_names_the_tensor(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    tensors = load_file(path)
+    rewrite(path, tensors | {"head.0.weight": torch.zeros(2, 3)})
+    with pytest.raises(CheckpointError, match=r"'head\.0\.weight' is \(2, 3\).*expected \(128, 192\)"):
+        load_checkpoint(path)
+    rewrite(path, tensors | {"head.0.bias": torch.zeros(128, dtype=torch.float64)})
+    with pytest.raises(CheckpointError, match=r"'head\.0\.bias'.*float64"):
+        load_checkpoint(path)
+    rewrite(path, tensors | {"extra": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match=r"not of this model: \['extra'\]"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": 2}, "schema 1"),
+        ({"classes": 4}, "one name for each class"),
+        ({"labels": "abc"}, "labels"),
+        ({"mean": [0.0] * 5}, "six numbers"),
+        ({"std": [0.0] * 6}, "std above 0"),
+        ({"std": [float("nan")] * 6}, "std above 0"),
+        ({"model": "rnn"}, "rnn"),
+        ({"options": {"chanels": [8, 8]}}, "nearest: 'channels'"),
+        ({"options": {"prototypes": "ab"}}, "cannot build"),
+        ({"surprise": 1}, "surprise"),
+        # Sizes that would not fit into memory are refused by their shapes, before any storage.
+        ({"options": {"prototypes": [10**12]}}, "local_prototypes"),
+    ],
+)
+def test_foreign_metadata_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = saved(tmp_path)
+    rewrite(path, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(path)
+
+
+def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with pytest.raises(CheckpointError, match="no such"):
+        load_checkpoint(path)
+    path.write_bytes(b"\x80\x04pickle?" * 10)
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        load_checkpoint(path)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(CheckpointError, match="no metadata"):
+        load_checkpoint(path)
