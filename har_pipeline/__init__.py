@@ -1,0 +1,40 @@
+"""Sensors → windows: readers of data sets, one causal stream pipeline, splits and normalization; numpy only."""
+
+from har_pipeline.cache import default_cache_dir
+from har_pipeline.errors import PipelineError, SettingsError, SignalError, SourceError
+from har_pipeline.normalization import ChannelStatistics, channel_statistics, normalize_clients
+from har_pipeline.preparation import DATASETS, dataset_labels, dataset_settings, prepare, recordings
+from har_pipeline.recording import CHANNELS, Recording, device_of, subject_of
+from har_pipeline.settings import PipelineSettings
+from har_pipeline.splits import Split, leave_devices_out, leave_subjects_out, split_client
+from har_pipeline.stream import StreamPipeline, Window
+from har_pipeline.windows import ClientWindows, WindowedDataset
+
+__all__ = [
+    "CHANNELS",
+    "DATASETS",
+    "ChannelStatistics",
+    "ClientWindows",
+    "PipelineError",
+    "PipelineSettings",
+    "Recording",
+    "SettingsError",
+    "SignalError",
+    "SourceError",
+    "Split",
+    "StreamPipeline",
+    "Window",
+    "WindowedDataset",
+    "channel_statistics",
+    "dataset_labels",
+    "dataset_settings",
+    "default_cache_dir",
+    "device_of",
+    "leave_devices_out",
+    "leave_subjects_out",
+    "normalize_clients",
+    "prepare",
+    "recordings",
+    "split_client",
+    "subject_of",
+]

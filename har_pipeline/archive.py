@@ -1,0 +1,168 @@
+"""Finding a data set's files under a path, whether it is a folder, a zip, a tar or one inside the other.
+
+Files have virtual names such as `proband1/data/acc_walking_csv.zip/acc_walking_shin.csv`. A tar is read once, in
+order (a .tar.xz cannot be read otherwise); a zip within an archive is spooled to memory, or to disk when it is large.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, NamedTuple
+
+from har_pipeline.errors import SourceError
+
+ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
+SPOOL_BYTES = 64 << 20
+
+Descend = Callable[[str], bool]
+
+
+class Member(NamedTuple):
+    """One file: its virtual name, the file on disk that holds it, and how to open it.
+
+    open() is valid only until the walk goes on; it undoes a plain .gz.
+    """
+
+    name: str
+    path: Path
+    open: Callable[[], IO[bytes]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a reader looks for: `files` matches virtual names from the first folder of the layout on.
+
+    `archives` matches the base names of archives that are worth opening in a folder; `expected` is told to the user.
+    """
+
+    files: re.Pattern[str]
+    archives: re.Pattern[str]
+    expected: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that was found: `members` walks the matching files under `base`."""
+
+    root: Path
+    base: str
+    layout: Layout
+    count: int
+    inputs: tuple[Path, ...] = field(repr=False)
+
+    def members(self) -> Iterator[tuple[re.Match[str], Member]]:
+        """Yield each file with its match, in the container's order (folders and zips: sorted)."""
+        for member in walk(self.root, self._leads_to_base):
+            match = self.layout.files.search(member.name)
+            if match and member.name[: match.start()] == self.base:
+                yield match, member
+
+    def _leads_to_base(self, archive: str) -> bool:
+        if self.base.startswith(f"{archive}/"):
+            return True
+        return archive.startswith(self.base) and _wanted(archive, self.layout)
+
+
+def locate(root: Path | str | None, layout: Layout, dataset: str) -> Source:
+    """Find the layout under root (a folder or an archive); the place with most matching files wins.
+
+    Raises SourceError that says what was expected where.
+    """
+    if root is None:
+        raise SourceError(f"{dataset} needs the path of its data (root); expected {layout.expected}")
+    root = Path(root)
+    if not root.exists():
+        raise SourceError(f"{root} does not exist; for {dataset} it must be a folder or archive with {layout.expected}")
+    if root.is_file() and not ARCHIVE.search(root.name) and not layout.files.search(root.name):
+        raise SourceError(f"{root} is neither a folder nor a zip or tar; for {dataset} expected {layout.expected}")
+    found: Counter[str] = Counter()
+    paths: dict[str, set[Path]] = {}
+    for member in walk(root, lambda name: _wanted(name, layout)):
+        match = layout.files.search(member.name)
+        if match:
+            base = member.name[: match.start()]
+            found[base] += 1
+            paths.setdefault(base, set()).add(member.path)
+    if not found:
+        raise SourceError(f"no {dataset} files under {root}; expected {layout.expected}")
+    base, count = max(sorted(found.items()), key=lambda item: item[1])
+    return Source(root, base, layout, count, tuple(sorted(paths[base])))
+
+
+def walk(root: Path, descend: Descend) -> Iterator[Member]:
+    """Yield every file under root; archives that `descend` accepts by virtual name are opened, not yielded."""
+    if root.is_file():
+        if ARCHIVE.search(root.name):
+            with root.open("rb") as stream:
+                yield from _walk_archive(stream, root.name, "", root, descend)
+        else:
+            yield Member(root.name, root, _opener(root.name, partial(root.open, "rb")))
+        return
+    for path in sorted(root.rglob("*")):
+        if not path.is_file():
+            continue
+        name = path.relative_to(root).as_posix()
+        if ARCHIVE.search(name):
+            if descend(name):
+                with path.open("rb") as stream:
+                    yield from _walk_archive(stream, name, f"{name}/", path, descend)
+        else:
+            yield Member(name, path, _opener(name, partial(path.open, "rb")))
+
+
+def _wanted(name: str, layout: Layout) -> bool:
+    return layout.archives.search(name.rpartition("/")[2]) is not None
+
+
+def _walk_archive(stream: IO[bytes], name: str, prefix: str, path: Path, descend: Descend) -> Iterator[Member]:
+    try:
+        members = _zip_members(stream) if name.lower().endswith(".zip") else _tar_members(stream)
+        for inner, opener in members:
+            virtual = prefix + inner
+            if not ARCHIVE.search(inner):
+                yield Member(virtual, path, _opener(virtual, opener))
+            elif descend(virtual):
+                with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
+                    with opener() as packed:
+                        shutil.copyfileobj(packed, spool, 1 << 20)
+                    spool.seek(0)
+                    yield from _walk_archive(spool, virtual, f"{virtual}/", path, descend)
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+        raise SourceError(f"{path} ({name}) cannot be read as an archive: {error}; download it again") from error
+
+
+def _zip_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+    with zipfile.ZipFile(stream) as packed:
+        for info in sorted(packed.infolist(), key=lambda info: info.filename):
+            if not info.is_dir():
+                yield info.filename, partial(packed.open, info)
+
+
+def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+    with tarfile.open(fileobj=stream, mode="r|*") as packed:
+        for info in packed:
+            if info.isfile():
+                yield info.name.removeprefix("./"), partial(_extract, packed, info)
+
+
+def _extract(packed: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    stream = packed.extractfile(info)
+    if stream is None:
+        raise SourceError(f"{info.name} in the tar is no regular file")
+    return stream
+
+
+def _opener(name: str, plain: Callable[[], IO[bytes]]) -> Callable[[], IO[bytes]]:
+    if not name.lower().endswith(".gz"):
+        return plain
+    return lambda: gzip.open(plain(), "rb")  # type: ignore[return-value]

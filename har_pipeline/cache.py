@@ -1,0 +1,74 @@
+"""Windows on disk: one file per hash of inputs and settings, written whole or not at all, rebuilt when broken."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from har_pipeline.settings import PipelineSettings
+from har_pipeline.windows import ClientWindows, WindowedDataset
+
+# Raise it with every change that alters windows: old files are then no longer found.
+FORMAT = 1
+FIELDS = ("x", "y", "start_s", "session")
+
+
+def default_cache_dir() -> Path:
+    """Return `$XDG_CACHE_HOME/gaitway/windows`, by default under `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gaitway" / "windows"
+
+
+def cache_key(dataset: str, inputs: Sequence[Path], request: dict[str, Any]) -> str:
+    """Hash names, sizes and modification times of the input files and the JSON-able request."""
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
+    record = {"format": FORMAT, "dataset": dataset, "files": sorted(files), "request": request}
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def save(path: Path, dataset: WindowedDataset) -> None:
+    """Write atomically: a temporary file beside it, fsync, rename."""
+    clients = list(dataset.clients.values())
+    meta = {
+        "name": dataset.name,
+        "labels": dataset.labels,
+        "settings": dataset.settings.to_json(),
+        "clients": [[each.client, len(each)] for each in clients],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            arrays = {name: np.concatenate([getattr(each, name) for each in clients]) for name in FIELDS}
+            np.savez(stream, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: Path) -> WindowedDataset | None:
+    """Read what save wrote; None where there is no such file or it is damaged (every byte is under a CRC)."""
+    try:
+        with np.load(path, allow_pickle=False) as packed:
+            meta = json.loads(str(packed["meta"]))
+            arrays = {name: packed[name] for name in FIELDS}
+        settings = PipelineSettings.from_json(meta["settings"])
+        clients, start = {}, 0
+        for client, count in meta["clients"]:
+            clients[client] = ClientWindows(client, *(arrays[name][start : start + count] for name in FIELDS))
+            start += count
+        return WindowedDataset(meta["name"], tuple(meta["labels"]), clients, settings)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None

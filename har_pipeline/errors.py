@@ -1,0 +1,23 @@
+"""What can go wrong between a sensor and a window: PipelineError and its three kinds.
+
+PipelineError
+├── SourceError    files: not found, not in the published layout, a cell that is no number
+├── SignalError    samples: broken clocks, infinite values, out of order beyond the reorder window
+└── SettingsError  a setting, option, label or name that does not exist or does not fit
+"""
+
+
+class PipelineError(Exception):
+    """Anything this package refuses; the message says what came, what was expected and what to do."""
+
+
+class SourceError(PipelineError):
+    """A file or archive is missing or not in the layout that its reader expects."""
+
+
+class SignalError(PipelineError):
+    """Samples that cannot be put on a time axis."""
+
+
+class SettingsError(PipelineError):
+    """A setting, option or name that does not exist or contradicts another."""

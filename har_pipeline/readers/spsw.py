@@ -1,0 +1,50 @@
+"""SP-SW-HAR: 23 subjects with a phone and a watch worn together, five activities that change within a file.
+
+Matey-Sanz, Casteleyn, Granell, "Dataset of inertial measurements of smartphones and smartwatches for human activity
+recognition", Data in Brief 2023. Time stamps are those of delivery, so they come in bursts. Differs from the other
+sets: activities last 0.7 to 2.5 s, so windows advance by 16 samples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from har_pipeline.archive import Layout, Source
+from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.recording import Recording
+from har_pipeline.settings import PipelineSettings
+from har_pipeline.tables import Table, read_table
+
+LABELS = ("WALKING", "TURNING", "SEATED", "SITTING_DOWN", "STANDING_UP")
+COLUMNS = ("timestamp", "x_acc", "y_acc", "z_acc", "x_gyro", "y_gyro", "z_gyro")
+LAYOUT = Layout(
+    files=re.compile(r"(?:(?<=/)|^)DATA/s(\d+)/s\d+_(\d+)_(sp|sw)\.csv(\.gz)?$"),
+    archives=re.compile(r"sp.?sw|DATA\.", re.IGNORECASE),
+    expected="DATA/sXX/sXX_YY_{sp|sw}.csv",
+)
+
+
+def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
+    """Yield accelerometer and gyroscope of each execution; client `s11_sw` is subject 11's watch."""
+    executions: dict[tuple[str, int], Table] = {}
+    for match, member in found(source, "spsw").members():
+        client = f"s{int(match[1]):02d}_{match[3]}"
+        if chosen(client, clients):
+            with member.open() as stream:
+                executions[client, int(match[2])] = read_table(stream, member.name, COLUMNS, ("label",))
+    for (client, execution), table in sorted(executions.items(), key=lambda item: item[0]):
+        times, activity, session = table.numbers[:, 0] / 1000, table.text["label"], f"{execution:02d}"
+        for sensor, first in (("acc", 1), ("gyro", 4)):
+            values = table.numbers[:, first : first + 3]
+            yield Recording(client, session, activity, sensor, times, values, table.source, table.line)  # type: ignore[arg-type]
+
+
+READER = Reader(
+    name="spsw",
+    summary="SP-SW-HAR: 23 subjects × phone (sp) and watch (sw), 5 activities, about 103 Hz in bursts",
+    labels=lambda options: LABELS,
+    layout=lambda options: LAYOUT,
+    recordings=recordings,
+    settings=PipelineSettings(step=16),
+)

@@ -1,0 +1,125 @@
+"""Training and test sets: within a client (temporal, and two that leak for comparison), and between clients.
+
+Windows overlap, so a random split of windows lets a model see parts of its test windows. `temporal` does not leak;
+`random80` (the 80/20 of Ek et al. 2024) and `kfold7_3` (7 of 10 stratified folds, as in their code) do and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from har_pipeline.errors import SettingsError
+from har_pipeline.settings import PipelineSettings, nearest
+from har_pipeline.windows import ClientWindows, WindowedDataset
+
+KINDS = ("temporal", "random80", "kfold7_3")
+FOLDS, TEST_FOLDS = 10, 3
+
+
+class Split(NamedTuple):
+    """Indices of training and test windows, ascending; leaks: test windows may overlap training windows."""
+
+    train: np.ndarray
+    test: np.ndarray
+    leaks: bool
+
+
+def split_client(
+    windows: ClientWindows,
+    kind: Literal["temporal", "random80", "kfold7_3"] = "temporal",
+    *,
+    test_share: float = 0.2,
+    seed: int = 0,
+    fold: int = 0,
+    settings: PipelineSettings,
+) -> Split:
+    """Split one client's windows.
+
+    temporal: of each class the last `test_share` in time is tested (of two windows or more at least one), and every
+    window that overlaps a test window is dropped. random80: a seeded random `test_share`. kfold7_3: three of ten
+    seeded stratified folds, starting with the 3·fold-th. Raises SettingsError.
+    """
+    if kind not in KINDS:
+        raise SettingsError(f"split {kind!r}; {nearest(kind, KINDS)}")
+    if not 0 < test_share < 1:
+        raise SettingsError(f"test_share is {test_share}; it must lie between 0 and 1")
+    if kind == "temporal":
+        return _temporal(windows, test_share, settings.window_s)
+    random = np.random.default_rng(seed)
+    if kind == "random80":
+        test = random.permutation(len(windows)) < round(test_share * len(windows))
+    else:
+        test = np.isin(_stratified_folds(windows.y, random), (TEST_FOLDS * fold + np.arange(TEST_FOLDS)) % FOLDS)
+    return Split(np.flatnonzero(~test), np.flatnonzero(test), leaks=True)
+
+
+def _temporal(windows: ClientWindows, test_share: float, window_s: float) -> Split:
+    test = np.zeros(len(windows), dtype=bool)
+    for label in np.unique(windows.y):
+        members = np.flatnonzero(windows.y == label)
+        members = members[np.argsort(windows.start_s[members], kind="stable")]
+        if len(members) > 1:
+            test[members[-max(1, round(test_share * len(members))) :]] = True
+    overlapping = overlaps(windows.start_s, windows.start_s[test], window_s)
+    return Split(np.flatnonzero(~test & ~overlapping), np.flatnonzero(test), leaks=False)
+
+
+def overlaps(start_s: np.ndarray, other_s: np.ndarray, window_s: float) -> np.ndarray:
+    """Tell for each window that starts at start_s (n,) whether it shares time with one of other_s (m,)."""
+    if not len(other_s):
+        return np.zeros(len(start_s), dtype=bool)
+    ordered = np.sort(other_s)
+    after = np.searchsorted(ordered, start_s)
+    distance_next = ordered[np.minimum(after, len(ordered) - 1)] - start_s
+    distance_last = start_s - ordered[np.maximum(after - 1, 0)]
+    # Windows that only touch share no sample; a microsecond absorbs the rounding of epoch times.
+    near = window_s - 1e-6
+    shared: np.ndarray = (np.abs(distance_next) < near) | (np.abs(distance_last) < near)
+    return shared
+
+
+def _stratified_folds(y: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    folds = np.empty(len(y), dtype=np.int64)
+    for label in np.unique(y):
+        members = random.permutation(np.flatnonzero(y == label))
+        folds[members] = np.arange(len(members)) % FOLDS
+    return folds
+
+
+def leave_subjects_out(
+    dataset: WindowedDataset, subjects: Collection[str] | int, *, seed: int = 0
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (training clients, test clients): all clients of the named subjects, or of so many drawn, are left out.
+
+    Raises SettingsError for an unknown subject, or when either side would be empty.
+    """
+    return _leave_out(dataset, "subject", subjects, seed)
+
+
+def leave_devices_out(
+    dataset: WindowedDataset, devices: Collection[str] | int, *, seed: int = 0
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (training clients, test clients), as leave_subjects_out but by device or body place."""
+    return _leave_out(dataset, "device", devices, seed)
+
+
+def _leave_out(
+    dataset: WindowedDataset, what: Literal["subject", "device"], chosen: Collection[str] | int, seed: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    known = dataset.subjects if what == "subject" else dataset.devices
+    key = dataset.subject_of if what == "subject" else dataset.device_of
+    if isinstance(chosen, int):
+        if not 0 < chosen < len(known):
+            raise SettingsError(f"cannot leave {chosen} of {len(known)} {what}s out; leave at least one on each side")
+        chosen = set(np.random.default_rng(seed).permutation(np.array(known))[:chosen].tolist())
+    for name in chosen:
+        if name not in known:
+            raise SettingsError(f"unknown {what} {name!r}; {nearest(name, known)}")
+    test = tuple(client for client in dataset.clients if key(client) in chosen)
+    train = tuple(client for client in dataset.clients if client not in test)
+    if not train or not test:
+        raise SettingsError(f"leaving out {sorted(chosen)} leaves one side without clients")
+    return train, test

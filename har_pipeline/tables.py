@@ -1,0 +1,105 @@
+"""CSV files as arrays of numbers, with the file and line of whatever is no number.
+
+A row that lacks a number (an empty cell, NaN) is kept as NaN: the stream counts it as a lost sample. A word or an
+infinity where a number belongs is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from har_pipeline.errors import SourceError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_ROWS_TO_JUDGE = 20
+
+
+class Table(NamedTuple):
+    """Rows of a CSV: numbers (n, columns) float64, text by column (n,) as str arrays, and where they are from."""
+
+    numbers: np.ndarray
+    text: dict[str, np.ndarray]
+    source: str
+    line: int
+
+
+def read_table(stream: IO[bytes], source: str, numeric: Sequence[str], text: Sequence[str] = ()) -> Table:
+    """Read the named columns of a whole CSV; raises SourceError with file and line."""
+    tables = list(read_chunks(stream, source, numeric, text, rows=None))
+    if not tables:
+        raise SourceError(f"{source} has no rows below its header")
+    return tables[0]
+
+
+def read_chunks(
+    stream: IO[bytes], source: str, numeric: Sequence[str], text: Sequence[str] = (), *, rows: int | None = 250_000
+) -> Iterator[Table]:
+    """Read the named columns of a CSV in chunks of `rows` (None: as one), in constant memory."""
+    import pandas as pd
+
+    wanted = [*numeric, *text]
+    try:
+        frames = pd.read_csv(
+            stream,
+            usecols=lambda name: name in wanted,
+            dtype=dict.fromkeys(text, "category"),
+            keep_default_na=False,
+            na_values={name: ["", "NaN", "nan", "NA"] for name in numeric},
+            skip_blank_lines=False,
+            chunksize=rows or 1 << 40,
+            low_memory=False,
+        )
+        line = 2
+        for frame in frames:
+            missing = [name for name in wanted if name not in frame.columns]
+            if missing:
+                raise SourceError(f"{source}, line 1: no column {missing}; expected {wanted}")
+            if len(frame):
+                yield _table(frame, source, line, numeric, text)
+            line += len(frame)
+    except pd.errors.EmptyDataError as error:
+        raise SourceError(f"{source} is empty; expected a header with {wanted}") from error
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        at = re.search(r"line (\d+)", str(error))
+        place = f"{source}, line {at[1]}" if at else source
+        raise SourceError(f"{place}: not a CSV with columns {wanted}: {error}") from error
+
+
+def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], text: Sequence[str]) -> Table:
+    numbers = np.empty((len(frame), len(numeric)))
+    for column, name in enumerate(numeric):
+        numbers[:, column] = _numbers(frame[name], source, line, name)
+    infinite = np.isinf(numbers).any(axis=1)
+    if infinite.any():
+        raise SourceError(f"{source}, line {line + int(np.argmax(infinite))}: infinite value; remove or repair the row")
+    lost: np.ndarray = np.isnan(numbers).any(axis=1)
+    if len(lost) >= LEAST_ROWS_TO_JUDGE and lost.mean() > 0.5:
+        raise SourceError(
+            f"{source}, line {line + int(np.argmax(lost))}: {lost.sum()} of {len(lost)} rows lack a number in "
+            f"{list(numeric)}; is this the right file?"
+        )
+    words = {}
+    for name in text:
+        column_text = frame[name].cat
+        categories = np.array([str(each) for each in column_text.categories] + [""])
+        words[name] = categories[column_text.codes.to_numpy()]
+    return Table(numbers, words, source, line)
+
+
+def _numbers(column: pd.Series, source: str, line: int, name: str) -> np.ndarray:
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        return column.to_numpy(dtype=np.float64)
+    numbers = pd.to_numeric(column, errors="coerce")
+    bad = (numbers.isna() & column.notna()).to_numpy()
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise SourceError(f"{source}, line {line + at}: {column.iloc[at]!r} in column {name!r} is no number")
+    return numbers.to_numpy(dtype=np.float64)

@@ -1,0 +1,85 @@
+"""Finished windows: of one client, and of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from har_pipeline.errors import PipelineError
+from har_pipeline.recording import device_of, subject_of
+from har_pipeline.settings import PipelineSettings
+from har_pipeline.stream import Window
+
+
+@dataclass(frozen=True)
+class ClientWindows:
+    """The windows of one client, in the order in which they were recorded.
+
+    x (n, window, 6) float32 in m/s² and rad/s (or normalized); y (n,) int64 index into the labels; start_s (n,)
+    float64 on the client's clock, on which sessions follow each other; session (n,) int64, the contiguous segment.
+    """
+
+    client: str
+    x: np.ndarray
+    y: np.ndarray
+    start_s: np.ndarray
+    session: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Refuse arrays of unequal length."""
+        lengths = {len(self.x), len(self.y), len(self.start_s), len(self.session)}
+        if len(lengths) != 1:
+            raise PipelineError(f"client {self.client}: x, y, start_s and session differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def select(self, index: np.ndarray) -> ClientWindows:
+        """Return the windows at `index` (indices or a mask)."""
+        return ClientWindows(self.client, self.x[index], self.y[index], self.start_s[index], self.session[index])
+
+    @classmethod
+    def stack(cls, client: str, windows: Sequence[Window], settings: PipelineSettings) -> ClientWindows:
+        """Lay the windows of a stream together; none gives arrays of length 0."""
+        x = np.stack([window.x for window in windows]) if windows else np.empty((0, settings.window, 6), np.float32)
+        return cls(
+            client,
+            x,
+            np.array([window.y for window in windows], dtype=np.int64),
+            np.array([window.start_s for window in windows], dtype=np.float64),
+            np.array([window.session for window in windows], dtype=np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class WindowedDataset:
+    """A data set as windows: label names, clients sorted by id, and the settings that made them."""
+
+    name: str
+    labels: tuple[str, ...]
+    clients: dict[str, ClientWindows]
+    settings: PipelineSettings
+
+    def subject_of(self, client: str) -> str:
+        """Subject of a client, e.g. "a" of "a_nexus4"."""
+        return subject_of(client)
+
+    def device_of(self, client: str) -> str:
+        """Device or body place of a client, e.g. "nexus4" of "a_nexus4"; "" where the set has only one."""
+        return device_of(client)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects, sorted."""
+        return tuple(sorted({subject_of(client) for client in self.clients}))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """All devices or body places, sorted."""
+        return tuple(sorted({device_of(client) for client in self.clients}))
+
+    def class_counts(self) -> dict[str, np.ndarray]:
+        """Windows per class (len(labels),) of each client."""
+        return {name: np.bincount(each.y, minlength=len(self.labels)) for name, each in self.clients.items()}

@@ -1,0 +1,262 @@
+"""The stream equals the batch for any chunking, and deals with what real recordings bring."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from har_pipeline import PipelineSettings, SettingsError, SignalError, StreamPipeline, prepare, recordings
+from tests.har_pipeline.streams import LABELS, assert_same, both, cut, record, run
+
+
+def wander(seed: int, seconds: float, rate_hz: float, *, jitter: float = 0.1, gaps: int = 0, bursts: bool = False):
+    """Jittered recording of a random smooth signal plus noise: times (n,), values (n, 3)."""
+    random = np.random.default_rng(seed)
+    times = np.arange(0.3, seconds, 1 / rate_hz)
+    times = np.sort(times + random.uniform(-jitter, jitter, len(times)) / rate_hz)
+    if bursts:
+        times = np.where(random.random(len(times)) < 0.3, np.round(times, 2), times)
+        times = np.sort(times)
+    for start in random.uniform(0, seconds, gaps):
+        times = times[(times < start) | (times > start + random.uniform(0.05, 0.6))]
+    shape = np.sin(2 * np.pi * times[:, None] * random.uniform(0.5, 8, 3)) * 5
+    return times, shape + random.normal(0, 0.5, (len(times), 3))
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    rates=st.tuples(st.sampled_from([48.0, 50.0, 103.0, 210.0]), st.sampled_from([50.0, 99.0, 200.0])),
+    gaps=st.integers(0, 4),
+    bursts=st.booleans(),
+    largest=st.sampled_from([3, 40, 400]),
+    step=st.sampled_from([16, 64, 200]),
+)
+def test_any_chunking_gives_the_windows_of_the_batch(seed, rates, gaps, bursts, largest, step):
+    random = np.random.default_rng(seed)
+    settings = PipelineSettings(step=step)
+    pieces, whole = [], []
+    for index, (sensor, rate_hz) in enumerate(zip(("acc", "gyro"), rates, strict=True)):
+        times, values = wander(seed + index, 14.0, rate_hz, gaps=gaps, bursts=bursts)
+        activity = np.where(times < 7, "walk", "sit")
+        recording = record(1.6e9 + times, values, sensor, activity=activity)
+        whole.append(recording)
+        edges = np.cumsum(random.integers(1, largest + 1, len(times)))
+        pieces += cut(recording, edges[edges < len(times)].tolist())
+    if random.random() < 0.7:
+        pieces.sort(key=lambda piece: piece.times_s[0])
+    assert_same(run(whole, settings), run(pieces, settings))
+
+
+def test_whole_recordings_replayed_give_bit_identical_windows_to_prepare():
+    options = {"subjects": 1, "phones": 2, "minutes": 1.0}
+    dataset = prepare("synthetic", None, options=options)
+    for client, expected in dataset.clients.items():
+        windows = run(recordings("synthetic", None, clients=[client], options=options), labels=dataset.labels)
+        assert len(windows) == len(expected) > 0
+        for index, window in enumerate(windows):
+            assert window.x.tobytes() == expected.x[index].tobytes()
+            assert (window.y, window.start_s, window.session) == (
+                expected.y[index],
+                expected.start_s[index],
+                expected.session[index],
+            )
+
+
+def test_windows_on_a_regular_50_hz_grid_start_at_the_first_sample_and_advance_by_the_step():
+    times = 5 + np.arange(128 + 2 * 64) / 50
+    windows = run(both(times, np.ones((len(times), 3))))
+    assert [w.start_s for w in windows] == pytest.approx([5, 5 + 1.28, 5 + 2.56])
+    assert {w.session for w in windows} == {0}
+    np.testing.assert_allclose(windows[0].x, 1, atol=1e-6)
+    assert windows[0].x.dtype == np.float32
+    assert windows[0].x.shape == (128, 6)
+
+
+def test_a_window_comes_out_as_soon_as_its_kernel_and_the_reorder_time_have_passed():
+    times = np.arange(400) / 50
+    stream = StreamPipeline(PipelineSettings(), LABELS)
+    acc, gyro = both(times, np.zeros((400, 3)))
+    arrived = []
+    for low, high in zip(cut(acc, range(1, 400)), cut(gyro, range(1, 400)), strict=True):
+        arrived += [(float(low.times_s[0]), w) for w in stream.push(low) + stream.push(high)]
+    end_s = 127 / 50
+    assert end_s + 0.23 < arrived[0][0] <= end_s + 0.23 + 0.05
+
+
+def test_the_grid_is_that_of_the_overlap_of_both_sensors():
+    acc = record(np.arange(0, 10, 0.02), np.full((500, 3), 1.0), "acc")
+    gyro = record(np.arange(1.234, 8, 0.01), np.full((677, 3), 2.0), "gyro")
+    windows = run([acc, gyro])
+    assert windows[0].start_s == pytest.approx(1.234)
+    assert windows[-1].start_s + 127 / 50 <= 8
+    np.testing.assert_allclose(windows[0].x, np.tile([1, 1, 1, 2, 2, 2], (128, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize("sensor", ["acc", "gyro"])
+@pytest.mark.parametrize(("gap_s", "segments"), [(0.099, 1), (0.101, 2)])
+def test_a_gap_over_100_ms_in_either_sensor_splits(sensor, gap_s, segments):
+    times = np.concatenate([np.arange(300) / 50, 299 / 50 + gap_s + np.arange(300) / 50])
+    values = np.ones((600, 3))
+    full = np.arange(0, times[-1], 0.01)
+    other = "gyro" if sensor == "acc" else "acc"
+    windows = run([record(times, values, sensor), record(full, np.ones((len(full), 3)), other)])
+    assert len({w.session for w in windows}) == segments
+    if segments == 2:
+        inside = [w for w in windows if w.start_s <= 299 / 50 < w.start_s + 127 / 50]
+        assert not inside
+        later = min(w.start_s for w in windows if w.session == 1)
+        assert later == pytest.approx(299 / 50 + gap_s)
+
+
+def test_a_bridged_gap_is_interpolated_without_overshoot():
+    times = np.concatenate([np.arange(200) / 50, 199 / 50 + 0.095 + np.arange(200) / 50])
+    windows = run(both(times, np.sin(2 * np.pi * times)[:, None] * np.ones(3)))
+    for window in windows:
+        truth = np.sin(2 * np.pi * (window.start_s + np.arange(128) / 50))
+        assert np.abs(window.x[:, 0] - truth).max() < 0.05
+
+
+def test_a_burst_weighs_no_more_than_the_time_it_covers():
+    times = np.arange(400) / 50
+    burst = np.sort(np.concatenate([times, 4.0 + np.arange(1, 20) * 1e-4]))
+    wave = np.sin(2 * np.pi * 1.5 * burst)[:, None] * np.ones(3)
+    with_burst = run(both(burst, wave))
+    without = run(both(times, np.sin(2 * np.pi * 1.5 * times)[:, None] * np.ones(3)))
+    for one, other in zip(with_burst, without, strict=True):
+        assert np.abs(one.x - other.x).max() < 0.01
+
+
+def test_duplicates_change_nothing_and_bursts_on_one_time_are_averaged():
+    times, values = wander(3, 8, 100)
+    plain = run(both(times, values))
+    assert_same(plain, run(both(np.repeat(times, 2), np.repeat(values, 2, axis=0))))
+    spread = np.repeat(values, 2, axis=0) + np.tile([[0.5], [-0.5]], (len(times), 1))
+    assert_same(plain, run(both(np.repeat(times, 2), spread)))
+
+
+def test_unsorted_recordings_are_sorted_whole_and_within_the_reorder_window_of_a_stream():
+    random = np.random.default_rng(0)
+    times, values = wander(4, 8, 100)
+    order = random.permutation(len(times))
+    plain = run(both(times, values))
+    assert_same(plain, run(both(times[order], values[order])))
+    order = np.argsort(times + random.uniform(0, 0.08, len(times)))
+    shuffled = [piece for each in both(times[order], values[order]) for piece in cut(each, range(5, len(times), 5))]
+    assert_same(plain, run(shuffled))
+
+
+def test_samples_beyond_the_reorder_window_are_refused_with_file_and_line_or_dropped():
+    times, values = wander(5, 8, 100)
+    late = record([times[100]], [values[100]], source="walk.csv", line=77)
+    stream = StreamPipeline(PipelineSettings(), LABELS)
+    stream.push(record(times, values))
+    with pytest.raises(SignalError, match=r"walk\.csv, line 77: the sample at .* sort the recording"):
+        stream.push(late)
+    stream = StreamPipeline(PipelineSettings(late="drop"), LABELS)
+    stream.push(record(times, values))
+    stream.push(late)
+    assert stream.dropped == 1
+
+
+def test_nan_rows_count_as_lost_samples_and_a_long_stretch_of_them_splits():
+    times = np.arange(600) / 50
+    values = np.ones((600, 3))
+    values[100, 1] = np.nan
+    assert len({w.session for w in run(both(times, values))}) == 1
+    values[300:306] = np.nan
+    windows = run(both(times, values))
+    assert len({w.session for w in windows}) == 2
+    assert all(np.isfinite(w.x).all() for w in windows)
+
+
+def test_infinite_values_standing_clocks_and_wrong_shapes_are_refused_with_file_and_line():
+    times, values = np.arange(100) / 50, np.ones((100, 3))
+    values[7, 2] = np.inf
+    with pytest.raises(SignalError, match=r"a\.csv, line 9: infinite"):
+        run([record(times, values, source="a.csv", line=2)])
+    with pytest.raises(SignalError, match=r"a\.csv, line 2: more than 64 samples carry the same time"):
+        run([record(np.full(100, 1.4e9), np.ones((100, 3)), source="a.csv", line=2)])
+    with pytest.raises(SignalError, match=r"expected times \(n,\) and values \(n, 3\)"):
+        run([record(times, np.ones((100, 2)))])
+
+
+def test_a_clock_that_stands_still_is_also_refused_in_small_chunks():
+    stream = StreamPipeline(PipelineSettings(), LABELS)
+    for _ in range(64):
+        stream.push(record([5.0], [[1, 2, 3]]))
+    with pytest.raises(SignalError, match="carry the same time"):
+        stream.push(record([5.0], [[1, 2, 3]]))
+
+
+def test_sessions_do_not_join_even_without_a_gap_between_them():
+    times = np.arange(300) / 50
+    first = both(times, np.zeros((300, 3)), session="a")
+    second = both(6 + times, np.ones((300, 3)), session="b")
+    windows = run(first + second)
+    assert sorted({w.session for w in windows}) == [0, 1]
+    assert all(len(np.unique(np.round(w.x, 3))) == 1 for w in windows)
+
+
+def test_labels_follow_the_majority_and_weak_majorities_are_dropped():
+    times = np.arange(128) / 50
+    for sits, share, expected in [(63, 0.5, ["walk"]), (65, 0.5, ["sit"]), (65, 0.6, []), (40, 0.6, ["walk"])]:
+        activity = np.array(["walk"] * (128 - sits) + ["sit"] * sits)
+        windows = run(both(times, np.zeros((128, 3)), activity=activity), PipelineSettings(label_share=share))
+        assert [LABELS[w.y] for w in windows] == expected
+
+
+def test_unlabelled_windows_are_dropped_unless_they_are_asked_for():
+    times = np.arange(128) / 50
+    silent = both(times, np.zeros((128, 3)), activity="null")
+    assert run(silent) == []
+    assert [w.y for w in run(silent, PipelineSettings(keep_unlabelled=True))] == [-1]
+
+
+def test_an_unknown_activity_or_sensor_names_the_nearest_known_one():
+    with pytest.raises(SettingsError, match="'wlak' is no label; did you mean 'walk'"):
+        run([record([0.0], [[0, 0, 0]], activity="wlak")])
+    with pytest.raises(SettingsError, match="expected 'acc' or 'gyro'"):
+        run([record([0.0], [[0, 0, 0]], "magnetometer")])
+
+
+def test_a_sensor_that_falls_silent_does_not_fill_the_memory():
+    stream = StreamPipeline(PipelineSettings(max_lag_s=5), LABELS)
+    times = np.arange(600) / 50
+    with pytest.raises(SignalError, match="s behind acc"):
+        stream.push(record(times, np.zeros((600, 3))))
+
+
+def test_buffers_of_a_running_stream_stay_short():
+    stream = StreamPipeline(PipelineSettings(), LABELS)
+    for start in range(0, 60):
+        times = start + np.arange(100) / 100
+        for each in both(times, np.zeros((100, 3))):
+            stream.push(each)
+    assert max(len(sensor.times) for sensor in stream._sensors.values()) < 120
+    assert len(stream._rows) < 128 + 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step": 0}, "step is 0"),
+        ({"label_share": 1.5}, "label_share"),
+        ({"max_gap_s": 0.2}, "half_width_s .* must exceed max_gap_s"),
+        ({"reorder_s": -1.0}, "reorder_s"),
+        ({"late": "ignore"}, "expected 'refuse' or 'drop'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes, message):
+    with pytest.raises(SettingsError, match=message):
+        PipelineSettings(**changes)
+
+
+def test_settings_travel_as_json_and_an_unknown_key_names_the_nearest():
+    settings = PipelineSettings(step=16, label_share=0.7)
+    assert PipelineSettings.from_json(settings.to_json()) == settings
+    with pytest.raises(SettingsError, match="did you mean 'window'"):
+        PipelineSettings.from_json({"windows": 3})
