@@ -29,6 +29,6 @@ class RoundError(FederationError):
 def unknown_name(kind: str, came: str, known: Iterable[str]) -> SettingsError:
     """Name what came, what is known, and the nearest known name."""
     names = sorted(known)
-    near = difflib.get_close_matches(came, names, n=1)
+    near = difflib.get_close_matches(came, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return SettingsError(f"unknown {kind} {came!r}; known: {', '.join(names)}.{hint}")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from federation.errors import WireError
 from federation.records import Tensors
 
 
@@ -80,13 +81,21 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tensors:
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Invert `flatten`."""
+    """Invert `flatten`.
+
+    Raises:
+        WireError: if a path runs through another tensor.
+    """
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, last = (_unescape(part) for part in path.split("/"))
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
+            if isinstance(node, Tensor):
+                raise WireError(f"tensor {path!r} lies inside another tensor")
+        if last in node:
+            raise WireError(f"tensor {path!r} is also the name of a group")
         node[last] = value
     return tree
 

@@ -1,0 +1,183 @@
+"""Optimizers, schedules, seeds, scores and k-means against independent references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
+
+from federation.errors import SettingsError
+from federation.forward import initial_client, reseed
+from federation.kmeans import kmeans
+from federation.methods import method_from_json
+from federation.optimizers import adam, optimizer_for, sgd
+from federation.plan import Task
+from federation.schedule import in_order, schedule, stack_schedules
+from federation.scores import confusion, scores_of
+from federation.seeds import generator, seed_for
+from federation.tree import flatten, unflatten
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_optimizers_are_torchs(kind: str, weight_decay: float) -> None:
+    generator_ = torch.Generator().manual_seed(1)
+    value = torch.randn(5, generator=generator_, dtype=torch.float64)
+    theirs = value.clone().requires_grad_()
+    if kind == "adam":
+        reference: torch.optim.Optimizer = torch.optim.Adam([theirs], lr=0.01, weight_decay=weight_decay)
+        ours = adam(0.01, weight_decay)
+    else:
+        momentum = 0.9 if kind == "momentum" else 0.0
+        reference = torch.optim.SGD([theirs], lr=0.01, momentum=momentum, weight_decay=weight_decay)
+        ours = sgd(0.01, momentum, weight_decay)
+    params = {"w": value}
+    state = ours.init(params)
+    for _ in range(20):
+        theirs.grad = torch.sin(theirs.detach() * 3)
+        reference.step()
+        state, params = ours.apply({"w": torch.sin(params["w"] * 3)}, state, params)
+    assert torch.allclose(params["w"], theirs.detach(), rtol=0, atol=1e-12)
+    assert not torch.allclose(params["w"], value, atol=1e-3)
+
+
+def test_optimizer_for_reads_the_task() -> None:
+    assert optimizer_for(Task(classes=2, optimizer="sgd", momentum=0.9)).init({"w": torch.ones(1)})
+    assert not optimizer_for(Task(classes=2, optimizer="sgd")).init({"w": torch.ones(1)})
+
+
+@given(n=st.integers(1, 40), batch=st.integers(1, 17), epochs=st.integers(1, 3))
+def test_every_epoch_is_a_permutation(n: int, batch: int, epochs: int) -> None:
+    order = schedule(n, batch, epochs, seed=3, client_id="a", round_number=1)
+    assert order.rows.shape == order.mask.shape == (epochs, -(-n // batch), batch)
+    for rows, mask in zip(order.rows, order.mask, strict=True):
+        assert sorted(rows[mask > 0]) == list(range(n))
+    assert order.steps == epochs * -(-n // batch)
+    swept = in_order(n, batch)
+    assert swept.rows[swept.mask > 0].tolist() == list(range(n))
+
+
+def test_orders_differ_by_client_round_and_epoch_and_repeat() -> None:
+    def rows(client: str, number: int) -> list[int]:
+        return schedule(50, 50, 2, seed=3, client_id=client, round_number=number).rows.reshape(2, -1).tolist()
+
+    one = rows("a", 1)
+    assert one == rows("a", 1)
+    assert len({str(x) for x in [*one, *rows("b", 1), *rows("a", 2)]}) == 6
+
+
+def test_a_straggler_stops_after_its_steps() -> None:
+    full = schedule(10, 4, 2, seed=0, client_id="a", round_number=1)
+    cut = schedule(10, 4, 2, seed=0, client_id="a", round_number=1, max_steps=4)
+    assert (full.steps, cut.steps) == (6, 4)
+    assert np.array_equal(cut.mask[0], full.mask[0])
+    assert cut.mask[1, 1:].sum() == 0
+
+
+def test_stacking_pads_with_empty_steps() -> None:
+    both = stack_schedules([in_order(9, 4), in_order(3, 4)])
+    assert both.rows.shape == (2, 1, 3, 4)
+    assert both.mask[1].sum() == 3
+
+
+def test_seeds_depend_on_every_name() -> None:
+    seeds = {
+        seed_for(0, "order", "a", 1),
+        seed_for(1, "order", "a", 1),
+        seed_for(0, "order", "a1"),
+        seed_for(0, "order"),
+    }
+    assert len(seeds) == 4
+    assert seed_for(0, "x") == seed_for(0, "x") < 2**63
+    assert generator(5, "cohort").random() == generator(5, "cohort").random()
+
+
+def test_reseed_sets_only_noise() -> None:
+    from models.dropout import Dropout
+
+    client = initial_client(torch.nn.Sequential(Dropout(0.5), torch.nn.Linear(2, 2), Dropout(0.5)))
+    once, again, other = (reseed(client, 1, name, 2) for name in ("a", "a", "b"))
+    assert once.params is client.params
+    names = [name for name in client.buffers if name.endswith("noise_state")]
+    assert len(names) == 2
+    assert all(torch.equal(once.buffers[n], again.buffers[n]) for n in names)
+    assert len({int(c.buffers[n]) for n in names for c in (once, other)}) == 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
+def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
+    truth, predicted = (np.array(column) for column in zip(*pairs, strict=True))
+    matrix = confusion(truth, predicted, 4)
+    assert np.array_equal(matrix, confusion_matrix(truth, predicted, labels=range(4)))
+    scores = scores_of(matrix)
+    # without `labels` scikit-learn too counts only classes that occur in either
+    assert scores.macro_f1 == pytest.approx(f1_score(truth, predicted, average="macro"))
+    assert scores.accuracy == pytest.approx(accuracy_score(truth, predicted))
+
+
+def test_no_examples_have_no_score() -> None:
+    assert np.isnan(scores_of(np.zeros((3, 3), np.int64)).macro_f1)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_kmeans_is_lloyds(pieces: int) -> None:
+    rng = np.random.default_rng(2)
+    points = rng.normal(size=(900, 8)) + rng.integers(0, 6, (900, 1)) * 3 + 50
+    start = points[:12]
+    reference = KMeans(12, init=start, n_init=1, max_iter=300, tol=1e-4, algorithm="lloyd").fit(points)
+    pool = list(torch.tensor(points).chunk(pieces)) if pieces > 1 else torch.tensor(points)
+    ours = kmeans(pool, torch.tensor(start))
+    assert np.allclose(ours.centres.numpy(), reference.cluster_centers_, atol=1e-2)
+    assert ours.inertia == pytest.approx(reference.inertia_, rel=1e-3)
+    assert (ours.labels.numpy() == reference.labels_).mean() > 0.999
+
+
+def test_kmeans_in_float32_far_from_the_origin() -> None:
+    rng = np.random.default_rng(2)
+    points = rng.normal(size=(500, 4)) + rng.integers(0, 5, (500, 1)) * 10 + 1000
+    single = kmeans(torch.tensor(points, dtype=torch.float32), torch.tensor(points[:5], dtype=torch.float32))
+    double = kmeans(torch.tensor(points), torch.tensor(points[:5]))
+    assert single.centres.dtype == torch.float32
+    assert single.inertia == pytest.approx(double.inertia, rel=1e-4)
+
+
+def test_an_emptied_cluster_keeps_its_centre() -> None:
+    points = torch.tensor([[0.0], [1.0], [10.0]])
+    result = kmeans(points, torch.tensor([[0.0], [10.0], [500.0]]))
+    assert result.centres.flatten().tolist() == pytest.approx([0.5, 10.0, 500.0])
+
+
+def test_kmeans_stops_at_its_limit() -> None:
+    points = torch.rand(200, 2, generator=torch.Generator().manual_seed(0))
+    assert kmeans(points, points[:20], max_iterations=2).iterations == 2
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"name": "fedavgg"}, "unknown method 'fedavgg'.*Did you mean 'fedavg'"),
+        ({}, "unknown method ''"),
+        ({"name": "fedprox", "nu": 1}, "unknown hyper-parameter of fedprox 'nu'.*Did you mean 'mu'"),
+        ({"name": "fedprox", "mu": "much"}, "fedprox: mu = 'much'"),
+        ({"name": "fedavg", "weighting": "fair"}, "fedavg: weighting = 'fair'"),
+    ],
+)
+def test_bad_descriptions_of_methods_are_explained(description: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        method_from_json(description)
+
+
+def test_numbers_may_come_as_text() -> None:
+    assert method_from_json({"name": "fedprox", "mu": "0.5"}).mu == 0.5  # type: ignore[attr-defined]
+
+
+names = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=8)
+
+
+@given(st.dictionaries(names, st.dictionaries(names, st.integers(), min_size=1), max_size=4))
+def test_flatten_and_back(tree: dict[str, dict[str, int]]) -> None:
+    assert unflatten(flatten(tree)) == tree  # type: ignore[arg-type]

@@ -1,0 +1,142 @@
+"""Topics, messages and chunks."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation.errors import WireError
+from federation.plan import ModelSpec, Plan, Task
+from federation.protocol import topics
+from federation.protocol.chunks import Assembly, chunk_count, chunk_range
+from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, UpdateManifest, read, write
+
+PLAN = Plan(labels=("sit", "walk"), model=ModelSpec(name="cnn"), method={"name": "fedavg"}, task=Task(classes=2))
+
+
+def manifest(**changes: object) -> UpdateManifest:
+    fields: dict[str, object] = {
+        "update_id": "r1-a-0123",
+        "federation": "demo",
+        "client": "a",
+        "round": 1,
+        "method": "fedavg",
+        "base_version": "0" * 64,
+        "examples": 10,
+        "steps": 3,
+        "size": 5000,
+        "sha256": "f" * 64,
+        "chunk_bytes": 1024,
+        "nonce": "12345678",
+        "created": 0.0,
+    }
+    return UpdateManifest.model_validate({**fields, **changes})
+
+
+def test_protocol_needs_no_torch() -> None:
+    code = (
+        "import sys, federation.protocol.messages, federation.protocol.chunks, federation.protocol.topics; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        manifest(),
+        Announcement(federation="demo", state="collecting", round=1, cohort=("a",), plan=PLAN, created=1.0),
+        DeviceStatus(state="ready", examples=3),
+        Acknowledgement(update_id="x", status="send", next_chunk=4),
+    ],
+)
+def test_messages_survive_bytes(message: object) -> None:
+    assert read(type(message), write(message)) == message  # type: ignore[type-var, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"", "not a valid DeviceStatus"),
+        (b"\xff\xfe", "not a valid DeviceStatus"),
+        (b'{"state": "sleeping"}', "state: Input should be"),
+        (b'{"state": "ready", "more": 1}', "more: Extra inputs"),
+        (b'{"state": "ready", "examples": -1}', "examples: Input should be greater"),
+        (b" " * 300_000, "262,144 are read"),
+    ],
+)
+def test_bad_messages_are_explained(payload: bytes, message: str) -> None:
+    with pytest.raises(WireError, match=message):
+        read(DeviceStatus, payload)
+
+
+@pytest.mark.parametrize("change", [{"size": 1 << 40}, {"update_id": "../x"}, {"client": "a/b"}, {"sha256": "F" * 64}])
+def test_a_manifest_is_bounded(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        manifest(**change)
+
+
+@given(st.binary(max_size=200))
+def test_any_payload_is_an_error_or_a_message(payload: bytes) -> None:
+    for kind in (DeviceStatus, Acknowledgement, UpdateManifest, Announcement):
+        with contextlib.suppress(WireError):
+            read(kind, payload)
+
+
+def test_topics_round_trip() -> None:
+    assert topics.parse(topics.status("demo", "a")) == topics.DeviceTopic("demo", "a", "status")
+    assert topics.parse(topics.update("demo", "a", "u1", "begin")) == ("demo", "a", "begin", "u1", -1)
+    assert topics.parse(topics.update("demo", "a", "u1", "chunk", 12)) == ("demo", "a", "chunk", "u1", 12)
+    assert topics.announce("demo") == "gaitway/v1/demo/announce"
+    assert topics.ack("demo", "a") == "gaitway/v1/demo/devices/a/ack"
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        "gaitway/v1/demo/announce",
+        "gaitway/v2/demo/devices/a/status",
+        "gaitway/v1/demo/devices/a/update/u/chunk/-1",
+        "gaitway/v1/demo/devices/a/update/u/chunk/99999999",
+        "gaitway/v1/demo/devices/a/update/u/chunk/1/2",
+        "gaitway/v1/demo/devices/../status",
+        "gaitway/v1/de mo/devices/a/status",
+    ],
+)
+def test_foreign_topics_are_refused(topic: str) -> None:
+    with pytest.raises(WireError, match="is not one of the protocol's"):
+        topics.parse(topic)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "+", "#", "a" * 65, "..", "ä"])
+def test_names_that_would_break_a_topic_are_refused(name: str) -> None:
+    with pytest.raises(WireError, match="may hold only letters"):
+        topics.status("demo", name)
+
+
+@given(st.integers(0, 5000), st.integers(1, 700), st.randoms())
+def test_chunks_in_any_order_and_twice_make_the_whole(size: int, chunk: int, random: object) -> None:
+    data = bytes(i % 251 for i in range(size))
+    assembly, result = Assembly(size, chunk), bytearray(size)
+    order = list(range(chunk_count(size, chunk))) * 2
+    random.shuffle(order)  # type: ignore[attr-defined]
+    for n in order:
+        assert (assembly.first_missing is None) == assembly.complete
+        part = data[chunk_range(size, chunk, n)]
+        place = assembly.offset(n, len(part))
+        result[place : place + len(part)] = part
+        assembly.add(n)
+    assert assembly.complete
+    assert bytes(result) == data
+
+
+@pytest.mark.parametrize(("n", "length"), [(-1, 10), (3, 5), (0, 9), (2, 10), (2, 0)])
+def test_chunks_that_do_not_fit_are_refused(n: int, length: int) -> None:
+    with pytest.raises(WireError, match="chunk"):
+        Assembly(25, 10).offset(n, length)
