@@ -99,7 +99,8 @@ def load_checkpoint(path: Path | str) -> tuple[nn.Module, CheckpointInfo]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             text = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise CheckpointError(f"{path}: not a safetensors file: {error}") from None
     if text is None:
