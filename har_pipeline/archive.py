@@ -106,7 +106,7 @@ def walk(root: Path, descend: Descend) -> Iterator[Member]:
             with root.open("rb") as stream:
                 yield from _walk_archive(stream, root.name, "", root, descend)
         else:
-            yield Member(root.name, root, _opener(root.name, partial(root.open, "rb")))
+            yield Member(root.name, root, _opener(root.name, partial(_open_file, root)))
         return
     for path in sorted(root.rglob("*")):
         if not path.is_file():
@@ -117,7 +117,11 @@ def walk(root: Path, descend: Descend) -> Iterator[Member]:
                 with path.open("rb") as stream:
                     yield from _walk_archive(stream, name, f"{name}/", path, descend)
         else:
-            yield Member(name, path, _opener(name, partial(path.open, "rb")))
+            yield Member(name, path, _opener(name, partial(_open_file, path)))
+
+
+def _open_file(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _wanted(name: str, layout: Layout) -> bool:

@@ -63,7 +63,8 @@ class ChannelStatistics:
         if not self.count:
             return np.ones_like(self.total)
         variance = np.maximum(self.square / self.count - self.mean**2, 0.0)
-        return np.maximum(np.sqrt(variance), SMALLEST_STD)
+        std: np.ndarray = np.maximum(np.sqrt(variance), SMALLEST_STD)
+        return std
 
     def normalize(self, x: np.ndarray) -> np.ndarray:
         """Return (x − mean) / std of x (..., C) as float32."""

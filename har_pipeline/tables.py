@@ -78,7 +78,7 @@ def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], 
     infinite = np.isinf(numbers).any(axis=1)
     if infinite.any():
         raise SourceError(f"{source}, line {line + int(np.argmax(infinite))}: infinite value; remove or repair the row")
-    lost: np.ndarray = np.isnan(numbers).any(axis=1)
+    lost = np.asarray(np.isnan(numbers).any(axis=1))
     if len(lost) >= LEAST_ROWS_TO_JUDGE and lost.mean() > 0.5:
         raise SourceError(
             f"{source}, line {line + int(np.argmax(lost))}: {lost.sum()} of {len(lost)} rows lack a number in "

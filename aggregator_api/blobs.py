@@ -1,0 +1,150 @@
+"""Content-addressed blobs through fsspec: a directory by default, an object store by its URL.
+
+On a local disk a blob is a temporary file that is synced and then renamed, so that its name never stands for half
+of it. Object stores write an object whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+
+from aggregator_api.errors import BlobError
+
+PIECE = 1 << 18
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Blob(NamedTuple):
+    """A stored blob's name and size in bytes."""
+
+    sha256: str
+    size: int
+
+
+class BlobStore:
+    """Blobs under one fsspec URL, each named by its sha256."""
+
+    def __init__(self, url: str) -> None:
+        self._files, self._root = fsspec.core.url_to_fs(url)
+        protocols = self._files.protocol
+        self._local = "file" in (protocols if isinstance(protocols, tuple) else (protocols,))
+
+    def put(self, data: bytes) -> Blob:
+        """Store bytes durably and return their name."""
+        blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
+        if self.has(blob.sha256):
+            return blob
+        if not self._local:
+            self._files.pipe_file(self._path(blob.sha256), data)
+            return blob
+        temporary = self._temporary()
+        temporary.write_bytes(data)
+        self._commit(temporary, blob.sha256)
+        return blob
+
+    def adopt(self, path: Path, sha256: str) -> Blob:
+        """Move a local file, whose sha256 the caller has verified, into the store."""
+        size = path.stat().st_size
+        if not self._local:
+            self._files.put_file(str(path), self._path(sha256))
+            path.unlink()
+        else:
+            temporary = self._temporary()
+            shutil.move(path, temporary)  # a rename, or a copy where the store is on another disk
+            self._commit(temporary, sha256)
+        return Blob(sha256, size)
+
+    def has(self, sha256: str) -> bool:
+        """Whether a blob of that name is stored."""
+        return bool(self._files.exists(self._path(sha256)))
+
+    def size(self, sha256: str) -> int:
+        """Size of a blob in bytes.
+
+        Raises:
+            BlobError: if there is no such blob.
+        """
+        try:
+            return int(self._files.size(self._path(sha256)))
+        except FileNotFoundError as error:
+            raise BlobError(f"blob {sha256} is not in the store {self._root}") from error
+
+    def read(self, sha256: str) -> bytes:
+        """Return a whole blob, verified.
+
+        Raises:
+            BlobError: if it is missing or damaged.
+        """
+        return b"".join(self.pieces(sha256))
+
+    def pieces(self, sha256: str) -> Iterator[bytes]:
+        """Yield a blob in pieces; the last one only after the whole has been verified.
+
+        Raises:
+            BlobError: if it is missing or damaged.
+        """
+        digest = hashlib.sha256()
+        held = b""
+        for piece in self.part(sha256, 0, self.size(sha256)):
+            digest.update(piece)
+            if held:
+                yield held
+            held = piece
+        if digest.hexdigest() != sha256:
+            raise BlobError(f"blob {sha256} is damaged: its bytes have the sha256 {digest.hexdigest()}")
+        yield held
+
+    def part(self, sha256: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the bytes [start, stop) of a blob, unverified: the receiver checks the whole."""
+        with self._open(sha256) as stream:
+            stream.seek(start)
+            while start < stop and (piece := stream.read(min(PIECE, stop - start))):
+                start += len(piece)
+                yield piece
+
+    def check(self) -> None:
+        """Raise OSError if the store cannot be reached."""
+        self._files.makedirs(self._root, exist_ok=True)
+        self._files.ls(self._root)
+
+    def _open(self, sha256: str) -> Any:
+        try:
+            return self._files.open(self._path(sha256), "rb")
+        except FileNotFoundError as error:
+            raise BlobError(f"blob {sha256} is not in the store {self._root}") from error
+
+    def _path(self, sha256: str) -> str:
+        if not _SHA256.fullmatch(sha256):
+            raise BlobError(f"{sha256[:80]!r} is not a sha256 in lower-case hexadecimal")
+        return f"{self._root}/{sha256[:2]}/{sha256}"
+
+    def _temporary(self) -> Path:
+        folder = Path(self._root) / "incoming"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / uuid.uuid4().hex
+
+    def _commit(self, temporary: Path, sha256: str) -> None:
+        target = Path(self._path(sha256))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sync(temporary)
+        os.replace(temporary, target)
+        sync(target.parent)
+        sync(target.parent.parent)
+
+
+def sync(path: Path) -> None:
+    """Force a file's bytes, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

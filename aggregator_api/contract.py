@@ -1,0 +1,88 @@
+"""What a federation accepts: the method, and the schema that every update is held against before it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.tables import FederationRow
+from federation import wire
+from federation.errors import UpdateError, WireError
+from federation.method import Method
+from federation.methods import method_from_json
+from federation.plan import Plan
+from federation.protocol.messages import UpdateManifest
+from federation.records import Tree
+from federation.schema import Schema, TensorSpec, check_tree, size_limit
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A federation's fixed half, read from its row once."""
+
+    plan: Plan
+    method: Method
+    schema: Schema
+
+    @property
+    def limit_bytes(self) -> int:
+        """Largest plausible encoding of an update."""
+        return size_limit(self.schema)
+
+    def check_manifest(self, manifest: UpdateManifest) -> None:
+        """Check what an update's manifest says against the plan.
+
+        Raises:
+            UpdateRefusedError: for another method, an impossible size or impossible class counts.
+        """
+        if manifest.method != self.method.name:
+            raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
+        if manifest.size > self.limit_bytes:
+            raise _bad(f"{manifest.size:,} bytes were announced, at most {self.limit_bytes:,} are plausible here")
+        counts = manifest.class_counts
+        if counts is not None and (len(counts) != self.plan.task.classes or min(counts) < 0):
+            raise _bad(f"class_counts must be {self.plan.task.classes} numbers of at least 0")
+
+    def decode(self, manifest: UpdateManifest, data: bytes) -> Tree:
+        """Read an update's bytes as exactly the tensors of the schema, all finite.
+
+        Raises:
+            UpdateRefusedError: saying what is wrong with them.
+        """
+        try:
+            tree = wire.decode(data, limit_bytes=self.limit_bytes, compression=manifest.compression)
+            check_tree(tree, self.schema)
+        except (WireError, UpdateError) as error:
+            raise _bad(str(error)) from error
+        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            # a name that is both a tensor and a folder of tensors breaks the tree in ways of its own
+            raise _bad(f"the bytes do not make a tree of tensors: {error}") from error
+        return tree
+
+
+def read_contract(row: FederationRow) -> Contract:
+    """Read a federation's contract from its row."""
+    plan = Plan.model_validate(row.plan)
+    return Contract(plan, method_from_json(plan.method), _read_schema(row.upload_schema))
+
+
+def write_schema(schema: Schema) -> dict[str, Any]:
+    """Return a schema as JSON."""
+    return {name: {"shape": list(spec.shape), "dtype": _dtype_name(spec.dtype)} for name, spec in schema.items()}
+
+
+def _read_schema(columns: Mapping[str, Any]) -> Schema:
+    dtypes = {_dtype_name(dtype): dtype for dtype in wire.DTYPES}
+    return {name: TensorSpec(tuple(spec["shape"]), dtypes[spec["dtype"]]) for name, spec in columns.items()}
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _bad(reason: str) -> UpdateRefusedError:
+    return UpdateRefusedError(reason, quarantine=True)

@@ -1,0 +1,77 @@
+"""A bounded queue between the network's thread, which must never wait for a disk, and the one thread that works."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+log = logging.getLogger("aggregator_api")
+
+TICK_S = 0.25
+
+
+class Message(NamedTuple):
+    """One message and how to tell the broker that it is safe."""
+
+    topic: str
+    payload: bytes
+    acknowledge: Callable[[], None]
+
+
+class Inbox:
+    """Hands messages to `handle`, calls to their maker, and calls `tick` a few times a second.
+
+    When the queue is full, `put` waits: the network's thread then reads no more, and TCP makes the broker wait.
+    """
+
+    def __init__(self, handle: Callable[[str, bytes], None], tick: Callable[[], None], size: int) -> None:
+        self._handle = handle
+        self._tick = tick
+        self._queue: queue.Queue[Message | Callable[[], None] | None] = queue.Queue(size)
+        self._thread = threading.Thread(target=self._work, name="inbox", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what is in the queue and end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def put(self, work: Message | Callable[[], None]) -> None:
+        """Queue a message, or something to call."""
+        self._queue.put(work)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread works."""
+        return self._thread.is_alive()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                work = self._queue.get(timeout=TICK_S)
+            except queue.Empty:
+                self._guard(self._tick)
+                continue
+            if work is None:
+                return
+            self._guard(lambda work=work: self._do(work))  # type: ignore[misc]
+
+    def _do(self, work: Message | Callable[[], None]) -> None:
+        if isinstance(work, Message):
+            self._handle(work.topic, work.payload)
+            work.acknowledge()  # only now: what was not handled, the broker sends again
+        else:
+            work()
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            # a full disk or a locked database costs this message, which its device repeats, not the server
+            log.exception("message could not be handled")

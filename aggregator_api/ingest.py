@@ -1,0 +1,209 @@
+"""What devices publish: statuses and uploads, from the topic to the durable update and its acknowledgement.
+
+Nothing here raises for what a device sent: it is refused with a reason, or it is ignored and logged.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aggregator_api import admission, receipts, records
+from aggregator_api.blobs import BlobStore
+from aggregator_api.coordinator import Coordinator
+from aggregator_api.database import Database
+from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.spool import Key, Spool, Upload
+from aggregator_api.transport import Publisher
+from federation.errors import WireError
+from federation.protocol import topics
+from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
+from federation.protocol.topics import DeviceTopic
+from federation.server_round import Action, UpdateArrived
+
+log = logging.getLogger("aggregator_api")
+
+
+class Ingest:
+    """The server's ear; only the inbox's thread calls it."""
+
+    def __init__(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        spool: Spool,
+        coordinator: Coordinator,
+        publisher: Publisher,
+        *,
+        uploads_per_device: int,
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._spool = spool
+        self._coordinator = coordinator
+        self._publisher = publisher
+        self._uploads_per_device = uploads_per_device
+
+    def handle(self, topic: str, payload: bytes) -> None:
+        """Take one message from a device."""
+        try:
+            address = topics.parse(topic)
+        except WireError as error:
+            log.warning("message ignored: %s", error)
+            return
+        if address.kind == "status":
+            self._status(address, payload)
+            return
+        key = (address.federation, address.device, address.update_id)
+        try:
+            match address.kind:
+                case "begin":
+                    self._begin(key, payload)
+                case "chunk":
+                    self._chunk(key, address.chunk, payload)
+                case "end":
+                    self._end(key)
+        except UpdateRefusedError as refusal:
+            upload = self._spool.get(key)
+            self._refuse(key, refusal, upload.manifest if upload else None)
+
+    def _status(self, address: DeviceTopic, payload: bytes) -> None:
+        if not payload:
+            return  # someone cleared the retained status
+        try:
+            status = read(DeviceStatus, payload)
+        except WireError as error:
+            log.warning("status ignored federation=%s device=%s: %s", address.federation, address.device, error)
+            return
+        with self._database.write() as session:
+            federation = records.federation_named(session, address.federation)
+            if federation is None:
+                log.warning("status ignored federation=%s device=%s: no such federation", *address[:2])
+                return
+            changed = receipts.note_status(session, federation, address.device, status)
+        if changed:
+            self._coordinator.devices_changed(address.federation)
+
+    def _begin(self, key: Key, payload: bytes) -> None:
+        try:
+            manifest = read(UpdateManifest, payload)
+        except WireError as error:
+            raise UpdateRefusedError(str(error), quarantine=True) from error
+        if self._answered_before(key, manifest):
+            return
+        try:
+            self._admit(key, manifest)
+            upload = self._spool.get(key)
+            if upload is None or not upload.continues(manifest):
+                self._make_room(key)
+                upload = self._spool.begin(key, manifest)
+        except UpdateRefusedError as refusal:
+            self._refuse(key, refusal, manifest)
+        else:
+            self._answer(key, "send", next_chunk=upload.next_chunk)
+
+    def _chunk(self, key: Key, n: int, payload: bytes) -> None:
+        upload = self._spool.get(key)
+        if upload is None:
+            log.debug("chunk ignored device=%s update=%s: not begun, or done", key[1], key[2])
+            return
+        try:
+            upload.write_chunk(n, payload)
+        except WireError as error:
+            raise UpdateRefusedError(str(error), quarantine=True) from error
+
+    def _end(self, key: Key) -> None:
+        upload = self._spool.get(key)
+        if upload is None or not upload.path.exists():
+            self._answered_before(key, None)  # else silence: the device begins again after its time-out
+        elif not upload.assembly.complete:
+            self._answer(key, "send", next_chunk=upload.next_chunk)
+        elif upload.sha256() == upload.manifest.sha256:
+            self._finish(key, upload)
+        elif upload.resumed:
+            # a power cut may have cost written chunks: the update itself is not to blame
+            self._spool.begin(key, upload.manifest)
+            self._answer(key, "send", next_chunk=0)
+        else:
+            raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
+
+    def _finish(self, key: Key, upload: Upload) -> None:
+        """Check the bytes, make them durable, commit, and only then acknowledge."""
+        self._admit(key, upload.manifest)
+        with self._database.read() as session:
+            contract = self._coordinator.contract(admission.sender(session, *key[:2])[0])
+        contract.decode(upload.manifest, upload.path.read_bytes())
+        self._blobs.adopt(upload.path, upload.manifest.sha256)
+        with self._coordinator.lock:
+            actions = self._commit(key, upload.manifest)
+            self._spool.discard(key)
+            self._answer(key, "accepted")
+            self._coordinator.act(key[0], actions)
+
+    def _commit(self, key: Key, manifest: UpdateManifest) -> tuple[Action, ...]:
+        with self._database.write() as session:
+            federation, device = admission.sender(session, *key[:2])
+            admission.admit(session, federation, device, manifest, key[2], self._coordinator.contract(federation))
+            row = records.open_round(session, federation)
+            result = self._coordinator.transition(session, federation, UpdateArrived(device.name, manifest.round))
+            if row is None or result is None or Action.REFUSE in result.actions:
+                raise UpdateRefusedError(result.reason if result else "no round is open")
+            receipts.note_update(session, device, manifest, row.id)
+            records.journal(
+                session,
+                federation,
+                "update.accepted",
+                round_number=manifest.round,
+                device=device.name,
+                detail=f"{manifest.size:,} bytes, {manifest.examples} examples",
+            )
+            return result.actions
+
+    def _admit(self, key: Key, manifest: UpdateManifest) -> None:
+        with self._database.read() as session:
+            federation, device = admission.sender(session, *key[:2])
+            admission.admit(session, federation, device, manifest, key[2], self._coordinator.contract(federation))
+
+    def _make_room(self, key: Key) -> None:
+        """Drop the device's uploads that no round takes any more; refuse one too many."""
+        for other in self._spool.of_device(*key[:2]):
+            upload = self._spool.get(other)
+            try:
+                if upload is not None and other != key:
+                    self._admit(other, upload.manifest)
+            except UpdateRefusedError:
+                self._spool.discard(other)
+        begun = [other for other in self._spool.of_device(*key[:2]) if other != key]
+        if len(begun) >= self._uploads_per_device:
+            raise UpdateRefusedError(f"{len(begun)} uploads of this device are under way; finish them first")
+
+    def _answered_before(self, key: Key, manifest: UpdateManifest | None) -> bool:
+        """Repeat the answer about an update that is settled."""
+        with self._database.read() as session:
+            row = admission.known_update(session, *key)
+            if row is None:
+                return False
+            status, reason, sha256 = row.status, row.reason, row.sha256
+        if manifest is not None and status == "accepted" and sha256 != manifest.sha256:
+            self._answer(key, "refused", reason="this update id was accepted with other bytes; use a new one")
+        elif status == "accepted":
+            self._answer(key, "accepted")
+        else:
+            self._answer(key, "refused", reason=reason)
+        return True
+
+    def _refuse(self, key: Key, refusal: UpdateRefusedError, manifest: UpdateManifest | None) -> None:
+        with self._database.write() as session:
+            federation = records.federation_named(session, key[0])
+            device = records.device_named(session, federation, key[1]) if federation else None
+            if federation and device:
+                receipts.note_refusal(session, federation, device, key[2], refusal, manifest)
+            else:
+                log.warning("update refused federation=%s device=%s: %s", key[0], key[1], refusal.reason)
+        self._spool.discard(key)
+        self._answer(key, "refused", reason=refusal.reason)
+
+    def _answer(self, key: Key, status: str, *, next_chunk: int = 0, reason: str = "") -> None:
+        message = Acknowledgement.model_validate(
+            {"update_id": key[2], "status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
+        )
+        self._publisher.publish(topics.ack(*key[:2]), write(message))

@@ -1,0 +1,96 @@
+"""A thin paho-mqtt driver: callbacks only queue; a message is acknowledged to the broker after it was handled."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from aggregator_api.inbox import Message
+from aggregator_api.settings import Settings
+from federation.protocol import topics
+
+log = logging.getLogger("aggregator_api")
+
+QOS = 1
+KEEPALIVE_S = 30
+IN_FLIGHT = 100
+QUEUED = 10_000
+
+
+class MqttDriver:
+    """The server's connection to the broker; it reconnects by itself, with a jittered back-off."""
+
+    def __init__(
+        self, settings: Settings, receive: Callable[[Message], None], connected: Callable[[], None]
+    ) -> None:
+        self._address = (settings.broker_host, settings.broker_port)
+        self._receive = receive
+        self._connected = connected
+        self._connection = 0
+        self._up = threading.Event()
+        self._client = Client(
+            CallbackAPIVersion.VERSION2, settings.mqtt_client_id, clean_session=False, manual_ack=True
+        )
+        if settings.mqtt_username is not None:
+            self._client.username_pw_set(settings.mqtt_username, settings.mqtt_password)
+        self._client.max_inflight_messages_set(IN_FLIGHT)
+        self._client.max_queued_messages_set(QUEUED)
+        self._client.reconnect_delay_set(1, random.randint(8, 16))
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_message = self._on_message
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker is connected now."""
+        return self._up.is_set()
+
+    def start(self) -> None:
+        """Connect in the background; the broker may come later."""
+        self._client.connect_async(*self._address, keepalive=KEEPALIVE_S)
+        self._client.loop_start()
+
+    def stop(self) -> None:
+        """Disconnect and end the network's thread."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Send a message with QoS 1; while the broker is away it waits in memory."""
+        self._client.publish(topic, payload, QOS, retain)
+
+    def _on_connect(
+        self, client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            log.error("the broker at %s:%d refuses the server: %s", *self._address, reason)
+            return
+        log.info("broker connected host=%s port=%d", *self._address)
+        self._connection += 1
+        client.subscribe([(topics.all_statuses(), QOS), (topics.all_updates(), QOS)])
+        self._up.set()
+        self._connected()
+
+    def _on_disconnect(
+        self, _client: Client, _data: Any, _flags: DisconnectFlags, reason: ReasonCode, _properties: Properties | None
+    ) -> None:
+        self._up.clear()
+        log.info("broker disconnected: %s", reason)
+
+    def _on_message(self, client: Client, _data: Any, message: MQTTMessage) -> None:
+        connection, mid, qos = self._connection, message.mid, message.qos
+
+        def acknowledge() -> None:
+            # packet numbers belong to a connection: after a reconnect the broker sends the message again
+            if connection == self._connection:
+                client.ack(mid, qos)
+
+        self._receive(Message(message.topic, message.payload, acknowledge))

@@ -1,0 +1,106 @@
+"""The rows that a device's messages leave behind: its state, its updates, its metrics, its refusals."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from sqlalchemy.orm import Session
+
+from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.records import device_named, journal
+from aggregator_api.tables import DeviceRow, FederationRow, MetricRow, UpdateRow
+from federation.protocol.messages import DeviceStatus, UpdateManifest
+
+METRIC_NAME_LENGTH = 64
+
+
+def note_status(session: Session, federation: FederationRow, name: str, status: DeviceStatus) -> bool:
+    """Enrol or update a device; return whether its state changed."""
+    row = device_named(session, federation, name)
+    now = time.time()
+    if row is None:
+        if status.state == "offline":
+            return False
+        row = DeviceRow(
+            federation_id=federation.id,
+            name=name,
+            state="offline",
+            examples=0,
+            detail="",
+            enrolled_at=now,
+            seen_at=now,
+        )
+        session.add(row)
+        journal(session, federation, "device.enrolled", device=name)
+    changed = row.state != status.state
+    if changed:
+        journal(session, federation, f"device.{status.state}", round_number=status.round, device=name)
+    row.state, row.detail, row.seen_at = status.state, status.detail, now
+    if status.state != "offline":  # a last will knows nothing about examples
+        row.examples = status.examples
+    return changed
+
+
+def note_update(session: Session, device: DeviceRow, manifest: UpdateManifest, round_id: int) -> None:
+    """Record an accepted update and its metrics."""
+    now = time.time()
+    session.add(
+        UpdateRow(
+            federation_id=device.federation_id,
+            device_id=device.id,
+            round_id=round_id,
+            update_id=manifest.update_id,
+            base_round=manifest.round,
+            status="accepted",
+            reason="",
+            sha256=manifest.sha256,
+            size=manifest.size,
+            manifest=manifest.model_dump(mode="json"),
+            received_at=now,
+        )
+    )
+    for name, value in manifest.metrics.items():
+        if math.isfinite(value) and 0 < len(name) <= METRIC_NAME_LENGTH:
+            session.add(
+                MetricRow(
+                    federation_id=device.federation_id,
+                    device_id=device.id,
+                    round_number=manifest.round,
+                    name=name,
+                    value=value,
+                    recorded_at=now,
+                )
+            )
+
+
+def note_refusal(
+    session: Session,
+    federation: FederationRow,
+    device: DeviceRow,
+    update_id: str,
+    refusal: UpdateRefusedError,
+    manifest: UpdateManifest | None,
+) -> None:
+    """Record a refusal in the journal, and a bad update in quarantine with its reason."""
+    number = manifest.round if manifest else 0
+    kind = "update.quarantined" if refusal.quarantine else "update.refused"
+    detail = f"{update_id}: {refusal.reason}"[:2000]
+    journal(session, federation, kind, round_number=number, device=device.name, detail=detail)
+    if not refusal.quarantine:
+        return
+    session.add(
+        UpdateRow(
+            federation_id=federation.id,
+            device_id=device.id,
+            round_id=None,
+            update_id=update_id,
+            base_round=number,
+            status="quarantined",
+            reason=refusal.reason,
+            sha256=manifest.sha256 if manifest else "",
+            size=manifest.size if manifest else 0,
+            manifest=manifest.model_dump(mode="json") if manifest else {},
+            received_at=time.time(),
+        )
+    )

@@ -1,0 +1,81 @@
+"""The server's settings: one class, from a TOML file, GAITWAY_* environment variables and the command line."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from aggregator_api.errors import ConfigError
+
+
+class Settings(BaseSettings):
+    """Everything that an operator can set; the command line wins over the environment, that over the file."""
+
+    model_config = SettingsConfigDict(env_prefix="GAITWAY_", frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=1, le=65_535)
+    data_dir: Path = Field(default=Path("runs/server"), description="the database, blobs and half-received updates")
+    database_url: str | None = Field(default=None, description="none: SQLite in data_dir")
+    blob_url: str | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
+    broker_host: str = "127.0.0.1"
+    broker_port: int = Field(default=1883, ge=1, le=65_535)
+    embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
+    mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
+    mqtt_username: str | None = None
+    mqtt_password: str | None = None
+    chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
+    inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")
+    uploads_per_device: int = Field(default=2, ge=1, le=64)
+    torch_threads: int = Field(default=1, ge=1, description="1 gives the same aggregate on every machine")
+    max_body_bytes: int = Field(default=1 << 20, ge=1024, description="largest request body")
+    max_model_bytes: int = Field(default=1 << 28, ge=1024, description="largest model that a plan may ask for")
+    log_level: str = "INFO"
+
+    @property
+    def database(self) -> str:
+        """URL of the database."""
+        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'gaitway.sqlite3'}"
+
+    @property
+    def blobs(self) -> str:
+        """URL of the blob store."""
+        return self.blob_url or (self.data_dir.resolve() / "blobs").as_uri()
+
+
+def load(config: Path | None = None, **overrides: Any) -> Settings:
+    """Read the settings; overrides that are None count as not given.
+
+    Raises:
+        ConfigError: for a file that cannot be read, an unknown key or an impossible value.
+    """
+    try:
+        given = {
+            **(_read(config) if config else {}),
+            **EnvSettingsSource(Settings)(),
+            **{key: value for key, value in overrides.items() if value is not None},
+        }
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"setting {where} = {first['input']!r}: {first['msg']}") from error
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(config.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{config} cannot be read as TOML: {error}") from error
+    known = sorted(Settings.model_fields)
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"{config}: unknown setting {key!r}; {hint}")
+    return values

@@ -1,0 +1,134 @@
+"""Half-received updates on disk: the bytes, the manifest, and a log of the chunks that are here.
+
+A restarted server reads them back and asks only for what is missing. The log is not synced: after a power cut it may
+claim chunks whose bytes were lost, which the sha256 at the end reveals; such an update is asked for from the start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from federation.errors import WireError
+from federation.protocol.chunks import Assembly, chunk_count
+from federation.protocol.messages import UpdateManifest, read, write
+
+_NUMBER = struct.Struct("<I")
+Key = tuple[str, str, str]
+"""Federation, device, update id."""
+
+
+@dataclass
+class Upload:
+    """One update that is on its way."""
+
+    manifest: UpdateManifest
+    assembly: Assembly
+    stem: Path
+    resumed: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The file that the chunks are written into."""
+        return _sibling(self.stem, "part")
+
+    @property
+    def next_chunk(self) -> int:
+        """The lowest chunk that is not here; their number if all are."""
+        missing = self.assembly.first_missing
+        return chunk_count(self.assembly.size, self.assembly.chunk_bytes) if missing is None else missing
+
+    def continues(self, manifest: UpdateManifest) -> bool:
+        """Whether a repeated `begin` is about these bytes in these chunks, and they are still here."""
+        ours, theirs = ((m.sha256, m.size, m.chunk_bytes) for m in (self.manifest, manifest))
+        return ours == theirs and self.path.exists()
+
+    def write_chunk(self, n: int, data: bytes) -> None:
+        """Put chunk n in its place; a repeated chunk is written again.
+
+        Raises:
+            WireError: for a number or a length that the manifest does not allow.
+        """
+        offset = self.assembly.offset(n, len(data))
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, data, offset)
+        finally:
+            os.close(descriptor)
+        if n not in self.assembly.have:
+            with _sibling(self.stem, "have").open("ab") as have:
+                have.write(_NUMBER.pack(n))
+            self.assembly.add(n)
+
+    def sha256(self) -> str:
+        """Hash what is here."""
+        with self.path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class Spool:
+    """Every update on its way, by federation, device and update id."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._uploads: dict[Key, Upload] = {key: upload for key, upload in _read_back(root)}
+
+    def get(self, key: Key) -> Upload | None:
+        """Return an upload that has begun."""
+        return self._uploads.get(key)
+
+    def of_device(self, federation: str, device: str) -> list[Key]:
+        """Return what one device has begun."""
+        return [key for key in self._uploads if key[:2] == (federation, device)]
+
+    def begin(self, key: Key, manifest: UpdateManifest) -> Upload:
+        """Start an upload from nothing."""
+        self.discard(key)
+        upload = Upload(manifest, Assembly(manifest.size, manifest.chunk_bytes), self._root.joinpath(*key))
+        upload.stem.parent.mkdir(parents=True, exist_ok=True)
+        upload.path.touch(mode=0o600)
+        _sibling(upload.stem, "json").write_bytes(write(manifest))
+        self._uploads[key] = upload
+        return upload
+
+    def discard(self, key: Key) -> None:
+        """Forget an upload and its files."""
+        upload = self._uploads.pop(key, None)
+        if upload is not None:
+            _remove(upload.stem)
+
+
+def _read_back(root: Path) -> Iterator[tuple[Key, Upload]]:
+    for described in root.glob("*/*/*.json"):
+        stem = described.with_suffix("")
+        try:
+            manifest = read(UpdateManifest, described.read_bytes())
+        except WireError:
+            _remove(stem)  # the server died while it wrote the manifest; the device begins again
+            continue
+        upload = Upload(manifest, Assembly(manifest.size, manifest.chunk_bytes), stem, resumed=True)
+        if not upload.path.exists():
+            _remove(stem)
+            continue
+        upload.assembly.have.update(_chunks_of(stem, chunk_count(manifest.size, manifest.chunk_bytes)))
+        yield (stem.parent.parent.name, stem.parent.name, stem.name), upload
+
+
+def _chunks_of(stem: Path, count: int) -> Iterator[int]:
+    have = _sibling(stem, "have")
+    data = have.read_bytes() if have.exists() else b""
+    whole = len(data) - len(data) % _NUMBER.size
+    return (n for (n,) in _NUMBER.iter_unpack(data[:whole]) if n < count)
+
+
+def _sibling(stem: Path, suffix: str) -> Path:
+    return stem.with_name(f"{stem.name}.{suffix}")
+
+
+def _remove(stem: Path) -> None:
+    for suffix in ("json", "have", "part"):
+        _sibling(stem, suffix).unlink(missing_ok=True)

@@ -1,0 +1,176 @@
+"""The tables, as typed SQLAlchemy models; weights are never in a column, only the sha256 of their blobs.
+
+Times are Unix seconds. Ids grow with time, so that they serve as cursors of listings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+NAME = String(64)
+SHA256 = String(64)
+
+
+class Base(DeclarativeBase):
+    """Names every constraint, so that a later migration can change it on any database."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class FederationRow(Base):
+    """A federation: its plan, what its updates must look like, and whether it goes on."""
+
+    __tablename__ = "federations"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(NAME, unique=True)
+    plan: Mapped[dict[str, Any]] = mapped_column(JSON)
+    upload_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
+    status: Mapped[str] = mapped_column(String(16))  # running, paused, finished, stopped
+    created_at: Mapped[float]
+
+
+class DeviceRow(Base):
+    """A device in a federation, and its last word."""
+
+    __tablename__ = "devices"
+    __table_args__ = (UniqueConstraint("federation_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    name: Mapped[str] = mapped_column(NAME)
+    state: Mapped[str] = mapped_column(String(16))
+    examples: Mapped[int]
+    detail: Mapped[str] = mapped_column(Text)
+    enrolled_at: Mapped[float]
+    seen_at: Mapped[float]
+
+
+class ModelVersionRow(Base):
+    """An immutable global model: version 0 is the initial one."""
+
+    __tablename__ = "model_versions"
+    __table_args__ = (UniqueConstraint("federation_id", "version"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    version: Mapped[int]
+    round_number: Mapped[int]
+    state_sha256: Mapped[str] = mapped_column(SHA256)
+    broadcast_sha256: Mapped[str] = mapped_column(SHA256, index=True)
+    broadcast_size: Mapped[int]
+    created_at: Mapped[float]
+
+
+class ModelAliasRow(Base):
+    """A movable name of a model version: stable, previous."""
+
+    __tablename__ = "model_aliases"
+
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), primary_key=True)
+    alias: Mapped[str] = mapped_column(String(16), primary_key=True)
+    version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
+
+
+class RoundRow(Base):
+    """One round; with its participations it is `federation.server_round.Round`."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (UniqueConstraint("federation_id", "number"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    number: Mapped[int]
+    phase: Mapped[str] = mapped_column(String(16))
+    paused: Mapped[bool]
+    deadline_passed: Mapped[bool]
+    reason: Mapped[str] = mapped_column(Text)
+    base_version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
+    deadline_at: Mapped[float | None]
+    opened_at: Mapped[float]
+    closed_at: Mapped[float | None]
+
+    base_version: Mapped[ModelVersionRow] = relationship()
+    participations: Mapped[list[ParticipationRow]] = relationship(back_populates="round")
+
+
+class ParticipationRow(Base):
+    """A device's part in a round: invited, and what became of it."""
+
+    __tablename__ = "participations"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    invited: Mapped[bool]
+    outcome: Mapped[str] = mapped_column(String(16))  # waiting, received, lost
+    rounds_late: Mapped[int | None]
+
+    round: Mapped[RoundRow] = relationship(back_populates="participations")
+    device: Mapped[DeviceRow] = relationship(lazy="joined")
+
+
+class UpdateRow(Base):
+    """An update that was accepted (it has a round) or quarantined (it has a reason)."""
+
+    __tablename__ = "updates"
+    __table_args__ = (
+        UniqueConstraint("device_id", "update_id"),
+        UniqueConstraint("round_id", "device_id"),  # one accepted update per client and round
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), index=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
+    update_id: Mapped[str] = mapped_column(NAME)
+    base_round: Mapped[int]
+    status: Mapped[str] = mapped_column(String(16))  # accepted, quarantined
+    reason: Mapped[str] = mapped_column(Text)
+    sha256: Mapped[str] = mapped_column(SHA256)
+    size: Mapped[int]
+    manifest: Mapped[dict[str, Any]] = mapped_column(JSON)
+    received_at: Mapped[float]
+
+    device: Mapped[DeviceRow] = relationship(lazy="joined")
+
+
+class MetricRow(Base):
+    """One figure that a client reported about one round."""
+
+    __tablename__ = "metrics"
+    __table_args__ = (UniqueConstraint("federation_id", "round_number", "device_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    round_number: Mapped[int]
+    name: Mapped[str] = mapped_column(NAME)
+    value: Mapped[float]
+    recorded_at: Mapped[float]
+
+    device: Mapped[DeviceRow] = relationship(lazy="joined")
+
+
+class EventRow(Base):
+    """What happened, for the operator and for SSE; the id is SSE's event id."""
+
+    __tablename__ = "events"
+    __table_args__ = (Index("ix_events_federation_id_id", "federation_id", "id"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    kind: Mapped[str] = mapped_column(String(32))
+    round_number: Mapped[int]
+    device: Mapped[str] = mapped_column(NAME)
+    detail: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[float]

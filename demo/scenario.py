@@ -1,0 +1,115 @@
+"""What the demo's devices are, what they replay, and the plan that they follow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import har_pipeline
+import models
+from federation.plan import ModelSpec, Plan, RoundSettings, Task
+from processes import DemoError
+
+FEDERATION = "demo"
+
+# Sized for two cores; docs/results.md and `python -m sim` have the papers' sizes.
+MODELS: dict[str, dict[str, Any]] = {"hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]}, "cnn_alp": {}}
+
+SYNTHETIC_PHONES = ("phone100", "phone200")
+
+# Real recordings, in the order of preference, and the clients that take part.
+REAL: dict[str, tuple[str, ...]] = {
+    "spsw": tuple(f"s{subject:02d}_{worn}" for subject in range(1, 24) for worn in ("sp", "sw")),
+    "motionsense": tuple(f"s{subject:02d}" for subject in range(1, 25)),
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One data set and the clients of it that the devices replay."""
+
+    dataset: str
+    root: Path | None
+    options: dict[str, Any]
+    clients: tuple[str, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the activities."""
+        return har_pipeline.dataset_labels(self.dataset, self.options)
+
+    @property
+    def about(self) -> str:
+        """One line for a person."""
+        origin = f"recordings in {self.root}" if self.root else "generated recordings"
+        return f"{self.dataset} ({origin}), {len(self.labels)} activities, devices {', '.join(self.clients)}"
+
+
+def choose(data: Path | None, devices: int, minutes: float) -> Scenario:
+    """Take the first real data set that is below `data`, or generated recordings where no folder is given.
+
+    Raises:
+        DemoError: if the folder holds none of the data sets, or too few clients.
+    """
+    if data is None:
+        subjects = -(-devices // len(SYNTHETIC_PHONES))
+        options = {"subjects": subjects, "phones": SYNTHETIC_PHONES, "places": ["waist"], "minutes": minutes}
+        every = tuple(f"s{subject:02d}_{phone}-waist" for subject in range(subjects) for phone in SYNTHETIC_PHONES)
+        return Scenario("synthetic", None, options, every[:devices])
+    for dataset, clients in REAL.items():
+        if _found(dataset, data, clients[0]):
+            if devices > len(clients):
+                raise DemoError(f"{dataset} has {len(clients)} clients; --devices {devices} are too many")
+            return Scenario(dataset, data.resolve(), {}, clients[:devices])
+    raise DemoError(f"none of {', '.join(REAL)} was found below {data}; see the README's table of data sets")
+
+
+def _found(dataset: str, data: Path, client: str) -> bool:
+    try:
+        return next(har_pipeline.recordings(dataset, data, clients=[client]), None) is not None
+    except har_pipeline.SourceError:
+        return False
+
+
+def make_plan(scenario: Scenario, *, model: str, method: str, rounds: int, epochs: int, lr: float, seed: int) -> Plan:
+    """Write down what the federation agrees on."""
+    options = MODELS[model]
+    classes = len(scenario.labels)
+    width = models.build(model, classes=classes, **options).feature_dim
+    task = Task(classes=classes, feature_dim=width, epochs=epochs, batch_size=32, lr=lr, seed=seed)
+    return Plan(
+        labels=scenario.labels,
+        model=ModelSpec(name=model, options=options),
+        method={"name": method},
+        task=task,
+        rounds=RoundSettings(rounds=rounds, minimum_clients=len(scenario.clients)),
+    )
+
+
+def write_agent_config(folder: Path, scenario: Scenario, device: str, http_port: int, mqtt_port: int) -> Path:
+    """Write a device's agent.toml; its data lie beside it."""
+    settings: dict[str, dict[str, Any]] = {
+        "agent": {"device": device, "federation": FEDERATION, "data_dir": "."},
+        "server": {"url": f"http://127.0.0.1:{http_port}"},
+        "broker": {"host": "127.0.0.1", "port": mqtt_port},
+        "sensors": {"dataset": scenario.dataset, "options": scenario.options}
+        | ({"root": str(scenario.root)} if scenario.root else {}),
+        # three rounds are few: a model that is learning may dip on a small holdout without being bad
+        "model": {"adopt_margin": 0.1},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "agent.toml"
+    path.write_text("\n".join(_section(name, fields) for name, fields in settings.items()))
+    return path
+
+
+def _section(name: str, fields: dict[str, Any]) -> str:
+    return "\n".join([f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in fields.items()), ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value)  # strings, numbers and booleans are written alike in both

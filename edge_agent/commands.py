@@ -1,0 +1,142 @@
+"""What the state machine asks the drivers to do: the output of `edge_agent.agent`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edge_agent.events import Kind
+from federation.plan import Plan
+from federation.protocol.messages import BlobPointer, DeviceStatus
+
+
+@dataclass(frozen=True)
+class PublishStatus:
+    """Say on the status topic, retained, what the device is doing."""
+
+    status: DeviceStatus
+
+
+@dataclass(frozen=True)
+class StartOver:
+    """Forget everything learnt under another plan."""
+
+    plan_key: str
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Run the sensor source under this plan's pipeline."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class FetchBlob:
+    """Download a broadcast."""
+
+    model: BlobPointer
+
+
+@dataclass(frozen=True)
+class StartJob:
+    """Start the training process for a round, or for the final model."""
+
+    kind: Kind
+    round: int
+    model: BlobPointer
+    plan: Plan
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
+class StopJob:
+    """End the training process; what it has not finished is lost."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Compare the candidate with the present model, and keep the better."""
+
+    round: int
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class SendBegin:
+    """Publish the manifest."""
+
+    update_id: str
+
+
+@dataclass(frozen=True)
+class SendChunks:
+    """Publish the chunks from `first` on, then the end."""
+
+    update_id: str
+    first: int
+
+
+@dataclass(frozen=True)
+class StopSending:
+    """Publish no further chunks."""
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Delete the update: the server has it for good, or will never use it."""
+
+    update_id: str
+    status: Literal["accepted", "refused"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Note that this device takes no part in the round."""
+
+    round: int
+    base: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FinalJudged:
+    """Note that the final model of the federation has been dealt with."""
+
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tell the person who watches."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """End the program."""
+
+    code: int
+
+
+Command = (
+    PublishStatus
+    | StartOver
+    | Collect
+    | FetchBlob
+    | StartJob
+    | StopJob
+    | Judge
+    | SendBegin
+    | SendChunks
+    | StopSending
+    | Forget
+    | GiveUp
+    | FinalJudged
+    | Say
+    | Leave
+)

@@ -1,0 +1,198 @@
+"""The agent's settings: one class, read from TOML and overridden by GAITWAY_EDGE_<SECTION>_<FIELD>."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edge_agent.errors import ConfigError
+from federation.plan import Name
+
+ENVIRONMENT = "GAITWAY_EDGE_"
+"""What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""
+
+
+class Section(BaseModel):
+    """Frozen, and refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AgentSection(Section):
+    """Who this device is."""
+
+    device: Name = Field(description="this device's id, also its MQTT client id")
+    federation: Name = Field(description="the federation that it takes part in")
+    data_dir: Path = Field(description="folder for windows, outbox, models; relative to this file")
+
+
+class ServerSection(Section):
+    """Where models are downloaded from."""
+
+    url: str = Field(pattern=r"^https?://", description="base URL of the server, http:// or https://")
+    timeout_s: float = Field(default=20.0, gt=0, description="seconds without a byte before a download is retried")
+
+
+class BrokerSection(Section):
+    """Where messages go."""
+
+    host: str = Field(default="127.0.0.1", description="MQTT broker")
+    port: int = Field(default=1883, ge=1, le=65535)
+    username: str | None = Field(default=None, description="none: anonymous")
+    password: str | None = Field(default=None, description="better set as GAITWAY_EDGE_BROKER_PASSWORD")
+    keepalive_s: int = Field(default=30, ge=5, le=3600)
+
+
+class SensorsSection(Section):
+    """Where samples come from."""
+
+    source: Literal["recording"] = Field(default="recording", description="recording: replay a data set's client")
+    dataset: str = Field(default="synthetic", description="a name that har_pipeline knows")
+    root: Path | None = Field(default=None, description="the data set's folder; synthetic needs none")
+    client: str | None = Field(default=None, description="client of the data set; none: the device's own id")
+    options: dict[str, Any] = Field(default_factory=dict, description="options of the data set's reader")
+    replay_speed: Literal["max"] | float = Field(default="max", description="max, or times real time, such as 1.0")
+    max_windows: int = Field(default=20_000, ge=1, description="more windows than this are not kept")
+
+
+class TrainingSection(Section):
+    """What the training process may use."""
+
+    threads: int = Field(default=1, ge=1, le=1024)
+    memory_mb: int | None = Field(default=None, ge=256, description="cap of its memory; none: no cap")
+    nice: int = Field(default=10, ge=0, le=19)
+    timeout_s: float = Field(default=600.0, gt=0, description="a longer round is given up")
+    attempts: int = Field(default=3, ge=1, description="tries at one round before it is left out")
+    retry_s: float = Field(default=2.0, gt=0, description="wait before the second try; doubles each time")
+
+
+class ModelSection(Section):
+    """When a new model replaces the present one."""
+
+    adopt_margin: float = Field(default=0.05, ge=0, le=1, description="holdout macro-F1 that it may lose")
+    holdout_windows: int = Field(default=1024, ge=1, description="at most so many windows judge a model")
+
+
+class UploadsSection(Section):
+    """How updates travel; the chunk size comes with the announcement."""
+
+    in_flight: int = Field(default=8, ge=1, le=100, description="unacknowledged chunks at a time")
+    ack_timeout_s: float = Field(default=15.0, gt=0, description="silence after which an upload begins again")
+    precision: Literal["lossless", "float16"] = "lossless"
+    compression: Literal["none", "zstd"] = "none"
+
+
+class Config(Section):
+    """Everything that an agent is told."""
+
+    agent: AgentSection
+    server: ServerSection
+    broker: BrokerSection = BrokerSection()
+    sensors: SensorsSection = SensorsSection()
+    training: TrainingSection = TrainingSection()
+    model: ModelSection = ModelSection()
+    uploads: UploadsSection = UploadsSection()
+
+    @property
+    def sensor_client(self) -> str:
+        """The client whose recordings are replayed."""
+        return self.sensors.client or self.agent.device
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read a config file and lay the environment over it; relative paths start at the file's folder.
+
+    Raises:
+        ConfigError: naming the setting, what came, what is expected, and for an unknown key the nearest known one.
+    """
+    try:
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        hint = "write one with `python -m edge_agent example-config > agent.toml`"
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}; {hint}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    _overlay(tree, environment)
+    _check_keys(tree)
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first(error)}") from error
+    return _anchored(config, path.resolve().parent)
+
+
+def example() -> str:
+    """Write a commented config file with every setting."""
+    lines = ["# A Gaitway device. Commented settings show their default.", ""]
+    values = {"device": "s01_sp", "federation": "demo", "data_dir": "s01_sp", "url": "http://127.0.0.1:8000"}
+    for section in Config.model_fields:
+        kind = _section(section)
+        lines += [f"[{section}]  # {(kind.__doc__ or '').strip()}"]
+        for name, field in kind.model_fields.items():
+            note = f"  # {field.description}" if field.description else ""
+            if field.is_required():
+                lines.append(f"{name} = {json.dumps(values[name])}{note}")
+            else:
+                lines.append(f"# {name} = {_toml(field.get_default(call_default_factory=True))}{note}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '""'
+    return "{}" if value == {} else json.dumps(value)
+
+
+def _section(name: str) -> type[Section]:
+    kind = Config.model_fields[name].annotation
+    if not (isinstance(kind, type) and issubclass(kind, Section)):
+        raise ConfigError(f"{name} is not a section of the config")
+    return kind
+
+
+def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
+    for key, value in environment.items():
+        if not key.startswith(ENVIRONMENT):
+            continue
+        section, _, field = key.removeprefix(ENVIRONMENT).lower().partition("_")
+        known = [f"{ENVIRONMENT}{s}_{f}".upper() for s in Config.model_fields for f in _section(s).model_fields]
+        if key not in known:
+            raise ConfigError(f"environment variable {key} is unknown{_nearest(key, known)}")
+        tree.setdefault(section, {})[field] = json.loads(value) if field == "options" else value
+
+
+def _check_keys(tree: Mapping[str, Any]) -> None:
+    for section, fields in tree.items():
+        if section not in Config.model_fields:
+            raise ConfigError(f"unknown section [{section}]{_nearest(section, Config.model_fields)}")
+        known = _section(section).model_fields
+        for field in fields if isinstance(fields, Mapping) else ():
+            if field not in known:
+                raise ConfigError(f"unknown setting {field!r} in [{section}]{_nearest(field, known)}")
+
+
+def _nearest(came: str, known: Any) -> str:
+    near = difflib.get_close_matches(came, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    came = "" if first["type"] == "missing" else f" (came: {first['input']!r})"
+    return f"{where}: {first['msg']}{came}"
+
+
+def _anchored(config: Config, folder: Path) -> Config:
+    agent = config.agent.model_copy(update={"data_dir": folder / config.agent.data_dir})
+    root = config.sensors.root
+    sensors = config.sensors.model_copy(update={"root": folder / root if root else None})
+    return config.model_copy(update={"agent": agent, "sensors": sensors})

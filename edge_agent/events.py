@@ -1,0 +1,140 @@
+"""What can happen to a device: the input of `edge_agent.agent`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from federation.protocol.messages import Acknowledgement, Announcement
+
+Kind = Literal["train", "adopt"]
+"""A round's training, or the final model's export."""
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The broker has taken us, and the subscriptions are sent."""
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The broker is gone; what was in flight is in doubt."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The federation said what it is doing."""
+
+    announcement: Announcement
+
+
+@dataclass(frozen=True)
+class DataReady:
+    """The sensor source is done, and so many windows are for training."""
+
+    examples: int
+
+
+@dataclass(frozen=True)
+class SensorFailed:
+    """The sensor source cannot deliver."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class BlobFetched:
+    """A blob is on disk and verified."""
+
+    sha256: str
+
+
+@dataclass(frozen=True)
+class BlobFailed:
+    """A blob could not be had."""
+
+    sha256: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrainingFinished:
+    """A round's update and the client's new state are durable; the process goes on to export the model."""
+
+    round: int
+    update_id: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CandidateReady:
+    """The process has ended and left an exported model."""
+
+    round: int
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """The process has ended without leaving what was due."""
+
+    round: int
+    kind: Kind
+    reason: str
+
+
+@dataclass(frozen=True)
+class AdoptFinished:
+    """A candidate was judged."""
+
+    round: int
+    kind: Kind
+    adopted: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """The server answered about an update."""
+
+    ack: Acknowledgement
+
+
+@dataclass(frozen=True)
+class ChunkDelivered:
+    """The broker has taken one chunk."""
+
+    update_id: str
+
+
+@dataclass(frozen=True)
+class ChunksSent:
+    """All chunks and the end are with the broker."""
+
+    update_id: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Connected
+    | Disconnected
+    | Announced
+    | DataReady
+    | SensorFailed
+    | BlobFetched
+    | BlobFailed
+    | TrainingFinished
+    | CandidateReady
+    | JobFailed
+    | AdoptFinished
+    | Acknowledged
+    | ChunkDelivered
+    | ChunksSent
+    | Tick
+)

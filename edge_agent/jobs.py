@@ -1,0 +1,134 @@
+"""The training process as the supervisor sees it: a job file in, JSON lines and files out; it may die at any time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from edge_agent.events import Kind
+from edge_agent.files import write_file
+from federation.plan import Name, Plan
+
+UPDATE, CLIENT_STATE, RESULT, MODEL, PARITY = "update.bin", "client.bin", "result.json", "model.onnx", "parity.json"
+LOG_BYTES = 4000
+
+
+class Job(BaseModel):
+    """Everything that the training process is told; paths are absolute."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    federation: Name
+    device: Name
+    round: int
+    plan: Plan
+    store: Path
+    client: str
+    pipeline: dict[str, Any]
+    broadcast: Path
+    broadcast_sha256: str
+    client_state: Path | None
+    out: Path
+    threads: int
+    nice: int
+    memory_mb: int | None
+    precision: str
+    compression: str
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """The process said something: {"event": …}."""
+
+    job: Job
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """The process is gone; `reason` is empty if it did its work."""
+
+    job: Job
+    reason: str
+
+
+class TrainingProcess:
+    """One run of `python -m edge_agent.training`; `post` is called from a watching thread."""
+
+    def __init__(self, job: Job, timeout_s: float, post: Callable[[JobLine | JobEnded], None]) -> None:
+        self.job, self.timeout_s, self.post = job, timeout_s, post
+        shutil.rmtree(job.out, ignore_errors=True)
+        job.out.mkdir(parents=True)
+        path = job.out / "job.json"
+        write_file(path, job.model_dump_json().encode())
+        self._errors = (job.out / "errors.txt").open("wb")
+        self._stopped = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "edge_agent.training", str(path)],
+            # never written to: the process ends when this end closes, however the supervisor dies
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        self._deadline = time.monotonic() + timeout_s
+        self._thread = threading.Thread(target=self._watch, name="training", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 0.5) -> None:
+        """End the process; nothing more is posted about it."""
+        self._stopped = True
+        self._process.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join(timeout_s)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it has run for longer than it may."""
+        return time.monotonic() > self._deadline
+
+    def _watch(self) -> None:
+        reason = ""
+        for line in self._process.stdout or ():
+            record = _record(line)
+            if record.get("event") == "error":
+                reason = str(record.get("reason", "it failed"))
+            elif record and not self._stopped:
+                self.post(JobLine(self.job, record))
+        code = self._process.wait()
+        self._errors.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+        if not self._stopped:
+            self.post(JobEnded(self.job, (reason or self._last_words(code)) if code else ""))
+
+    def _last_words(self, code: int) -> str:
+        if code < 0:
+            return f"the training process was killed by signal {-code}"
+        tail = (self.job.out / "errors.txt").read_bytes()[-LOG_BYTES:].decode(errors="replace").strip()
+        last = tail.splitlines()[-1] if tail else "it said nothing"
+        return f"the training process ended with code {code}: {last}"
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Read a JSON line; a library's own output is not one, and is passed over."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

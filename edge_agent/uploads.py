@@ -1,0 +1,56 @@
+"""One update's chunks on their way, with a bounded number of them unacknowledged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from edge_agent.events import ChunkDelivered, ChunksSent
+from federation.protocol.chunks import chunk_count, chunk_range
+from federation.protocol.messages import UpdateManifest
+
+
+class Publisher(Protocol):
+    """What an upload needs of the broker."""
+
+    def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
+        """Publish one part and return its message number, or None while it cannot be taken."""
+        ...
+
+
+class ChunkSender:
+    """Publishes chunks `first`… and the end; `pump` and `delivered` are called by the supervisor's one thread."""
+
+    def __init__(self, manifest: UpdateManifest, path: Path, first: int, in_flight: int) -> None:
+        self.manifest, self.path, self.in_flight = manifest, path, in_flight
+        self._next = first
+        self._count = chunk_count(manifest.size, manifest.chunk_bytes)
+        self._waiting: set[int] = set()
+        self._ended = False
+
+    def pump(self, publisher: Publisher) -> None:
+        """Publish as many chunks as may be in flight, and the end after the last is acknowledged."""
+        if self._next < self._count and len(self._waiting) < self.in_flight:
+            with self.path.open("rb") as file:
+                while self._next < self._count and len(self._waiting) < self.in_flight:
+                    place = chunk_range(self.manifest.size, self.manifest.chunk_bytes, self._next)
+                    file.seek(place.start)
+                    if not self._publish(publisher, file.read(place.stop - place.start), "chunk", self._next):
+                        return
+                    self._next += 1
+        if self._next == self._count and not self._waiting and not self._ended:
+            self._ended = self._publish(publisher, b"", "end")
+
+    def delivered(self, mid: int) -> ChunkDelivered | ChunksSent | None:
+        """Take the broker's acknowledgement; None if it is about another message."""
+        if mid not in self._waiting:
+            return None
+        self._waiting.discard(mid)
+        update_id = self.manifest.update_id
+        return ChunksSent(update_id) if self._ended and not self._waiting else ChunkDelivered(update_id)
+
+    def _publish(self, publisher: Publisher, payload: bytes, *step: str | int) -> bool:
+        mid = publisher.publish_update(self.manifest.update_id, payload, *step)
+        if mid is not None:
+            self._waiting.add(mid)
+        return mid is not None

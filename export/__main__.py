@@ -1,0 +1,101 @@
+"""`python -m export`: a checkpoint becomes an ONNX file, if it passes the gates."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from export.gates import MIN_WINDOWS
+from export.onnx_export import ExportReport, export_onnx
+from export.runtime import ExportError, InputError, ModelMetadata
+from export.sample_windows import generated_windows
+from models.checkpoint import CheckpointInfo, load_checkpoint
+from models.errors import ModelError
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Option(help="A .safetensors checkpoint of sim or of the agent.")],
+    out: Annotated[Path, typer.Option(help="The ONNX file to write; int8 goes beside it as *.int8.onnx.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Also write and gate an int8 version.")] = False,
+    windows: Annotated[
+        Path | None,
+        typer.Option(help="Raw windows for the gates: an .npz with x (n, 128, 6) and, if known, y (n,)."),
+    ] = None,
+    allow_few: Annotated[
+        bool, typer.Option("--allow-few-windows", help=f"Accept fewer than {MIN_WINDOWS} windows.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Also write the report as JSON to this file.")] = None,
+) -> None:
+    """Export a checkpoint to one self-describing ONNX file.
+
+    The file takes raw windows (m/s², rad/s); normalisation is inside. It appears only if ONNX Runtime agrees with
+    torch (|Δ logits| ≤ 1e-4 and the same class on every window) and, with --int8, int8 with float32 (99 %).
+
+    Example: python -m export --checkpoint runs/a/global.safetensors --out model.onnx --int8 --windows test.npz
+    """
+    console = Console()
+    try:
+        with console.status("exporting, and comparing ONNX Runtime with torch"):
+            module, info = load_checkpoint(checkpoint)
+            x, y, origin = _windows(windows)
+            result = export_onnx(
+                module, out, metadata=metadata_of(info), windows=x, labels=y, windows_from=origin,
+                int8=int8, allow_few=allow_few,
+            )  # fmt: skip
+    except (ExportError, ModelError) as error:
+        Console(stderr=True).print(f"export refused: {error}", style="red", markup=False)
+        raise typer.Exit(1) from None
+    console.print(_table(result))
+    if report is not None:
+        report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
+
+
+def metadata_of(info: CheckpointInfo) -> ModelMetadata:
+    """Return what the exported file says about itself, from what its checkpoint says."""
+    return ModelMetadata(
+        labels=info.labels, mean=info.mean, std=info.std, model=info.model, method=info.method, round=info.round,
+        federation=info.federation, parent_sha256=info.parent_sha256, scores=info.scores,
+        rate_hz=info.rate_hz, stride=info.stride,
+    )  # fmt: skip
+
+
+def _windows(path: Path | None) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:
+    if path is None:
+        return generated_windows(2 * MIN_WINDOWS), None, "generated (no recording was given)"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file["x"], file["y"] if "y" in file else None, str(path)
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise InputError(f"{path}: expected an .npz with x (n, 128, 6): {error}") from None
+
+
+def _table(result: ExportReport) -> Table:
+    table = Table(title=f"gates passed on {result.windows} windows, {result.windows_from}", show_header=False)
+    for kind, file in (("float32", result.float32), ("int8", result.int8)):
+        if file is not None:
+            table.add_row(kind, f"{file.path}  {file.bytes / 1e6:.2f} MB  {file.latency_ms:.2f} ms a window")
+    table.add_row("torch against ONNX", f"|Δ logits| {result.parity.max_logit_delta:.1e}, the same class on all")
+    table.add_row(f"batches {result.batches}", f"|Δ logits| {result.parity.batch_delta:.1e}")
+    if result.macro_f1 is not None:
+        table.add_row("macro-F1", f"{result.macro_f1:.4f}")
+    if result.alp is not None:
+        scores = result.alp.macro_f1_row, result.alp.macro_f1_plan
+        f1 = "" if None in scores else f"; macro-F1 {scores[0]:.4f} against {scores[1]:.4f}"
+        table.add_row("ALP by row against by batch", f"same class on {result.alp.argmax_agreement:.2%}{f1}")
+    if result.int8_quality is not None:
+        quality = result.int8_quality
+        f1 = "" if quality.macro_f1 is None else f"; macro-F1 {quality.macro_f1:.4f}"
+        table.add_row("int8 against float32", f"same class on {quality.argmax_agreement:.2%}{f1}")
+    return table
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m export")

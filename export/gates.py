@@ -1,0 +1,120 @@
+"""What an exported model must show before its file appears: agreement with torch, with itself, and with the labels."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.runtime import ExportError, Session
+
+MAX_LOGIT_DELTA = 1e-4
+MIN_WINDOWS = 256
+MIN_INT8_AGREEMENT = 0.99
+MAX_F1_LOSS = 0.005
+BATCHES = (1, 2, 7)
+
+Floats = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+class GateError(ExportError):
+    """The exported model did not pass a gate; no file was left."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """ONNX Runtime against torch: largest |Δ logits|, share of equal argmax, and batch 1 against batch 7."""
+
+    max_logit_delta: float
+    argmax_agreement: float
+    batch_delta: float
+
+
+def check_count(windows: Floats, allow_few: bool) -> None:
+    """Refuse a gate on fewer than 256 windows, unless allowed, and any on none."""
+    if len(windows) < (1 if allow_few else MIN_WINDOWS):
+        raise GateError(
+            f"{len(windows)} windows for the parity gate; expected at least {MIN_WINDOWS} (or allow few windows)"
+        )
+
+
+def check_parity(session: Session, windows: Floats, reference: Floats) -> Parity:
+    """Compare with torch's logits (n, C) on raw windows (n, 128, 6), and batches 1, 2 and 7 with each other."""
+    logits = session.predict(windows).logits
+    delta = float(np.abs(logits - reference).max())
+    agreement = _agreement(logits, reference)
+    batch_delta = _batch_delta(session, windows)
+    # Written so that a NaN fails.
+    if not delta <= MAX_LOGIT_DELTA or agreement < 1.0:
+        raise GateError(
+            f"float32 parity on {len(windows)} windows: |Δ logits| {delta:.2e} (at most {MAX_LOGIT_DELTA:.0e}), "
+            f"equal argmax {agreement:.2%} (expected all)"
+        )
+    if not batch_delta <= MAX_LOGIT_DELTA:
+        raise GateError(
+            f"logits of one window differ by {batch_delta:.2e} between batch sizes {BATCHES}; "
+            f"expected at most {MAX_LOGIT_DELTA:.0e}: the graph depends on the batch"
+        )
+    return Parity(delta, agreement, batch_delta)
+
+
+def _batch_delta(session: Session, windows: Floats) -> float:
+    """Return the largest difference of any logit of the first windows between the batch sizes."""
+    sample = np.resize(windows, (max(BATCHES), *windows.shape[1:]))
+    runs = []
+    for size in BATCHES:
+        parts = [session.predict(sample[i : i + size]).logits for i in range(0, len(sample), size)]
+        runs.append(np.concatenate(parts))
+    return float(max(np.abs(run - runs[-1]).max() for run in runs))
+
+
+@dataclass(frozen=True)
+class Int8Quality:
+    """int8 against float32: share of equal argmax, and both macro-F1 where labels were given."""
+
+    argmax_agreement: float
+    macro_f1: float | None
+    macro_f1_float32: float | None
+
+
+def check_int8(quantized: Session, exact: Session, windows: Floats, labels: Labels | None) -> Int8Quality:
+    """Compare int8 with float32 on raw windows (n, 128, 6) with class numbers (n,) or None."""
+    ours, theirs = quantized.predict(windows).logits, exact.predict(windows).logits
+    agreement = _agreement(ours, theirs)
+    if agreement < MIN_INT8_AGREEMENT:
+        raise GateError(
+            f"int8 agrees with float32 on {agreement:.2%} of {len(windows)} windows; expected {MIN_INT8_AGREEMENT:.0%}"
+        )
+    if labels is None:
+        return Int8Quality(agreement, None, None)
+    f1, f1_float = (macro_f1(labels, logits.argmax(axis=1)) for logits in (ours, theirs))
+    if f1_float - f1 > MAX_F1_LOSS:
+        raise GateError(
+            f"int8 macro-F1 {f1:.4f} against {f1_float:.4f}; expected a loss of at most {MAX_F1_LOSS} (0.5 points)"
+        )
+    return Int8Quality(agreement, f1, f1_float)
+
+
+def macro_f1(labels: Labels, predicted: NDArray[np.integer[Any]]) -> float:
+    """Return the mean F1 over the classes that occur in either of the two (n,) vectors of class numbers."""
+    scores = []
+    for number in np.union1d(labels, predicted):
+        hits = np.sum((labels == number) & (predicted == number))
+        scores.append(2 * hits / (np.sum(labels == number) + np.sum(predicted == number)))
+    return float(np.mean(scores))
+
+
+def latency_ms(session: Session, windows: Floats, repeats: int = 50) -> float:
+    """Return the median milliseconds of one window on the session's threads."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        session.predict(windows[:1])
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]) * 1e3)
+
+
+def _agreement(left: Floats, right: Floats) -> float:
+    return float(np.mean(left.argmax(axis=1) == right.argmax(axis=1)))

@@ -1,0 +1,122 @@
+"""From a torch module to ONNX bytes (float32 and int8), with the normalisation and the metadata inside."""
+
+import copy
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from export.runtime import CHANNELS, ModelMetadata
+from models.alp import set_inference
+
+OPSET = 18
+MAX_IR = 10
+_BATCH = 64
+
+
+class Deployed(nn.Module):
+    """What is exported: raw windows in, logits and embedding out, in evaluation and independent of the batch."""
+
+    def __init__(self, module: nn.Module, metadata: ModelMetadata) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(module).cpu().float()
+        self.register_buffer("mean", torch.tensor(metadata.mean, dtype=torch.float32))
+        self.register_buffer("std", torch.tensor(metadata.std, dtype=torch.float32))
+        self.alp_layers = set_inference(self.module, "row")
+        self.eval()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map raw windows (B, 128, 6) in m/s² and rad/s to logits (B, C) and embedding (B, D)."""
+        features, logits = self.module((x - self.mean) / self.std)
+        return logits, features
+
+    def logits(self, windows: NDArray[np.float32], inference: str = "row") -> NDArray[np.float32]:
+        """Run in torch on raw windows (n, 128, 6), in batches of 64; `inference` as in `models.alp.ALP`."""
+        set_inference(self.module, inference)
+        with torch.no_grad():
+            parts = [self(torch.from_numpy(windows[i : i + _BATCH]))[0] for i in range(0, len(windows), _BATCH)]
+        set_inference(self.module, "row")
+        return torch.cat(parts).numpy()
+
+
+def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProto:
+    """Export with a free batch, one file, opset 18 and IR of at most 10; the metadata is in the file."""
+    # A batch of two or more: with one, torch.export would take the batch for a constant.
+    example = torch.zeros(4, metadata.window, len(CHANNELS))
+    with _quiet():
+        program = torch.onnx.export(
+            deployed,
+            (example,),
+            dynamo=True,
+            dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
+            external_data=False,
+            opset_version=OPSET,
+            input_names=["x"],
+            output_names=["logits", "embedding"],
+            verbose=False,
+        )
+    assert program is not None  # noqa: S101
+    graph: onnx.ModelProto = program.model_proto
+    graph.ir_version = min(graph.ir_version, MAX_IR)
+    del graph.metadata_props[:]
+    versions = {name: version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")}
+    onnx.helper.set_model_props(graph, replace(metadata, versions=versions).to_properties())
+    onnx.checker.check_model(graph, full_check=True)
+    return graph
+
+
+def int8_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """Quantize the weights to int8 and activations on the fly; ALP's matching stays exact.
+
+    A rounded similarity would pick other prototypes, so the matmul in front of each ArgMax is left alone.
+    """
+    # Imported here: it pulls in most of ONNX Runtime's tools, which a float32 export does not need.
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    source = onnx.ModelProto()
+    source.CopyFrom(graph)
+    # The quantizer transposes weights but keeps their recorded shapes, and then refuses its own graph.
+    del source.graph.value_info[:]
+    scores = {name for node in source.graph.node if node.op_type == "ArgMax" for name in node.input}
+    matching = [node.name for node in source.graph.node if scores & set(node.output)]
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        target = Path(folder) / "int8.onnx"
+        quantize_dynamic(source, target, weight_type=QuantType.QInt8, nodes_to_exclude=matching)
+        quantized = onnx.load(str(target))
+    del quantized.metadata_props[:]
+    quantized.metadata_props.extend(graph.metadata_props)
+    return quantized
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what torch's exporter and the quantizer say about themselves, and nothing else."""
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registration.level
+    # 'torchvision is not installed': it is not needed. 'consider to run pre-processing': static shapes only.
+    registration.setLevel(logging.ERROR)
+    hint = _PreprocessingHint()
+    logging.getLogger().addFilter(hint)
+    try:
+        with warnings.catch_warnings():
+            # torch.export's own use of its deprecated LeafSpec (torch 2.13).
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+            yield
+    finally:
+        registration.setLevel(level)
+        logging.getLogger().removeFilter(hint)
+
+
+class _PreprocessingHint(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "pre-processing before quantization" not in record.getMessage()

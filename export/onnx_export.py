@@ -1,0 +1,157 @@
+"""Export a trained model: graph, gates, and only then the file."""
+
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from export.gates import (
+    BATCHES,
+    Floats,
+    GateError,
+    Int8Quality,
+    Labels,
+    Parity,
+    check_count,
+    check_int8,
+    check_parity,
+    latency_ms,
+    macro_f1,
+)
+from export.graph import Deployed, float32_graph, int8_graph
+from export.runtime import CHANNELS, InputError, ModelMetadata, Session
+
+
+@dataclass(frozen=True)
+class File:
+    """One written file: its size, and the median latency of one window on one thread here."""
+
+    path: str
+    bytes: int
+    latency_ms: float
+
+
+@dataclass(frozen=True)
+class BatchEvaluation:
+    """The exported, batch-independent ALP against the paper's batch-coupled plan (batches of 64) in torch."""
+
+    argmax_agreement: float
+    macro_f1_row: float | None
+    macro_f1_plan: float | None
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written and how it did; `windows_from` says what the gates ran on."""
+
+    float32: File
+    windows: int
+    windows_from: str
+    parity: Parity
+    batches: tuple[int, ...]
+    macro_f1: float | None
+    alp: BatchEvaluation | None
+    int8: File | None
+    int8_quality: Int8Quality | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for a JSON file."""
+        return asdict(self)
+
+
+def export_onnx(
+    module: nn.Module,
+    path: Path | str,
+    *,
+    metadata: ModelMetadata,
+    windows: NDArray[Any],
+    labels: NDArray[Any] | None = None,
+    windows_from: str = "the caller",
+    int8: bool = False,
+    allow_few: bool = False,
+) -> ExportReport:
+    """Write `path`, and with int8 also `path` with the suffix `.int8.onnx`, if every gate passes.
+
+    windows (n, 128, 6) raw in m/s² and rad/s, n ≥ 256 unless allow_few; labels (n,) class numbers or None.
+    The module is not changed. Raises GateError or InputError, and then leaves no file behind.
+    """
+    path = Path(path)
+    metadata.check()
+    x, y = _checked(windows, labels, metadata)
+    check_count(x, allow_few)
+    deployed = Deployed(module, metadata)
+    graph = float32_graph(deployed, metadata)
+    content = {path: graph.SerializeToString()}
+    exact = Session.load(content[path])
+    reference = deployed.logits(x)
+    parity = check_parity(exact, x, reference)
+    quality, quantized, int8_path = None, None, path.with_suffix(".int8.onnx")
+    if int8:
+        content[int8_path] = int8_graph(graph).SerializeToString()
+        quantized = Session.load(content[int8_path])
+        quality = check_int8(quantized, exact, x, y)
+    sizes = {p: len(data) for p, data in content.items()}
+    _write_all(content)
+    return ExportReport(
+        float32=File(str(path), sizes[path], latency_ms(exact, x)),
+        windows=len(x),
+        windows_from=windows_from,
+        parity=parity,
+        batches=BATCHES,
+        macro_f1=None if y is None else macro_f1(y, reference.argmax(axis=1)),
+        alp=_against_batches(deployed, x, y, reference),
+        int8=File(str(int8_path), sizes[int8_path], latency_ms(quantized, x)) if quantized else None,
+        int8_quality=quality,
+    )
+
+
+def _against_batches(deployed: Deployed, x: Floats, y: Labels | None, row: Floats) -> BatchEvaluation | None:
+    """Compare with the paper's evaluation; None for a model without ALP."""
+    if deployed.alp_layers == 0:
+        return None
+    ours, plan = row.argmax(axis=1), deployed.logits(x, "plan").argmax(axis=1)
+    scores = (None, None) if y is None else (macro_f1(y, ours), macro_f1(y, plan))
+    return BatchEvaluation(float(np.mean(ours == plan)), *scores)
+
+
+def _checked(
+    windows: NDArray[Any], labels: NDArray[Any] | None, metadata: ModelMetadata
+) -> tuple[Floats, Labels | None]:
+    x = np.ascontiguousarray(windows, dtype=np.float32)
+    if x.shape[1:] != (metadata.window, len(CHANNELS)) or not np.isfinite(x).all():
+        raise InputError(
+            f"windows {x.shape}: expected finite (n, {metadata.window}, {len(CHANNELS)}) in m/s² and rad/s"
+        )
+    if labels is None:
+        return x, None
+    y = np.asarray(labels, dtype=np.int64)
+    if y.shape != (len(x),) or (len(y) and not 0 <= y.min() <= y.max() < len(metadata.labels)):
+        raise InputError(f"labels {y.shape}: expected ({len(x)},) class numbers from 0 to {len(metadata.labels) - 1}")
+    return x, y
+
+
+def _write_all(content: dict[Path, bytes]) -> None:
+    """Write temporary files, sync, and rename them all once all are written."""
+    written: list[tuple[str, Path]] = []
+    try:
+        for path, data in content.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+            written.append((temporary, path))
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for temporary, path in written:
+            os.replace(temporary, path)
+    finally:
+        for temporary, _ in written:
+            Path(temporary).unlink(missing_ok=True)
+
+
+__all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx"]

@@ -1,0 +1,147 @@
+"""HHAR: nine users × four phone models (two handsets each), six activities, 50 to 200 Hz, over a gigabyte a file.
+
+Stisen et al., "Smart devices are different: assessing and mitigating mobile sensing heterogeneities for activity
+recognition", SenSys 2015. Clients are user × model, `a_nexus4`; a session is one handset.
+
+Memory: each file is read once, in chunks, and its rows are spooled to one temporary binary file per handset and
+sensor; then a handset's two files are mapped and walked in step, ten minutes at a time.
+
+Clock: Creation_Time (ns) has true intervals but its own origin per device, sometimes per sensor, and restarts;
+Arrival_Time (ms) is one clock for both sensors but jitters with delivery. So Creation_Time is shifted by the median of
+Arrival_Time − Creation_Time, for each stretch between restarts: intervals of the one on the origin of the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from har_pipeline.archive import Layout, Member, Source
+from har_pipeline.errors import SettingsError, SignalError, SourceError
+from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.recording import UNLABELLED, Recording, Sensor
+from har_pipeline.settings import nearest
+from har_pipeline.tables import Table, read_chunks
+
+LABELS = ("sit", "stand", "walk", "stairsup", "stairsdown", "bike")
+NUMBERS = ("Creation_Time", "Arrival_Time", "x", "y", "z")
+WORDS = ("User", "Model", "Device", "gt")
+SENSORS: dict[str, Sensor] = {"accelerometer": "acc", "gyroscope": "gyro"}
+ROW = np.dtype(
+    [("creation", "<f8"), ("arrival", "<f8"), ("values", "<f8", 3), ("label", "<i1"), ("line", "<i8")], align=False
+)
+CHUNK_S = 600.0
+RESTART_S = 60.0
+LAYOUT = Layout(
+    files=re.compile(r"(?:(?<=/)|^)Phones_(accelerometer|gyroscope)\d*\.csv(\.gz)?$"),
+    archives=re.compile(r"activity.recognition|hhar|heterogeneity", re.IGNORECASE),
+    expected="Phones_accelerometer.csv and Phones_gyroscope.csv (Activity recognition exp)",
+)
+
+Handset = tuple[str, str]
+
+
+def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
+    """Yield both sensors of each handset in step, in chunks of ten minutes."""
+    with TemporaryDirectory(prefix="gaitway-hhar-") as folder:
+        names: dict[Sensor, str] = {}
+        spools: dict[tuple[Handset, Sensor], Path] = {}
+        for match, member in found(source, "hhar").members():
+            sensor = SENSORS[match[1]]
+            names[sensor] = member.name
+            _spool(member, sensor, clients, Path(folder), spools)
+        if len(names) < 2:
+            raise SourceError(f"hhar: found only {list(names.values())}; expected {LAYOUT.expected}")
+        for handset in sorted({handset for handset, _ in spools}):
+            yield from _walk(handset, spools, names)
+
+
+def _spool(
+    member: Member, sensor: Sensor, clients: Clients, folder: Path, spools: dict[tuple[Handset, Sensor], Path]
+) -> None:
+    with member.open() as stream:
+        for table in read_chunks(stream, member.name, NUMBERS, WORDS):
+            rows = _rows(table)
+            words = [table.text[name] for name in WORDS[:3]]
+            # Rows come in long blocks of one handset; a block is written at once.
+            changes = np.any([word[1:] != word[:-1] for word in words], axis=0)
+            edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows)]
+            for low, high in pairwise(edges):
+                user, model, device = (str(word[low]) for word in words)
+                handset = (f"{user}_{model}", device)
+                if chosen(handset[0], clients):
+                    path = spools.setdefault((handset, sensor), folder / f"{len(spools)}.bin")
+                    with path.open("ab") as spool:
+                        spool.write(rows[low:high].tobytes())
+
+
+def _rows(table: Table) -> np.ndarray:
+    rows = np.empty(len(table.numbers), dtype=ROW)
+    rows["creation"], rows["arrival"] = table.numbers[:, 0] * 1e-9, table.numbers[:, 1] * 1e-3
+    rows["values"] = table.numbers[:, 2:]
+    rows["line"] = table.line + np.arange(len(rows))
+    names, codes = np.unique(table.text["gt"], return_inverse=True)
+    for name in names.tolist():
+        if name not in LABELS and name not in UNLABELLED:
+            line = table.line + int(np.argmax(table.text["gt"] == name))
+            raise SettingsError(f"{table.source}, line {line}: activity {name!r}; {nearest(name, LABELS)}")
+    rows["label"] = np.array([LABELS.index(name) if name in LABELS else -1 for name in names.tolist()])[codes]
+    return rows[~np.isnan(rows["creation"] + rows["arrival"])]
+
+
+def _walk(
+    handset: Handset, spools: dict[tuple[Handset, Sensor], Path], names: dict[Sensor, str]
+) -> Iterator[Recording]:
+    """Yield ten minutes of one sensor, then the same ten minutes of the other."""
+    if any((handset, sensor) not in spools for sensor in SENSORS.values()):
+        return
+    words = np.array([*LABELS, "null"])
+    streams: dict[Sensor, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    for sensor in SENSORS.values():
+        rows = np.memmap(spools[handset, sensor], dtype=ROW, mode="r")
+        times = _on_arrival_clock(rows, names[sensor])
+        order = np.argsort(times, kind="stable")
+        streams[sensor] = rows, order, times[order]
+    first = min(times[0] for _, _, times in streams.values())
+    last = max(times[-1] for _, _, times in streams.values())
+    for start in np.arange(first, last + CHUNK_S, CHUNK_S):
+        for sensor, (rows, order, times) in streams.items():
+            low, high = np.searchsorted(times, [start, start + CHUNK_S])
+            part = rows[order[low:high]]
+            if len(part):
+                line = int(part["line"][0])
+                activity = words[part["label"]]
+                yield Recording(
+                    handset[0], handset[1], activity, sensor, times[low:high], part["values"], names[sensor], line
+                )
+
+
+def _on_arrival_clock(rows: np.ndarray, name: str) -> np.ndarray:
+    """Return times (n,) in s: Creation_Time shifted to Arrival_Time's origin between restarts of its clock."""
+    creation, arrival = np.asarray(rows["creation"]), np.asarray(rows["arrival"])
+    offset = arrival - creation
+    edges = [0, *(np.flatnonzero(np.abs(np.diff(offset)) > RESTART_S) + 1).tolist(), len(rows)]
+    times = creation.copy()
+    for low, high in pairwise(edges):
+        elapsed, real = np.ptp(creation[low:high]), np.ptp(arrival[low:high])
+        if real > RESTART_S and not 0.5 < elapsed / real < 2:
+            raise SignalError(
+                f"{name}, line {int(rows['line'][low])}: Creation_Time advances {elapsed:.3g} s while Arrival_Time "
+                f"advances {real:.3g} s; expected nanoseconds and milliseconds"
+            )
+        times[low:high] += np.median(offset[low:high])
+    return times
+
+
+READER = Reader(
+    name="hhar",
+    summary="HHAR: 9 users × 4 phone models, 6 activities, 50 to 200 Hz",
+    labels=lambda options: LABELS,
+    layout=lambda options: LAYOUT,
+    recordings=recordings,
+)

@@ -1,0 +1,91 @@
+"""Which settings tell runs apart, and which of these differences forbid or qualify a comparison."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sim.run_directory import RunDirectory
+
+# What changes neither the data, nor the training, nor the scores beyond float order.
+_ENVIRONMENT = frozenset({"schema_version", "engine", "chunk", "device", "threads", "preset", "versions", "hardware"})
+_DERIVED = frozenset({"parameters", "split_leaks"})
+# Runs that differ here were tested on other examples, so no rank between them means anything.
+_TESTED_ON = ("data_options", "pipeline", "split", "labels")
+# Runs that differ here can be ranked, but not by their method alone.
+_TRAINED_WITH = ("task", "rounds", "eval_every", "model_options", "normalization")
+
+Settings = dict[str, Any]
+Runs = Sequence[RunDirectory]
+
+
+def settings_of(run: RunDirectory) -> Settings:
+    """All settings but the seed and the environment, as `section.key`."""
+    flat = _flat(run.config.model_dump(exclude=set(_ENVIRONMENT | _DERIVED)))
+    flat.pop("task.seed", None)
+    return flat
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Settings:
+    flat: Settings = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": inner}
+    return flat
+
+
+def labels_of(runs: Runs) -> list[str]:
+    """Name rows by method, and by the settings that tell the rows of one method apart."""
+    labels = []
+    for run in runs:
+        own = settings_of(run)
+        twins = [settings_of(other) for other in runs if other.config.method_name == run.config.method_name]
+        apart = [key for key in own if key != "model" and len({repr(twin.get(key)) for twin in twins}) > 1]
+        told = ", ".join(f"{key.rpartition('.')[2]}={own[key]}" for key in apart)
+        labels.append(f"{run.config.method_name} ({told})" if told else run.config.method_name)
+    return labels
+
+
+def refusals(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ...]:
+    """Why these rows cannot be ranked at all."""
+    pairs = [(label, run) for label, runs in zip(labels, members, strict=True) for run in runs]
+    keys = sorted({key for _, run in pairs for key in settings_of(run) if key.split(".")[0] in _TESTED_ON})
+    reasons = [_differs(key, pairs, lambda run, key=key: settings_of(run).get(key)) for key in keys]  # type: ignore[misc]
+    for seed in sorted({run.config.seed for _, run in pairs}):
+        same_seed = [(label, run) for label, run in pairs if run.config.seed == seed]
+        tested = {repr({name: c.test_per_class for name, c in run.clients.items()}) for _, run in same_seed}
+        if len(tested) > 1:
+            reasons.append(f"the clients or their test examples differ between runs of seed {seed}")
+    return tuple(reason for reason in reasons if reason)
+
+
+def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ...]:
+    """What a reader must know before believing a rank."""
+    pairs = [(label, runs[0]) for label, runs in zip(labels, members, strict=True)]
+    keys = sorted({key for _, run in pairs for key in settings_of(run) if key.split(".")[0] in _TRAINED_WITH})
+    keys = [key for key in keys if not key.startswith("model_options.alp")]  # a network without ALP has none
+    notes = [_differs(key, pairs, lambda run, key=key: settings_of(run).get(key)) for key in keys]  # type: ignore[misc]
+    seeds = {label: tuple(run.config.seed for run in runs) for label, runs in zip(labels, members, strict=True)}
+    if len(set(seeds.values())) > 1:
+        notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(came)}" for label, came in seeds.items()))
+    if len({(run.config.hardware, run.config.engine) for runs in members for run in runs}) > 1:
+        notes.append("seconds come from different hardware or engines and must not be compared")
+    if any(run.config.split_leaks for runs in members for run in runs):
+        notes.append(f"the split {pairs[0][1].config.split!r} leaks: overlapping windows are in training and test")
+    return tuple(note for note in notes if note)
+
+
+def _differs(
+    key: str, pairs: Iterable[tuple[str, RunDirectory]], value: Callable[[RunDirectory], object]
+) -> str | None:
+    """Say which rows have which value, or None where all agree."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for label, run in pairs:
+        rows[str(value(run))].append(label)
+    if len(rows) < 2:
+        return None
+    return f"{key} differs: " + "; ".join(f"{came} ({_listed(dict.fromkeys(who))})" for came, who in rows.items())
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in values)

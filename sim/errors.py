@@ -1,0 +1,15 @@
+"""The errors of this package, all under `SimError`."""
+
+from __future__ import annotations
+
+
+class SimError(Exception):
+    """Base of every error that `sim` raises for bad input."""
+
+
+class SettingsError(SimError):
+    """The run was described with impossible or contradictory settings."""
+
+
+class RunDirectoryError(SimError):
+    """A run's directory is missing, foreign, or belongs to another configuration."""

@@ -1,0 +1,67 @@
+"""How every figure looks: size, colours, axes, and how it becomes a PNG.
+
+Figures are built without pyplot, so that nothing is kept between calls. Colours are Okabe and Ito's, which colour-blind
+readers can tell apart; lines also differ in dash or marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+WIDTH_IN = 10.0
+DPI = 150
+
+BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#E69F00",
+    "#56B4E9",
+    "#CC79A7",
+    "#000000",
+)
+COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK)
+DASHES = ("-", "--", "-.", ":")
+SCORE_STYLES = {"personalization": (BLUE, "o"), "generalization": (VERMILLION, "s"), "global": (GREEN, "^")}
+MEASURES = {"macro_f1": "macro-F1 (%)", "accuracy": "accuracy (%)"}
+
+
+def draw(figures: Mapping[str, Figure | None], folder: Path) -> list[Path]:
+    """Write figures as PNG under their names and return the paths; None is skipped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in figures.items():
+        if figure is not None:
+            paths.append(folder / f"{name}.png")
+            figure.savefig(paths[-1], dpi=DPI, metadata={"Software": ""})
+    return paths
+
+
+def new_figure(height_in: float, width_in: float = WIDTH_IN) -> Figure:
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def clean(axes: Axes, ylabel: str, xlabel: str = "") -> None:
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def by_round(axes: Axes, ylabel: str, last: int) -> None:
+    clean(axes, ylabel, "round")
+    axes.set_xlim(0.5, last + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def plain_text(text: str) -> str:
+    """Keep matplotlib from reading a name as a formula."""
+    return text.replace("$", r"\$")

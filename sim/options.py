@@ -1,0 +1,73 @@
+"""From the options of the command line to the settings of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+import models
+from federation.methods import method_from_json, method_to_json
+from federation.plan import ModelSpec, RoundSettings, Task
+from sim.errors import SettingsError
+from sim.settings import RunSettings
+
+SECTIONS = ("method", "model", "data", "pipeline", "rounds")
+
+
+def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str | None) -> RunSettings:
+    """Build and validate the settings of a run.
+
+    Raises:
+        SettingsError: for a value that does not fit, naming it.
+    """
+    extra = assignments(options["set"])
+    method = method_from_json({"name": options["method"], **extra["method"]})
+    rounds = {"rounds": options["rounds"], "clients_per_round": options["clients_per_round"], **extra["rounds"]}
+    model = ModelSpec(name=options["model"], options=extra["model"])
+    task = {
+        "classes": len(labels),
+        "feature_dim": models.build(model.name, classes=len(labels), **model.options).feature_dim,
+        "batch_size": options["batch"],
+        **{name: options[name] for name in ("epochs", "lr", "optimizer", "momentum", "weight_decay", "seed")},
+    }
+    same_name = ("data", "engine", "chunk", "split", "normalization", "eval_every", "device", "threads")
+    try:
+        return RunSettings(
+            data_options=extra["data"],
+            pipeline=extra["pipeline"],
+            model=model,
+            method=method_to_json(method),
+            task=Task(**task),
+            rounds=RoundSettings(**rounds),
+            preset=preset,
+            **{name: options[name] for name in same_name},
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SettingsError(f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}") from error
+
+
+def assignments(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read `key=value` (a method's hyper-parameter) and `section.key=value`; values are JSON or plain text.
+
+    Raises:
+        SettingsError: for text without '=', or an unknown section.
+    """
+    found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        section, dot, name = key.partition(".") if "." in key else ("method", ".", key)
+        if not (equals and name) or section not in found:
+            raise SettingsError(f"--set {text!r}: expected key=value or {{{'|'.join(SECTIONS)}}}.key=value")
+        found[section][name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,158 @@
+"""One self-contained report.html of a run: no script, no network, images inside."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from federation.plan import RoundSettings
+from sim import tables
+from sim.plots import FIGURES, draw_run
+from sim.run_directory import ClientScore, Config, Plain, RunDirectory
+
+LEAKS = {
+    "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut are "
+    "dropped, so no test window overlaps a training window.",
+    "random80": "Windows were drawn at random (80/20) although they overlap by half: test windows share samples with "
+    "training windows. This split leaks and flatters every score; it exists to compare with the paper.",
+    "kfold7_3": "Stratified folds (70/30) of overlapping windows, as in the authors' code: test windows share samples "
+    "with training windows. This split leaks and flatters every score; it exists to compare with that code.",
+}
+NORMALIZATIONS = {
+    "federated": "statistics from the sums, square sums and counts of the training clients",
+    "client": "each client's own training statistics",
+    "pooled": "statistics of all training windows pooled",
+}
+CAPTIONS = {
+    "learning_curves": "Scores by round. The band is one standard deviation over clients. Generalization is measured once, "
+    "at the best round.",
+    "train_loss": "Training loss by round: mean over the round's clients, weighted by their examples.",
+    "client_scores": "Every client at the best round, in the order of its personalization score.",
+    "confusion_personalization": "Each client's model on its own test set, summed over clients; best round.",
+    "confusion_generalization": "Each client's model on the union of test sets, summed over clients; best round.",
+    "confusion_global": "The server's model on the union of test sets; last round.",
+    "partition": "Windows of each client by part (above), and its training windows by class (below).",
+    "cost": "Left: bytes that one client has moved so far. Right: time of each round by phase.",
+}
+
+
+def write_report(run: RunDirectory) -> Path:
+    """Write DIR/report.html from the files and the plots of the run, drawing the plots if there are none."""
+    folder = run.path / "plots"
+    paths = [folder / f"{name}.png" for name in FIGURES]
+    if not any(path.is_file() for path in paths):
+        draw_run(run)
+    figures = {path.stem: data_uri(path) for path in paths if path.is_file()}
+    html = render(
+        "report.html",
+        run=run,
+        figures=figures,
+        captions=CAPTIONS,
+        definitions=tables.DEFINITIONS,
+        choice=tables.CHOICE,
+        scores=tables.score_texts(run.summary) if run.summary else {},
+        split=LEAKS.get(run.config.split, f"The split {run.config.split!r}."),
+        normalization=NORMALIZATIONS.get(run.config.normalization, run.config.normalization),
+        clients=list(client_rows(run)),
+        command=repeat_command(run.config),
+    )
+    path = run.path / "report.html"
+    path.write_text(html, "utf-8")
+    return path
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill one of the package's templates; everything that is not markup of ours is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        percent=tables.percent, spread=tables.percent_spread, bytes=tables.byte_size, duration=tables.duration
+    )
+    return environment.get_template(template).render(**values)
+
+
+def data_uri(path: Path) -> str:
+    """Return a PNG as a `data:` address."""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
+
+
+def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
+    """One row a client, lowest personalization first, those without a score last."""
+
+    def order(name: str) -> tuple[bool, float]:
+        score = _macro_f1(run.client_scores.get(name))
+        return score is None, score or 0.0
+
+    nothing = Plain(macro_f1=None, accuracy=None)
+    for name in sorted(run.clients, key=order):
+        scores, examples = run.client_scores.get(name), run.clients[name]
+        own, union = (scores.personalization, scores.generalization) if scores else (None, None)
+        classes = sum(count > 0 for count in examples.train_per_class)
+        yield {
+            "name": name,
+            "own": own or nothing,
+            "union": union or nothing,
+            "train": examples.train,
+            "test": examples.test,
+            "classes": classes,
+        }
+
+
+def _macro_f1(scores: ClientScore | None) -> float | None:
+    return scores.personalization.macro_f1 if scores and scores.personalization else None
+
+
+def repeat_command(config: Config) -> str:
+    """Return the command line that repeats a run; the recordings' folder and DIR are the reader's."""
+    task = config.task
+    options: dict[str, Any] = {
+        "data": config.data,
+        "split": config.split,
+        "normalization": config.normalization,
+        "model": config.model,
+        "method": config.method_name,
+        "rounds": config.planned_rounds,
+        "clients-per-round": config.rounds.get("clients_per_round"),
+        "epochs": task.get("epochs"),
+        "batch": task.get("batch_size"),
+        **{key.replace("_", "-"): task.get(key) for key in ("lr", "optimizer", "momentum", "weight_decay", "seed")},
+        **{key: getattr(config, key) for key in ("engine", "chunk", "device", "threads")},
+        "eval-every": config.eval_every,
+    }
+    words = ["python", "-m", "sim", "run"]
+    words += [] if config.data == "synthetic" else ["--data-root", "FOLDER"]
+    for name, value in options.items():
+        words += [] if value is None else [f"--{name}", str(value)]
+    for assignment in _assignments(config):
+        words += ["--set", assignment]
+    return shlex.join([*words, "--out", "DIR"])
+
+
+def _assignments(config: Config) -> Iterator[str]:
+    defaults = RoundSettings().model_dump(mode="json")
+    rounds = {
+        key: value
+        for key, value in config.rounds.items()
+        if key not in ("rounds", "clients_per_round") and value != defaults.get(key)
+    }
+    sections = {
+        "method.": {key: value for key, value in config.method.items() if key != "name"},
+        "model.": config.model_options,
+        "data.": config.data_options,
+        "pipeline.": config.pipeline,
+        "rounds.": rounds,
+    }
+    for section, values in sections.items():
+        for key, value in values.items():
+            yield f"{section}{key}={json.dumps(value)}"

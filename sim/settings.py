@@ -1,0 +1,34 @@
+"""What one run is, as the JSON that `config.json` holds and that decides whether a run can be resumed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from federation.plan import ModelSpec, RoundSettings, Strict, Task
+
+Normalization = Literal["client", "federated", "pooled"]
+Split = Literal["temporal", "random80", "kfold7_3"]
+
+
+class RunSettings(Strict):
+    """Everything that the numbers of a run depend on (but for the engine, only up to float order)."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    data: str
+    data_options: dict[str, Any] = Field(default_factory=dict)
+    pipeline: dict[str, Any] = Field(default_factory=dict)
+    model: ModelSpec
+    method: dict[str, Any]
+    task: Task
+    rounds: RoundSettings
+    engine: Literal["serial", "stacked"] = "serial"
+    chunk: int = Field(default=8, ge=1, description="clients stacked into one program")
+    split: Split = "temporal"
+    normalization: Normalization = "federated"
+    eval_every: int = Field(default=1, ge=1)
+    eval_batch: int = Field(default=256, ge=1)
+    device: str = "cpu"
+    threads: int = Field(default=1, ge=1)
+    preset: str | None = None
