@@ -142,10 +142,14 @@ class Coordinator:
 
     def tick(self) -> None:
         """Tell the rounds whose deadline has passed."""
-        late = select(FederationRow.name).join(RoundRow, RoundRow.federation_id == FederationRow.id).where(
-            RoundRow.phase == RoundPhase.COLLECTING,
-            RoundRow.deadline_passed.is_(False),
-            RoundRow.deadline_at <= self._clock(),
+        late = (
+            select(FederationRow.name)
+            .join(RoundRow, RoundRow.federation_id == FederationRow.id)
+            .where(
+                RoundRow.phase == RoundPhase.COLLECTING,
+                RoundRow.deadline_passed.is_(False),
+                RoundRow.deadline_at <= self._clock(),
+            )
         )
         with self._database.read() as session:
             names = list(session.scalars(late))

@@ -28,9 +28,7 @@ QUEUED = 10_000
 class MqttDriver:
     """The server's connection to the broker; it reconnects by itself, with a jittered back-off."""
 
-    def __init__(
-        self, settings: Settings, receive: Callable[[Message], None], connected: Callable[[], None]
-    ) -> None:
+    def __init__(self, settings: Settings, receive: Callable[[Message], None], connected: Callable[[], None]) -> None:
         self._address = (settings.broker_host, settings.broker_port)
         self._receive = receive
         self._connected = connected
