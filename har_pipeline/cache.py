@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from har_pipeline.errors import PipelineError
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.windows import ClientWindows, WindowedDataset
 
@@ -70,5 +71,5 @@ def load(path: Path) -> WindowedDataset | None:
         return WindowedDataset(meta["name"], tuple(meta["labels"]), clients, settings)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, PipelineError):
         return None

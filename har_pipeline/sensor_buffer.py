@@ -116,7 +116,7 @@ class SensorBuffer:
         if standing.any():
             raise SignalError(
                 f"{recording.where()}: more than {MOST_AT_ONE_TIME} samples carry the same time "
-                f"{times[int(np.argmax(standing))]!r} s; without true times the recording cannot be resampled "
+                f"{times[int(np.argmax(standing))]:.6f} s; without true times the recording cannot be resampled "
                 "(were the time stamps rounded by an export?)"
             )
 

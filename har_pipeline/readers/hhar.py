@@ -91,7 +91,8 @@ def _rows(table: Table) -> np.ndarray:
             line = table.line + int(np.argmax(table.text["gt"] == name))
             raise SettingsError(f"{table.source}, line {line}: activity {name!r}; {nearest(name, LABELS)}")
     rows["label"] = np.array([LABELS.index(name) if name in LABELS else -1 for name in names.tolist()])[codes]
-    return rows[~np.isnan(rows["creation"] + rows["arrival"])]
+    timed: np.ndarray = rows[~np.isnan(rows["creation"] + rows["arrival"])]
+    return timed
 
 
 def _walk(
@@ -103,7 +104,7 @@ def _walk(
     words = np.array([*LABELS, "null"])
     streams: dict[Sensor, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
     for sensor in SENSORS.values():
-        rows = np.memmap(spools[handset, sensor], dtype=ROW, mode="r")
+        rows: np.ndarray = np.memmap(spools[handset, sensor], dtype=ROW, mode="r")
         times = _on_arrival_clock(rows, names[sensor])
         order = np.argsort(times, kind="stable")
         streams[sensor] = rows, order, times[order]

@@ -1,8 +1,8 @@
 """RealWorld 2016: 15 subjects × seven body places, eight activities, 50 Hz.
 
 Sztyler and Stuckenschmidt, "On-body localization of wearable devices: an investigation of position-aware activity
-recognition", PerCom 2016. Clients are subject × place, `1_shin`; a session is one activity, all its parts (`_2_`, `_3_`)
-together: parts of the two sensors need not match, but their times (ms since 1970) do.
+recognition", PerCom 2016. Clients are subject × place, `1_shin`; a session is one activity, all its parts (`_2_`,
+`_3_`) together: parts of the two sensors need not match, but their times (ms since 1970) do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLUMNS = ("attr_time", "attr_x", "attr_y", "attr_z")
 SENSORS: dict[str, Sensor] = {"acc": "acc", "gyroscope": "gyro", "gyr": "gyro"}
 LAYOUT = Layout(
     files=re.compile(
-        rf"(?:(?<=/)|^)(?:proband(\d+)/(?:[^/]+/)*)?(acc|gyroscope|gyr)_({'|'.join(LABELS)})(?:_(\d+))?_"
+        rf"(?:(?<=/)|^)(?:proband(\d+)/)?(?:data/)?(?:[^/]+\.zip/)*(acc|gyroscope|gyr)_({'|'.join(LABELS)})(?:_(\d+))?_"
         rf"({'|'.join(PLACES)})\.csv(\.gz)?$",
         re.IGNORECASE,
     ),
@@ -62,7 +62,10 @@ def _sessions(files: Files) -> Iterator[Recording]:
         source, line = tables[0].source, tables[0].line
         whole.append(Recording(client, activity, activity, sensor, times, values, source, line))
     files.clear()
-    begin = {(each.client, each.session): float(np.nanmin(each.times_s)) for each in reversed(whole)}
+    begin: dict[tuple[str, str], float] = {}
+    for each in whole:
+        key = each.client, each.session
+        begin[key] = min(begin.get(key, np.inf), float(np.fmin.reduce(each.times_s)))
     yield from sorted(whole, key=lambda each: (each.client, begin[each.client, each.session], each.sensor))
 
 

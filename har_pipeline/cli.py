@@ -1,0 +1,172 @@
+"""`python -m har_pipeline info|prepare`: what the data sets are, and their windows made and counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from har_pipeline import cache
+from har_pipeline.combination import COMBINATIONS
+from har_pipeline.errors import PipelineError
+from har_pipeline.preparation import (
+    DATASETS,
+    dataset_labels,
+    dataset_settings,
+    open_source,
+    prepare,
+    reader_of,
+)
+from har_pipeline.readers import READERS
+from har_pipeline.splits import split_client
+from har_pipeline.windows import WindowedDataset
+
+app = typer.Typer(
+    help="From the recordings of motion sensors to windows of 128 samples × 6 channels at 50 Hz.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+console = Console()
+RootOption = Annotated[
+    Path | None, typer.Option("--root", help="Folder or archive (zip, tar.*) that holds the data set, at any depth.")
+]
+OptionsOption = Annotated[
+    str,
+    typer.Option("--options", help='The reader\'s options as JSON, e.g. \'{"subjects": 8, "minutes": 10}\'.'),
+]
+
+
+@app.command()
+def info(
+    dataset: Annotated[str | None, typer.Argument(help="A data set; without it all are listed.")] = None,
+    root: RootOption = None,
+) -> None:
+    """Describe the data sets: clients, labels, expected files, settings; with --root also what was found there.
+
+    Example: `python -m har_pipeline info motionsense --root DATA`
+    """
+    if dataset is None:
+        table = Table("name", "what", "expected under --root")
+        for reader in READERS.values():
+            layout = reader.layout(reader.defaults)
+            table.add_row(reader.name, reader.summary, layout.expected if layout else "nothing")
+        for name, combination in COMBINATIONS.items():
+            table.add_row(name, f"{' + '.join(combination.parts)}, same activities merged", "the files of its parts")
+        console.print(table)
+        return
+    with _told():
+        for part in COMBINATIONS[dataset].parts if dataset in COMBINATIONS else (dataset,):
+            _describe(part, root)
+        if dataset in COMBINATIONS:
+            console.print(f"[bold]{dataset}[/]: labels {', '.join(dataset_labels(dataset))}")
+
+
+@app.command("prepare")
+def prepare_command(
+    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")],
+    root: RootOption = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option("--cache", help="Where windows are kept (default: the user's cache folder).")
+    ] = None,
+    client: Annotated[list[str] | None, typer.Option(help="Only this client; may be repeated.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Samples between windows (the data set's preset by default).")
+    ] = None,
+    label_share: Annotated[float | None, typer.Option(help="Least share of a window that its label covers.")] = None,
+    options: OptionsOption = "{}",
+) -> None:
+    """Read, filter, resample and cut a data set, keep its windows in the cache, and count them.
+
+    The second run with the same files and settings reads the cache. Examples:
+
+    `python -m har_pipeline prepare synthetic`
+
+    `python -m har_pipeline prepare spsw --root DATA --label-share 0.7`
+    """
+    with _told():
+        changes: dict[str, Any] = {"step": step, "label_share": label_share}
+        settings = replace(
+            dataset_settings(dataset), **{key: each for key, each in changes.items() if each is not None}
+        )
+        began = time.perf_counter()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(f"{dataset}: looking for files")
+
+            def report(done: int, name: str) -> None:
+                bar.update(task, description=f"{dataset}: {done} recordings, client {name}")
+
+            windows = prepare(
+                dataset,
+                root,
+                settings,
+                cache_dir=cache_dir or cache.default_cache_dir(),
+                progress=report,
+                clients=client,
+                options=_json(options),
+            )
+        _count(windows, time.perf_counter() - began)
+
+
+class _told:  # noqa: N801 (used as a verb: with _told())
+    """Turn what the package refuses into one red line and exit code 1."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PipelineError):
+            Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
+            raise typer.Exit(1) from error
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise typer.BadParameter(f"--options is no JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise typer.BadParameter("--options must be a JSON object")
+    return record
+
+
+def _describe(dataset: str, root: Path | None) -> None:
+    reader = reader_of(dataset)
+    layout = reader.layout(reader.defaults)
+    console.print(f"[bold]{reader.name}[/]: {reader.summary}")
+    labels = ", ".join(reader.labels(reader.defaults)) if dataset != "generic_csv" else "given by the option labels"
+    console.print(f"labels    {labels}")
+    console.print(f"expected  {layout.expected if layout else 'no files'}", markup=False)
+    console.print(f"settings  {json.dumps(reader.settings.to_json())}")
+    if reader.defaults:
+        console.print(f"options   {json.dumps(dict(reader.defaults))}", markup=False)
+    if root is not None:
+        source = open_source(reader, root, dict(reader.defaults))
+        where = f"{source.count} files in {source.root}/{source.base}" if source else "needs no files"
+        console.print(f"found     {where}", markup=False)
+
+
+def _count(dataset: WindowedDataset, seconds: float) -> None:
+    splits = {name: split_client(windows, settings=dataset.settings) for name, windows in dataset.clients.items()}
+    clients = Table("client", "windows", "training", "test", "classes")
+    for name, counts in dataset.class_counts().items():
+        sizes = (len(dataset.clients[name]), len(splits[name].train), len(splits[name].test))
+        clients.add_row(name, *(str(size) for size in sizes), f"{(counts > 0).sum()} of {len(counts)}")
+    console.print(clients)
+    classes = Table("activity", "windows", "test windows", "clients")
+    for index, label in enumerate(dataset.labels):
+        mine = [windows.y == index for windows in dataset.clients.values()]
+        tested = [chosen[splits[name].test] for name, chosen in zip(dataset.clients, mine, strict=True)]
+        total, test = (sum(int(each.sum()) for each in masks) for masks in (mine, tested))
+        classes.add_row(label, str(total), str(test), str(sum(bool(each.any()) for each in mine)))
+    console.print(classes)
+    total = sum(len(windows) for windows in dataset.clients.values())
+    console.print(f"{dataset.name}: {len(dataset.clients)} clients, {total} windows in {seconds:.1f} s")
