@@ -40,7 +40,8 @@ def functional(module: nn.Module, *, training: bool) -> Forward:
         moved: Tensors = {}
 
         def collect(_module: nn.Module, _inputs: Any, _outputs: Any) -> None:
-            moved.update(module.named_buffers())
+            # two buffers may be one tensor: FedAli starts both prototype sets from the same centres
+            moved.update(module.named_buffers(remove_duplicate=False))
 
         # functional_call puts the old buffers back when it returns, so they are read just before it does
         hook = module.register_forward_hook(collect)
@@ -63,7 +64,7 @@ def initial_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def initial_client(module: nn.Module) -> Client:
     """Copy a module's parameters and buffers into a client that has not taken part in anything yet."""
     params = {name: value.detach().clone() for name, value in module.named_parameters()}
-    buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+    buffers = {name: value.detach().clone() for name, value in module.named_buffers(remove_duplicate=False)}
     return Client(params, buffers, {})
 
 

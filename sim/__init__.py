@@ -1,1 +1,1 @@
-"""Replays client partitions: the same methods, local round and round machine as the live programs, many clients at once."""
+"""Replays client partitions with the methods, the local round and the round machine of the live programs."""

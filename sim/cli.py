@@ -160,8 +160,8 @@ def _run(
     start = time.perf_counter()
     with _bar(f"windows of {settings.data}") as (bar, task):
 
-        def windows(done: int, total: int | None = None) -> None:
-            bar.update(task, completed=done, total=total)
+        def windows(done: int, client: str) -> None:
+            bar.update(task, completed=done, description=f"windows of {settings.data}, client {client}")
 
         data = load_data(settings, root, cache, windows)
     seconds = time.perf_counter() - start

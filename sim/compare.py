@@ -10,7 +10,8 @@ from pathlib import Path
 
 from sim.comparison import Comparison, Group, compare_runs
 from sim.errors import RunDirectoryError
-from sim.plots import draw, overlay
+from sim.figures import draw
+from sim.plots import overlay
 from sim.report import data_uri, render
 from sim.run_directory import RunDirectory
 from sim.tables import CHOICE, DEFINITIONS, RANKS_NOTE, SEEDS_NOTE, comparison_table, markdown

@@ -59,7 +59,7 @@ def assignments(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for text in texts:
         key, equals, value = text.partition("=")
-        section, dot, name = key.partition(".") if "." in key else ("method", ".", key)
+        section, _, name = key.partition(".") if "." in key else ("method", ".", key)
         if not (equals and name) or section not in found:
             raise SettingsError(f"--set {text!r}: expected key=value or {{{'|'.join(SECTIONS)}}}.key=value")
         found[section][name] = _value(value)

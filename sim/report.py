@@ -17,8 +17,8 @@ from sim.plots import FIGURES, draw_run
 from sim.run_directory import ClientScore, Config, Plain, RunDirectory
 
 LEAKS = {
-    "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut are "
-    "dropped, so no test window overlaps a training window.",
+    "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut "
+    "are dropped, so no test window overlaps a training window.",
     "random80": "Windows were drawn at random (80/20) although they overlap by half: test windows share samples with "
     "training windows. This split leaks and flatters every score; it exists to compare with the paper.",
     "kfold7_3": "Stratified folds (70/30) of overlapping windows, as in the authors' code: test windows share samples "
@@ -30,8 +30,8 @@ NORMALIZATIONS = {
     "pooled": "statistics of all training windows pooled",
 }
 CAPTIONS = {
-    "learning_curves": "Scores by round. The band is one standard deviation over clients. Generalization is measured once, "
-    "at the best round.",
+    "learning_curves": "Scores by round. The band is one standard deviation over clients. Generalization is measured "
+    "once, at the best round.",
     "train_loss": "Training loss by round: mean over the round's clients, weighted by their examples.",
     "client_scores": "Every client at the best round, in the order of its personalization score.",
     "confusion_personalization": "Each client's model on its own test set, summed over clients; best round.",

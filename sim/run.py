@@ -6,7 +6,9 @@ import json
 import platform
 import time
 from collections.abc import Callable
+from functools import reduce
 from importlib.metadata import PackageNotFoundError, version
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from federation.client_round import Setup
 from federation.forward import initial_client, initial_model, network
 from federation.methods import method_from_json
 from federation.scores import scores_of
-from har_pipeline import PipelineSettings, prepare
+from har_pipeline import PipelineSettings, dataset_settings, prepare
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim import checkpoint
 from sim.data import FederatedData, federated_data
@@ -68,7 +70,7 @@ def load_data(
     settings: RunSettings, root: Path | None, cache: Path | None, progress: Callable[..., None] | None
 ) -> FederatedData:
     """Prepare the windows (or take them from the cache), split and normalize them."""
-    pipeline = PipelineSettings.preset(settings.data, **settings.pipeline)
+    pipeline = PipelineSettings.from_json({**dataset_settings(settings.data).to_json(), **settings.pipeline})
     dataset = prepare(
         settings.data, root, pipeline, cache_dir=cache, progress=progress, options=settings.data_options or None
     )
@@ -175,14 +177,14 @@ def _save_models(simulation: Simulation, settings: RunSettings, data: FederatedD
     if simulation.setup.method.has_global_model:
         chosen["global"], _ = simulation.setup.method.receive(simulation.initial, simulation.state)
     for name, client in chosen.items():
-        statistics = data.statistics.get(name)
+        # under `client` normalization the global model has no statistics of its own: it gets the sum of all clients'
+        statistics = data.statistics.get(name, reduce(add, data.statistics.values()))
         info = CheckpointInfo(
             model=settings.model.name,
             options=settings.model.options,
-            classes=settings.task.classes,
             labels=data.labels,
-            mean=statistics.mean.tolist() if statistics else None,
-            std=statistics.std.tolist() if statistics else None,
+            mean=tuple(statistics.mean.tolist()),
+            std=tuple(statistics.std.tolist()),
             method=settings.method["name"],
             round=simulation.best_round if name != "global" else simulation.round_number,
             federation=f"sim-{settings.data}",

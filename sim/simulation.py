@@ -12,7 +12,6 @@ import numpy as np
 
 from federation import wire
 from federation.client_round import Setup, steps_of
-from federation.forward import initial_client
 from federation.local_round import LocalRound
 from federation.plan import RoundSettings
 from federation.records import Client, Tree, Update
@@ -141,13 +140,14 @@ class Simulation:
             for name in sorted(self.clients):
                 if name not in self.matrices:
                     self.matrices[name] = self.evaluator.own(self.clients[name], self.data.clients[name].test)
+            own = spread(self.matrices)
             record = {
                 "evaluated": True,
-                "personalization": spread(self.matrices),
+                "personalization": own,
                 "generalization": None,
                 "global": self._global_scores(),
             }
-        score = record["personalization"]["macro_f1"]["mean"]
+        score = own["macro_f1"]["mean"]
         if score > self.best_score:
             self.best_score, self.best_round, self.best_record = score, self.round_number, record
             self.best, self.best_matrices = dict(self.clients), dict(self.matrices)

@@ -25,7 +25,13 @@ SEEDS_NOTE = (
     "Over several seeds: the mean of the means, ± the mean of the standard deviations over clients; "
     "beside it the sample standard deviation of the means over seeds."
 )
-_SHORT = {"personalization": "pers.", "generalization": "gen.", "global": "global", "macro_f1": "F1", "accuracy": "acc."}
+_SHORT = {
+    "personalization": "pers.",
+    "generalization": "gen.",
+    "global": "global",
+    "macro_f1": "F1",
+    "accuracy": "acc.",
+}
 _RANK_STYLES = ("", "bold", "underline")
 
 
