@@ -1,6 +1,7 @@
 """`python -m export`: a checkpoint becomes an ONNX file, if it passes the gates."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Annotated
 
@@ -71,9 +72,12 @@ def _windows(path: Path | None) -> tuple[NDArray[np.float32], NDArray[np.int64] 
     if path is None:
         return generated_windows(2 * MIN_WINDOWS), None, "generated (no recording was given)"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return file["x"], file["y"] if "y" in file else None, str(path)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        content = np.load(path, allow_pickle=False)
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: one array; expected an .npz with x (n, 128, 6)")
+        with content as file:
+            return file["x"], file.get("y"), str(path)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: expected an .npz with x (n, 128, 6): {error}") from None
 
 

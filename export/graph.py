@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from export.gates import GateError
 from export.runtime import CHANNELS, ModelMetadata
 from models.alp import set_inference
 
@@ -26,6 +27,9 @@ _BATCH = 64
 
 class Deployed(nn.Module):
     """What is exported: raw windows in, logits and embedding out, in evaluation and independent of the batch."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, module: nn.Module, metadata: ModelMetadata) -> None:
         super().__init__()
@@ -65,7 +69,8 @@ def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProt
             output_names=["logits", "embedding"],
             verbose=False,
         )
-    assert program is not None  # noqa: S101
+    if program is None:
+        raise GateError("torch.onnx.export returned no program; torch >= 2.6 with dynamo is needed")
     graph: onnx.ModelProto = program.model_proto
     graph.ir_version = min(graph.ir_version, MAX_IR)
     del graph.metadata_props[:]
