@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,7 +19,8 @@ from edge_agent.events import Kind
 from edge_agent.files import write_file
 from federation.plan import Name, Plan
 
-UPDATE, CLIENT_STATE, RESULT, MODEL, PARITY = "update.bin", "client.bin", "result.json", "model.onnx", "parity.json"
+UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
+CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
 LOG_BYTES = 4000
 
 
@@ -43,8 +44,8 @@ class Job(BaseModel):
     threads: int
     nice: int
     memory_mb: int | None
-    precision: str
-    compression: str
+    precision: Literal["lossless", "float16"]
+    compression: Literal["none", "zstd"]
 
 
 @dataclass(frozen=True)

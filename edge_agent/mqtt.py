@@ -140,8 +140,8 @@ class Broker:
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         try:
             if message.topic == topics.announce(self.federation):
-                self.post(Announced(read(Announcement, message.payload)))
+                self.post(Announced(read(Announcement, bytes(message.payload))))
             elif message.topic == topics.ack(self.federation, self.device):
-                self.post(Acknowledged(read(Acknowledgement, message.payload)))
+                self.post(Acknowledged(read(Acknowledgement, bytes(message.payload))))
         except WireError as error:
             self.post(Unreadable(message.topic, str(error)))

@@ -33,11 +33,11 @@ class Replay:
         self._thread = threading.Thread(target=self._run, args=(plan, self._stop), name="sensors", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop within one recording."""
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """Stop within one recording; wait for it no longer than that."""
         self._stop.set()
         if self._thread:
-            self._thread.join(timeout=1.0)
+            self._thread.join(timeout_s)
 
     def _run(self, plan: Plan, stop: threading.Event) -> None:
         try:

@@ -183,7 +183,7 @@ class Store:
     def rounds(self) -> list[RoundRow]:
         """Return all rounds, oldest first."""
         rows = self._db.execute("SELECT round, base, update_id, status, reason, result, at FROM rounds ORDER BY at")
-        return [RoundRow(*row[:5], json.loads(row[5]), row[6]) for row in rows]
+        return [RoundRow(r[0], r[1], r[2], r[3], r[4], json.loads(r[5]), r[6]) for r in rows]
 
     # ---- adoptions
 

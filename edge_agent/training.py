@@ -1,0 +1,206 @@
+"""The training process, `python -m edge_agent.training JOB.json`: one round, or the final model, and then it ends.
+
+Files go to the job's folder; what has happened goes to standard output as JSON lines {"event": …}. The client's half
+of a round is `federation.client_round`, the same code as in the simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from edge_agent.candidate import export_candidate
+from edge_agent.errors import AgentError, JobError
+from edge_agent.files import sha256_of, write_file
+from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
+from edge_agent.local_data import LocalData, local_data
+from edge_agent.store import Store
+from export.runtime import ExportError
+from federation import wire
+from federation.client_round import Setup, steps_of, train_one
+from federation.errors import FederationError
+from federation.evaluate import predict
+from federation.forward import initial_client, initial_model, network
+from federation.methods import method_from_json
+from federation.records import Client, Examples, Tree
+from federation.schema import check_tree, schema_of, size_limit, upload_schema
+from federation.scores import Scores, confusion, scores_of
+from har_pipeline import PipelineError, PipelineSettings
+from models import build
+from models.errors import ModelError
+
+EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError, OSError, MemoryError)
+
+
+class Scene(NamedTuple):
+    """Everything that a job works with."""
+
+    job: Job
+    settings: PipelineSettings
+    data: LocalData
+    module: nn.Module
+    setup: Setup
+    initial: Client
+    broadcast: Tree
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job that a file describes; 0 if everything that was due is on disk."""
+    job = Job.model_validate_json(Path(arguments[0]).read_bytes())
+    _limit(job)
+    try:
+        scene = set_scene(job)
+        client = train(scene) if job.kind == "train" else final_client(scene)
+        if client is not None:
+            export_candidate(job, scene.settings, scene.data, scene.module, client)
+    except EXPECTED as error:
+        tell(event="error", reason=str(error) or type(error).__name__)
+        return 1
+    return 0
+
+
+def set_scene(job: Job) -> Scene:
+    """Read the windows and the broadcast, and build the model as the server did.
+
+    Raises:
+        JobError: if there is nothing to train on, or the broadcast is not the announced one.
+        FederationError: if the broadcast does not fit the plan.
+    """
+    settings = PipelineSettings.from_json(job.pipeline)
+    store = Store(job.store)
+    try:
+        data = local_data(store.windows(job.client, settings.window), job.plan.data, settings)
+    finally:
+        store.close()
+    if not len(data.train):
+        raise JobError(f"client {job.client} has no training windows for this plan")
+    plan, method = job.plan, method_from_json(job.plan.method)
+    module = initial_model(
+        lambda: build(plan.model.name, classes=len(plan.labels), **plan.model.options), plan.task.seed
+    )
+    initial, setup = initial_client(module), Setup(method, plan.task, network(module))
+    return Scene(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
+
+
+def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
+    if sha256_of(job.broadcast) != job.broadcast_sha256:
+        raise JobError(f"the broadcast in {job.broadcast} is damaged: its sha256 is not the announced one")
+    method = setup.method
+    schema = schema_of(method.broadcast(method.server_init(initial.params, initial.buffers, setup.task), job.device))
+    tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
+    check_tree(tree, schema)
+    return tree
+
+
+def train(scene: Scene) -> Client:
+    """Run the round and write the update, the client's new state and the result; returns the trained client.
+
+    Raises:
+        UpdateError: if training left NaN or infinity.
+    """
+    job, setup, data = scene.job, scene.setup, scene.data
+    begun = time.monotonic()
+    client = kept_client(scene)
+    before = _scores(scene, setup.method.receive(client, scene.broadcast)[0])
+    x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.y)
+    result = train_one(
+        setup,
+        client,
+        scene.broadcast,
+        Examples(x, y),
+        client_id=job.device,
+        round_number=job.round,
+        on_epoch=lambda epoch: tell(event="epoch", epoch=epoch),
+    )
+    check_tree(result.upload, upload_schema(setup.method, setup.task, scene.initial))
+    scores = {"before": before, "after": _scores(scene, result.client)}
+    metrics = {f"{kind}_{when}": value for when, each in scores.items() for kind, value in each._asdict().items()}
+    record = {
+        "examples": len(y),
+        "steps": steps_of(setup, len(y)),
+        "class_counts": np.bincount(data.train.y, minlength=len(job.plan.labels)).tolist(),
+        # a device without holdout windows has no scores, and JSON no NaN
+        "metrics": {name: v for name, v in {**metrics, "train_loss": float(result.loss)}.items() if np.isfinite(v)},
+        "seconds": time.monotonic() - begun,
+    }
+    compression, precision = job.compression, job.precision
+    write_file(job.out / UPDATE, wire.encode(result.upload, compression=compression, precision=precision))
+    write_file(job.out / CLIENT_STATE, wire.encode(dict(result.client._asdict())))
+    write_file(job.out / RESULT, json.dumps(record).encode())
+    tell(event="trained")
+    return result.client
+
+
+def final_client(scene: Scene) -> Client | None:
+    """Lay the final broadcast over the client; None, with the reason in the result, if there is no global model."""
+    if not scene.setup.method.has_global_model:
+        reason = f"the method {scene.setup.method.name} has no global model"
+        write_file(scene.job.out / RESULT, json.dumps({"no_model": reason}).encode())
+        return None
+    return scene.setup.method.receive(kept_client(scene), scene.broadcast)[0]
+
+
+def kept_client(scene: Scene) -> Client:
+    """Return the client as its last round left it, or the initial one.
+
+    Raises:
+        JobError: if the kept state is of another model.
+    """
+    path, initial = scene.job.client_state, scene.initial
+    if path is None:
+        return initial
+    tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
+    parts = [_in_order(tree.get(name, {}), getattr(initial, name), name) for name in ("params", "buffers")]
+    return Client(*parts, tree.get("memory", {}))
+
+
+def _in_order(tree: Tree, like: Mapping[str, Any], name: str) -> Tree:
+    # the wire sorts names; sums over parameters keep the model's order, so that a restart changes no rounding
+    if schema_of(tree) != schema_of(like):
+        raise JobError(f"the kept client state has other {name} than the plan's model; delete the data folder")
+    return {key: tree[key] for key in like}
+
+
+def _scores(scene: Scene, client: Client) -> Scores:
+    data, setup = scene.data, scene.setup
+    x = torch.from_numpy(data.normalized(data.holdout))
+    found = predict(setup.method, setup.network.evaluate, client, x, setup.task.batch_size)
+    return scores_of(confusion(data.holdout.y, found, len(scene.job.plan.labels)))
+
+
+def tell(**record: Any) -> None:
+    """Write one JSON line for the supervisor."""
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
+
+
+def _limit(job: Job) -> None:
+    torch.set_num_threads(job.threads)
+    os.nice(job.nice)
+    if job.memory_mb is not None:
+        # not the address space: torch maps far more of it than it ever touches
+        resource.setrlimit(resource.RLIMIT_DATA, (job.memory_mb << 20, job.memory_mb << 20))
+
+
+def _leave_with_supervisor() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_leave_with_supervisor, name="supervisor gone", daemon=True).start()
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    # a reader blocked on standard input would hold the interpreter back
+    os._exit(status)
