@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from har_pipeline.errors import SourceError
 
@@ -169,4 +169,16 @@ def _extract(packed: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
 def _opener(name: str, plain: Callable[[], IO[bytes]]) -> Callable[[], IO[bytes]]:
     if not name.lower().endswith(".gz"):
         return plain
-    return lambda: gzip.open(plain(), "rb")  # type: ignore[return-value]
+    return lambda: cast("IO[bytes]", _Gunzipped(plain()))
+
+
+class _Gunzipped(gzip.GzipFile):
+    """A GzipFile that closes the stream below it, which gzip leaves open."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        self._packed = packed
+        super().__init__(fileobj=packed, mode="rb")
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()

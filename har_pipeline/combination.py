@@ -63,11 +63,11 @@ def unite(name: str, datasets: Sequence[WindowedDataset]) -> WindowedDataset:
 
 def rename(name: str, part: str, recording: Recording) -> Recording:
     """Give a part's recording the client id and the activity names of the combination."""
-    activity = np.array(recording.activity)
-    names, codes = np.unique(activity, return_inverse=True)
-    renamed = np.array([COMBINATIONS[name].synonyms.get(each, each) for each in names.tolist()])[codes]
-    united = str(renamed[()]) if activity.ndim == 0 else renamed
-    return recording._replace(client=f"{part}-{recording.client}", activity=united)
+    synonyms = COMBINATIONS[name].synonyms
+    names, codes = np.unique(np.atleast_1d(recording.activity), return_inverse=True)
+    renamed = np.array([synonyms.get(each, each) for each in names.tolist()])[codes]
+    activity = str(renamed[0]) if isinstance(recording.activity, str) else renamed
+    return recording._replace(client=f"{part}-{recording.client}", activity=activity)
 
 
 def part_clients(part: str, clients: Sequence[str] | None) -> list[str] | None:

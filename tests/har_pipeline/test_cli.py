@@ -1,0 +1,86 @@
+"""The command line teaches, shows and refuses; and importing the package stays light."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from har_pipeline import DATASETS
+from har_pipeline.cli import app
+from tests.har_pipeline import layouts
+
+WIDE = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def call(monkeypatch):
+    monkeypatch.setattr("har_pipeline.cli.console.width", 200)
+
+    def invoke(*arguments: str):
+        return CliRunner().invoke(app, list(arguments), env=WIDE)
+
+    return invoke
+
+
+def test_help_teaches_with_examples(call):
+    assert "prepare" in call("--help").output
+    text = call("prepare", "--help").output
+    assert "python -m har_pipeline prepare synthetic" in text
+    assert all(name in text for name in DATASETS)
+
+
+def test_info_lists_every_set_and_describes_one(call, tmp_path):
+    listing = call("info").output
+    assert all(name in listing for name in DATASETS)
+    layouts.unpacked(layouts.motionsense(), tmp_path)
+    text = call("info", "motionsense", "--root", str(tmp_path)).output
+    assert "4 files" in text
+    assert '"step": 64' in text
+    assert "climbingup" in call("info", "combined").output
+    assert call("info", "generic_csv").exit_code == 0
+
+
+def test_prepare_counts_windows_and_the_second_run_is_the_same(call, tmp_path):
+    arguments = [
+        "prepare",
+        "synthetic",
+        "--cache",
+        str(tmp_path),
+        "--options",
+        json.dumps({"subjects": 1, "minutes": 1}),
+    ]
+    first = call(*arguments)
+    assert first.exit_code == 0, first.output
+    assert "s00_phone200-waist" in first.output
+    assert "2 clients" in first.output
+    windows = next(line for line in call(*arguments).output.splitlines() if "clients," in line)
+    assert windows.split(" in ")[0] in first.output
+    fewer = call(*arguments, "--client", "s00_phone100-waist", "--step", "128", "--label-share", "0.9")
+    assert "1 clients" in fewer.output
+
+
+def test_refusals_are_one_line_and_exit_with_1(call, tmp_path):
+    result = call("prepare", "motionsens")
+    assert result.exit_code == 1
+    assert "did you mean 'motionsense'" in result.output
+    result = call("info", "spsw", "--root", str(tmp_path))
+    assert result.exit_code == 1
+    assert "DATA/sXX/sXX_YY" in result.output.replace("\n", "")
+    assert call("prepare", "synthetic", "--options", "{").exit_code == 2
+    assert call("prepare", "synthetic", "--options", "[]").exit_code == 2
+
+
+def test_importing_the_package_loads_neither_pandas_nor_torch_nor_typer():
+    heavy = ("torch", "pandas", "typer", "rich", "scipy")
+    code = f"import sys, har_pipeline; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_module_runs(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "har_pipeline", "info"], capture_output=True, text=True, check=True)
+    assert "motionsense" in done.stdout

@@ -1,0 +1,83 @@
+"""What the filter passes and stops, measured with tones through the whole stream."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.signal import freqz, kaiserord
+
+from har_pipeline import PipelineSettings
+from har_pipeline.resample import kernel_table, low_pass_at, trapezoid_widths
+from tests.har_pipeline.streams import both, run
+
+
+def response(tone_hz: float, rate_hz: float, *, jitter_s: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Windows' samples of a unit tone (n,) complex, away from the ends, and the true tone at their times."""
+    times = 1e9 + np.arange(0, 12, 1 / rate_hz)
+    random = np.random.default_rng(1)
+    times = times + random.uniform(-jitter_s, jitter_s, len(times))
+    phase = 2 * np.pi * tone_hz * (times - 1e9)
+    values = np.stack([np.cos(phase), np.sin(phase), 0 * phase], axis=1)
+    windows = run(both(times, values), PipelineSettings(step=128))[1:-1]
+    out = np.concatenate([window.x[:, 0] + 1j * window.x[:, 1] for window in windows]).astype(complex)
+    at = np.concatenate([window.start_s - 1e9 + np.arange(128) / 50 for window in windows])
+    return out, np.exp(2j * np.pi * tone_hz * at)
+
+
+@pytest.mark.parametrize("rate_hz", [100, 200, 150, 210])
+@pytest.mark.parametrize("tone_hz", [30, 40, 60])
+def test_tones_above_the_new_band_are_attenuated_by_40_db(tone_hz, rate_hz):
+    out, _ = response(tone_hz, rate_hz)
+    assert np.abs(out).max() < 0.01
+
+
+@pytest.mark.parametrize("rate_hz", [50, 100, 200, 150, 210, 48.7])
+@pytest.mark.parametrize("tone_hz", [0.5, 1, 2, 5, 10, 15])
+def test_tones_to_15_hz_pass_within_5_percent_in_amplitude_and_phase(tone_hz, rate_hz):
+    out, truth = response(tone_hz, rate_hz)
+    assert np.abs(out - truth).max() < 0.05
+
+
+@pytest.mark.parametrize("rate_hz", [100, 200])
+@pytest.mark.parametrize("tone_hz", [1, 5, 10, 15])
+def test_tones_pass_within_5_percent_of_rms_under_jitter_of_a_tenth_of_the_period(tone_hz, rate_hz):
+    out, truth = response(tone_hz, rate_hz, jitter_s=0.1 / rate_hz)
+    assert np.sqrt(np.mean(np.abs(out - truth) ** 2)) < 0.05
+    assert abs(np.vdot(truth, out) / len(out)) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("tone_hz", [30, 40, 60])
+def test_tones_above_the_band_stay_attenuated_by_26_db_of_rms_under_jitter(tone_hz):
+    out, _ = response(tone_hz, 200, jitter_s=0.1 / 200)
+    assert np.sqrt(np.mean(np.abs(out) ** 2)) < 0.05
+
+
+def test_the_kernel_is_a_kaiser_design_with_its_stop_band_from_30_hz():
+    settings = PipelineSettings()
+    rate_hz = 2000.0
+    half = int(settings.half_width_s * rate_hz)
+    share = np.linspace(0, 1, len(kernel_table(settings.cutoff_hz, settings.half_width_s, settings.kaiser_beta)))
+    table = kernel_table(settings.cutoff_hz, settings.half_width_s, settings.kaiser_beta)
+    taps = np.interp(np.abs(np.arange(-half, half + 1)) / half, share, table) / rate_hz
+    frequencies, gain = freqz(taps, worN=np.linspace(0, 200, 800), fs=rate_hz)
+    assert 20 * np.log10(np.abs(gain[frequencies >= 30]).max()) < -55
+    assert np.abs(np.abs(gain[frequencies <= 15]) - 1).max() < 0.01
+    # scipy's design rule agrees that this length is what 60 dB over a transition of 14 Hz costs.
+    length, beta = kaiserord(60, 14 / (rate_hz / 2))
+    assert 2 * half + 1 == pytest.approx(length, rel=0.02)
+    assert beta == pytest.approx(settings.kaiser_beta, abs=0.01)
+
+
+def test_a_quadratic_is_reproduced_at_irregular_times():
+    random = np.random.default_rng(2)
+    times = np.sort(random.uniform(0, 2, 160))
+    grid = np.arange(0.2, 1.8, 0.02)
+    values = np.stack([np.full_like(times, 3.0), 2 * times - 1, 4 * (times - 1) ** 2], axis=1)
+    out = low_pass_at(times, values, grid, PipelineSettings())
+    truth = np.stack([np.full_like(grid, 3.0), 2 * grid - 1, 4 * (grid - 1) ** 2], axis=1)
+    np.testing.assert_allclose(out, truth, atol=0.02)
+
+
+def test_samples_are_weighted_by_the_time_that_they_cover():
+    np.testing.assert_allclose(trapezoid_widths(np.array([0.0, 1.0, 1.5, 4.5])), [0.5, 0.75, 1.75, 1.5])
+    assert trapezoid_widths(np.array([7.0])).tolist() == [1.0]
