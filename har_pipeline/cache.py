@@ -60,7 +60,8 @@ def save(path: Path, dataset: WindowedDataset) -> None:
 def load(path: Path) -> WindowedDataset | None:
     """Read what save wrote; None where there is no such file or it is damaged (every byte is under a CRC)."""
     try:
-        with np.load(path, allow_pickle=False) as packed:
+        # Opened here: np.load leaves its own handle open on a damaged file.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as packed:
             meta = json.loads(str(packed["meta"]))
             arrays = {name: packed[name] for name in FIELDS}
         settings = PipelineSettings.from_json(meta["settings"])

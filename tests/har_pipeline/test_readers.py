@@ -72,6 +72,15 @@ def test_a_chosen_client_has_the_windows_that_it_has_among_all(sources, name):
         prepare(name, source, clients=["nobody"])
 
 
+def test_of_several_places_under_a_common_root_the_fullest_wins(sources, tmp_path):
+    files = layouts.motionsense()
+    sample = "A_DeviceMotion_data/wlk_7/sub_1.csv"
+    layouts.unpacked({f"motionsense/sample/{sample}": files[sample], "mnist/notes.txt": b"-"}, tmp_path)
+    (tmp_path / "motionsense" / "motionsense.tar.xz").write_bytes(layouts.tarred(files, "xz"))
+    (tmp_path / "mnist" / "images.zip").write_bytes(b"not to be opened for motionsense")
+    assert list(prepare("motionsense", tmp_path).clients) == ["s01", "s24"]
+
+
 @pytest.mark.parametrize("name", [*EXPECTED, "generic_csv"])
 def test_a_wrong_path_says_what_was_expected_where(tmp_path, name):
     options = {"labels": ["walk"]} if name == "generic_csv" else None
