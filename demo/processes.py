@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -152,7 +153,5 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):  # the whole group may be gone
         os.killpg(pid, number)
-    except ProcessLookupError:
-        pass  # the whole group is gone

@@ -56,20 +56,18 @@ def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[
     """Print the rounds, each device's scores before and after, and the exported models."""
     console.print(_rounds(rounds))
     console.print(_scores(summaries))
-    console.print("[bold]Each device's own model[/bold] (ONNX; parity is the largest difference to torch)")
+    console.print("Each device's exported model (ONNX), and its largest difference to torch:", style="italic")
     for device, summary in summaries.items():
-        model = summary["model"]
-        difference = model["parity"]["max_abs_difference"]
-        console.print(f"  {device}: {model['path']}  parity {difference:.1e}", soft_wrap=True, highlight=False)
+        console.print(f"  {device}: {_model(summary['model'])}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _panel(snapshot: Snapshot) -> Group:
     table = Table(box=None, padding=(0, 2))
-    for heading in ("device", "state", "round", "examples", ""):
+    for heading in ("device", "state", "examples", ""):
         table.add_column(heading)
     for device in snapshot.devices:
         state = Text(device.state, STYLES.get(device.state, ""))
-        table.add_row(device.name, state, str(device.round), str(device.examples), device.detail[:60])
+        table.add_row(device.name, state, str(device.examples), device.detail[:60])
     title = Text(f"{snapshot.elapsed_s:5.1f} s  {snapshot.headline}", "bold")
     return Group(title, table)
 
@@ -84,7 +82,8 @@ def _rounds(rounds: Sequence[dict[str, Any]]) -> Table:
     for heading in ("round", "phase", "updates", "seconds"):
         table.add_column(heading, justify="right")
     for one in rounds:
-        table.add_row(*(str(one[key]) for key in ("round", "phase", "updates", "seconds")))
+        seconds = "" if one["closed_at"] is None else f"{one['closed_at'] - one['opened_at']:.1f}"
+        table.add_row(str(one["number"]), one["phase"], f"{one['received']} of {one['invited']}", seconds)
     return table
 
 
@@ -98,8 +97,17 @@ def _scores(summaries: dict[str, dict[str, Any]]) -> Table:
     for device, summary in summaries.items():
         cells = [f"{_percent(r['macro_f1_before'])} → {_percent(r['macro_f1_after'])}" for r in summary["rounds"]]
         cells += [""] * (last - len(cells))
-        table.add_row(device, *cells, _percent(summary["model"]["macro_f1"]))
+        table.add_row(device, *cells, _percent((summary["model"] or {}).get("macro_f1")))
     return table
+
+
+def _model(model: dict[str, Any] | None) -> str:
+    if model is None:
+        return "none; the agent's log says why"
+    parity = model["parity"]
+    agreement = f"the same class on {100 * parity['argmax_agreement']:.1f} % of {parity['windows']} windows"
+    difference = f"|Δ logits| {parity['max_abs_diff']:.1e}"
+    return f"{model['source']} model of round {model['round']}, {difference}, {agreement}\n    {model['path']}"
 
 
 def _percent(score: float | None) -> str:

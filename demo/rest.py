@@ -1,0 +1,104 @@
+"""The operator's view of a federation: created and watched over the server's REST API."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from federation.plan import Plan
+from processes import DemoError
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device's last word to the server."""
+
+    name: str
+    state: str
+    examples: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where the federation stands."""
+
+    elapsed_s: float
+    status: str
+    round: int
+    rounds: int
+    phase: str | None
+    received: int
+    invited: int
+    devices: tuple[Device, ...]
+
+    @property
+    def headline(self) -> str:
+        """One line for a person."""
+        if self.status == "finished":
+            return f"finished after {self.round} rounds"
+        if self.phase is None:
+            return "waiting for devices" if self.round == 0 else f"round {self.round} of {self.rounds} is over"
+        return f"round {self.round} of {self.rounds}: {self.phase}, {self.received} of {self.invited} updates"
+
+
+class Operator:
+    """A client of the REST API for one federation."""
+
+    def __init__(self, base_url: str, federation: str) -> None:
+        self._http = httpx.Client(base_url=base_url, timeout=30.0, trust_env=False)
+        self._path = f"/v1/federations/{federation}"
+        self._federation = federation
+        self._began = time.monotonic()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def create(self, plan: Plan) -> None:
+        """Create the federation.
+
+        Raises:
+            DemoError: with the server's words if it refuses.
+        """
+        body = {"name": self._federation, "plan": plan.model_dump(mode="json")}
+        self._checked(self._http.post("/v1/federations", json=body))
+
+    def snapshot(self) -> Snapshot:
+        """Ask where the federation stands.
+
+        Raises:
+            DemoError: with the server's words if it refuses.
+        """
+        federation = self._get(self._path)
+        latest = self._get(f"{self._path}/rounds/{federation['round']}") if federation["round"] else {}
+        devices = self._get(f"{self._path}/devices")["items"]
+        return Snapshot(
+            elapsed_s=time.monotonic() - self._began,
+            status=federation["status"],
+            round=federation["round"],
+            rounds=federation["plan"]["rounds"]["rounds"],
+            phase=federation["round_phase"],
+            received=latest.get("received", 0),
+            invited=latest.get("invited", 0),
+            devices=tuple(Device(d["name"], d["state"], d["examples"], d["detail"]) for d in devices),
+        )
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Describe every round, oldest first."""
+        listed = self._get(f"{self._path}/rounds")["items"]
+        return [self._get(f"{self._path}/rounds/{one['number']}") for one in listed]
+
+    def _get(self, path: str) -> dict[str, Any]:
+        answer: dict[str, Any] = self._checked(self._http.get(path, params={"limit": 100})).json()
+        return answer
+
+    def _checked(self, response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        said = response.json() if "json" in response.headers.get("content-type", "") else {}
+        detail = said.get("detail", response.text[:500])
+        raise DemoError(f"{response.request.method} {response.request.url}: {response.status_code} {detail}")

@@ -1,0 +1,141 @@
+"""A live federation on one machine: a broker, a server and several devices as separate processes, shown while it runs.
+
+The paper's method on a small network: FedAli with HART and ALP layers (Ek et al. 2024), sized for two cores.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import typer
+from rich.console import Console
+
+import scenario
+import show
+from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
+from rest import Operator, Snapshot
+from scenario import FEDERATION, MODELS, Scenario
+
+POLL_S = 0.5
+
+
+def main(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with real recordings; without it they are generated.")
+    ] = None,
+    devices: Annotated[int, typer.Option(min=1, max=16, help="Devices, a process each.")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over its own data that a device makes in a round.")] = 2,
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "hart_alp",
+    method: Annotated[str, typer.Option(help="One of fedali, fedavg, fedprox, local.")] = "fedali",
+    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
+    minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="The server's port; 0: any free one.")] = 18080,
+    mqtt_port: Annotated[int, typer.Option(min=0, max=65535, help="The broker's port; 0: any free one.")] = 18883,
+    out: Annotated[Path | None, typer.Option(help="Folder for the outcome; default: a new one below runs/.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = 900.0,
+) -> None:
+    """Run a federation of several devices on this machine and show how it goes.
+
+    Example: python demo/run.py --data ../shared/data --devices 4 --rounds 3
+    """
+    console = Console()
+    folder = (out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
+    try:
+        if model not in MODELS:
+            raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
+        http_port, mqtt_port = _ports(http_port, mqtt_port)
+        with console.status("looking for recordings"):
+            chosen = scenario.choose(data, devices, minutes)
+        console.print(f"{method} with {model}: {chosen.about}", soft_wrap=True, highlight=False)
+        plan = scenario.make_plan(chosen, model=model, method=method, rounds=rounds, epochs=epochs, lr=lr, seed=seed)
+        began = time.monotonic()
+        with Children(folder / "logs") as children:
+            operator = _start_server(children, folder, http_port, mqtt_port, console)
+            operator.create(plan)
+            folders = _start_agents(children, folder, chosen, http_port, mqtt_port)
+            finished = _watch(children, operator, folders, console, timeout_s)
+            table = operator.rounds()
+            operator.close()
+        if finished.status != "finished":
+            raise DemoError(f"the federation is {finished.status}; see {folder / 'logs'}")
+        show.results(console, table, show.load_summaries(folders))
+        console.print(
+            f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}", soft_wrap=True, highlight=False
+        )
+    except DemoError as error:
+        Console(stderr=True).print(f"The demo cannot go on. {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted; every process of the demo has been ended.")
+        raise typer.Exit(130) from None
+
+
+def _ports(http_port: int, mqtt_port: int) -> tuple[int, int]:
+    if http_port and http_port == mqtt_port:
+        raise DemoError(f"--http-port and --mqtt-port are both {http_port}; choose two")
+    http_port, mqtt_port = http_port or free_port(), mqtt_port or free_port()
+    require_port(http_port, "the server", "--http-port")
+    require_port(mqtt_port, "the MQTT broker", "--mqtt-port")
+    return http_port, mqtt_port
+
+
+def _start_server(children: Children, folder: Path, http_port: int, mqtt_port: int, console: Console) -> Operator:
+    with console.status("starting the broker and the server"):
+        broker = children.start("broker", "aggregator_api", "broker", "--port", str(mqtt_port))
+        wait_for_port(mqtt_port, broker, 30)
+        server = children.start(
+            "server", "aggregator_api", "serve",
+            "--port", str(http_port), "--broker-port", str(mqtt_port), "--data-dir", str(folder / "server"),
+        )  # fmt: skip
+        wait_for_port(http_port, server, 60)
+    return Operator(f"http://127.0.0.1:{http_port}", FEDERATION)
+
+
+def _start_agents(
+    children: Children, folder: Path, chosen: Scenario, http_port: int, mqtt_port: int
+) -> dict[str, Path]:
+    """Start an agent for each client; return each device's folder."""
+    folders = {client: folder / "devices" / client for client in chosen.clients}
+    for device, home in folders.items():
+        config = scenario.write_agent_config(home, chosen, device, http_port, mqtt_port)
+        children.start(f"agent-{device}", "edge_agent", "run", "--config", str(config), "--until-finished")
+    return folders
+
+
+def _watch(
+    children: Children, operator: Operator, folders: dict[str, Path], console: Console, timeout_s: float
+) -> Snapshot:
+    """Show the federation until every agent has ended by itself.
+
+    Raises:
+        DemoError: if a program fails, the server stops answering, or the time is up.
+    """
+    agents = [child for child in children.started if child.name.removeprefix("agent-") in folders]
+    deadline = time.monotonic() + timeout_s
+    with show.live(console) as update:
+        while True:
+            try:
+                snapshot = operator.snapshot()
+            except httpx.HTTPError as error:
+                children.check(may_end=agents)
+                raise DemoError(f"the server does not answer: {error}") from error
+            update(snapshot)
+            children.check(may_end=agents)
+            if snapshot.status == "stopped" or _all_ended(agents):
+                return snapshot
+            if time.monotonic() > deadline:
+                raise DemoError(f"not finished after {timeout_s:.0f} s ({snapshot.headline}); --timeout-s allows more")
+            time.sleep(POLL_S)
+
+
+def _all_ended(agents: list[Child]) -> bool:
+    return all(agent.process.poll() is not None for agent in agents)
+
+
+if __name__ == "__main__":
+    typer.run(main)
