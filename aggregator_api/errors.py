@@ -64,4 +64,4 @@ class UnprocessableError(RequestError):
     """The request is well formed, but what it describes cannot work."""
 
     status = 422
-    title = "UnprocessableError content"
+    title = "Unprocessable content"

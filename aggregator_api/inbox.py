@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 log = logging.getLogger("aggregator_api")
@@ -52,22 +54,26 @@ class Inbox:
         return self._thread.is_alive()
 
     def _work(self) -> None:
+        due = time.monotonic()
         while True:
+            if time.monotonic() >= due:  # also under load: a deadline must not wait for a quiet moment
+                self._guard(self._tick)
+                due = time.monotonic() + TICK_S
             try:
                 work = self._queue.get(timeout=TICK_S)
             except queue.Empty:
-                self._guard(self._tick)
                 continue
             if work is None:
                 return
-            self._guard(lambda work=work: self._do(work))  # type: ignore[misc]
+            self._do(work)
 
     def _do(self, work: Message | Callable[[], None]) -> None:
         if isinstance(work, Message):
-            self._handle(work.topic, work.payload)
-            work.acknowledge()  # only now: what was not handled, the broker sends again
+            self._guard(partial(self._handle, work.topic, work.payload))
+            # even after a failure: unacknowledged, it would block the broker's window, and its device repeats it
+            self._guard(work.acknowledge)
         else:
-            work()
+            self._guard(work)
 
     def _guard(self, call: Callable[[], None]) -> None:
         try:

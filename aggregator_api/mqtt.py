@@ -65,6 +65,11 @@ class MqttDriver:
         """Send a message with QoS 1; while the broker is away it waits in memory."""
         self._client.publish(topic, payload, QOS, retain)
 
+    def ask_again(self) -> None:
+        """Subscribe to the statuses again: the broker then repeats the retained ones."""
+        if self.is_up:
+            self._client.subscribe(topics.all_statuses(), QOS)
+
     def _on_connect(
         self, client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
     ) -> None:
@@ -91,4 +96,4 @@ class MqttDriver:
             if connection == self._connection:
                 client.ack(mid, qos)
 
-        self._receive(Message(message.topic, message.payload, acknowledge))
+        self._receive(Message(message.topic, bytes(message.payload), acknowledge))

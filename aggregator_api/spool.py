@@ -75,7 +75,7 @@ class Spool:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._uploads: dict[Key, Upload] = {key: upload for key, upload in _read_back(root)}
+        self._uploads: dict[Key, Upload] = dict(_read_back(root))
 
     def get(self, key: Key) -> Upload | None:
         """Return an upload that has begun."""

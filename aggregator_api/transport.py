@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
+
+from aggregator_api.inbox import Message
+from aggregator_api.settings import Settings
 
 
 class Publisher(Protocol):
@@ -10,3 +14,24 @@ class Publisher(Protocol):
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Send a message with QoS 1."""
+
+
+class Transport(Publisher, Protocol):
+    """A connection to a broker that keeps itself up."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker is connected now."""
+
+    def start(self) -> None:
+        """Connect in the background."""
+
+    def ask_again(self) -> None:
+        """Ask the broker for every retained status once more."""
+
+    def stop(self) -> None:
+        """Disconnect."""
+
+
+Connect = Callable[[Settings, Callable[[Message], None], Callable[[], None]], Transport]
+"""Makes a transport from the settings, what takes a message, and what to call after each connection."""

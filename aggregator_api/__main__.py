@@ -1,0 +1,5 @@
+"""`python -m aggregator_api`."""
+
+from aggregator_api.cli import app
+
+app(prog_name="python -m aggregator_api")

@@ -1,0 +1,152 @@
+"""`python -m aggregator_api serve|broker|migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from aggregator_api.broker import BrokerThread, run_broker
+from aggregator_api.database import Database
+from aggregator_api.errors import ConfigError
+from aggregator_api.ports import require_free
+from aggregator_api.settings import Settings, load
+
+app = typer.Typer(
+    help="The server of a federation: REST to the operator, MQTT to the devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+CONFIG_ERROR = 2
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file of settings; the environment (GAITWAY_PORT=…) wins over it.")
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Database, models and half-received updates (default runs/server).")
+]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).")]
+
+
+@app.command()
+def serve(
+    host: HostOption = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
+    data_dir: DataOption = None,
+    broker_host: Annotated[str | None, typer.Option("--broker-host", help="MQTT broker (default 127.0.0.1).")] = None,
+    broker_port: Annotated[int | None, typer.Option("--broker-port", help="Its port (default 1883).")] = None,
+    embedded_broker: Annotated[
+        bool | None,
+        typer.Option("--embedded-broker/--no-embedded-broker", help="Run the broker inside the server, on loopback."),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run the server until SIGTERM or Ctrl-C; it goes on where it was, and waits for its broker.
+
+    Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`, then open
+    http://127.0.0.1:8080/docs
+    """
+    from aggregator_api.serving import run_server  # torch takes a second, which --help need not
+
+    settings = _settings(
+        config,
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        broker_host=broker_host,
+        broker_port=broker_port,
+        embedded_broker=embedded_broker,
+    )
+    _require_free(settings.host, settings.port)
+    if settings.embedded_broker:
+        _require_free(settings.broker_host, settings.broker_port, "--broker-port")
+    _log(settings.log_level)
+    with _embedded_broker(settings):
+        run_server(settings)
+
+
+@app.command()
+def broker(
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,
+) -> None:
+    """Run a small MQTT broker for demos and tests: anonymous, in memory; production uses Mosquitto.
+
+    Example: `python -m aggregator_api broker --port 1883`
+    """
+    _require_free(host, port)
+    _log("WARNING")
+    if not _is_loopback(host):
+        errors.print(f"[yellow]warning:[/] anybody who reaches {host}:{port} may publish: this broker has no passwords")
+    try:
+        asyncio.run(run_broker(host, port, lambda: typer.echo(f"MQTT broker on {host}:{port}")))
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+@app.command()
+def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+    """Bring the database to this program's schema; `serve` does it too.
+
+    Example: `python -m aggregator_api migrate --data-dir runs/server`
+    """
+    settings = _settings(config, data_dir=data_dir)
+    database = Database(settings.database)
+    database.migrate()
+    database.close()
+    typer.echo(f"{database.engine.url.render_as_string()} is up to date")
+
+
+def _settings(config: Path | None, **given: Any) -> Settings:
+    try:
+        return load(config, **given)
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+@contextmanager
+def _embedded_broker(settings: Settings) -> Iterator[None]:
+    if not settings.embedded_broker:
+        yield
+        return
+    if not _is_loopback(settings.broker_host):
+        raise _fail(ConfigError(f"the embedded broker has no passwords, so it is not for {settings.broker_host}"))
+    thread = BrokerThread(settings.broker_host, settings.broker_port)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.stop()
+
+
+def _require_free(host: str, port: int, option: str = "--port") -> None:
+    try:
+        require_free(host, port, option)
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+def _fail(error: ConfigError) -> typer.Exit:
+    errors.print(f"[red]error:[/] {error}")
+    return typer.Exit(CONFIG_ERROR)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _log(level: str) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("aggregator_api").setLevel(level.upper())

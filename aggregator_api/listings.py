@@ -1,0 +1,171 @@
+"""What the operator reads: rows as views, in pages; every function works inside its caller's session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from aggregator_api import records, views
+from aggregator_api.tables import (
+    DeviceRow,
+    EventRow,
+    FederationRow,
+    MetricRow,
+    ModelAliasRow,
+    ModelVersionRow,
+    ParticipationRow,
+    RoundRow,
+    UpdateRow,
+)
+from federation.protocol.messages import UpdateManifest
+
+Row = TypeVar("Row")
+Item = TypeVar("Item")
+
+
+class Window(NamedTuple):
+    """Which part of a listing is wanted."""
+
+    cursor: int
+    limit: int
+
+
+def federations(session: Session, window: Window) -> views.Page[views.FederationSummary]:
+    """List the federations."""
+    return _page(session, select(FederationRow), FederationRow.id, window, views.FederationSummary.model_validate)
+
+
+def federation(session: Session, row: FederationRow) -> views.FederationDetail:
+    """Describe a federation."""
+    current = records.open_round(session, row)
+    devices = session.scalar(select(func.count()).where(DeviceRow.federation_id == row.id))
+    return views.FederationDetail.model_validate(
+        {
+            **views.FederationSummary.model_validate(row).model_dump(),
+            "plan": row.plan,
+            "round": records.last_number(session, row),
+            "round_phase": current.phase if current else None,
+            "devices": devices,
+            "devices_online": len(records.online_devices(session, row)),
+            "model": _version(session, records.current_version(session, row)),
+        }
+    )
+
+
+def rounds(session: Session, row: FederationRow, window: Window) -> views.Page[views.RoundView]:
+    """List the rounds of a federation."""
+    query = select(RoundRow).where(RoundRow.federation_id == row.id)
+    return _page(session, query, RoundRow.id, window, views.RoundView.model_validate)
+
+
+def round_detail(row: RoundRow) -> views.RoundDetail:
+    """Describe a round."""
+    outcomes = [part.outcome for part in row.participations]
+    return views.RoundDetail(
+        **views.RoundView.model_validate(row).model_dump(),
+        base_model=row.base_version.broadcast_sha256,
+        invited=sum(part.invited for part in row.participations),
+        received=outcomes.count("received"),
+        lost=outcomes.count("lost"),
+    )
+
+
+def participants(session: Session, row: RoundRow, window: Window) -> views.Page[views.Participant]:
+    """List the devices of a round, with the updates that came."""
+    updates = {
+        update.device_id: update for update in session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id))
+    }
+
+    def view(part: ParticipationRow) -> views.Participant:
+        return _participant(part, updates.get(part.device_id))
+
+    query = select(ParticipationRow).where(ParticipationRow.round_id == row.id)
+    return _page(session, query, ParticipationRow.device_id, window, view)
+
+
+def metrics(session: Session, row: FederationRow, round_number: int | None, window: Window) -> views.Page[views.Metric]:
+    """List what the devices of a federation measured, in all rounds or in one."""
+    query = select(MetricRow).where(MetricRow.federation_id == row.id)
+    if round_number is not None:
+        query = query.where(MetricRow.round_number == round_number)
+
+    def view(metric: MetricRow) -> views.Metric:
+        return views.Metric.model_validate({**_columns(metric), "device": metric.device.name})
+
+    return _page(session, query, MetricRow.id, window, view)
+
+
+def devices(session: Session, row: FederationRow, window: Window) -> views.Page[views.Device]:
+    """List the devices of a federation."""
+    query = select(DeviceRow).where(DeviceRow.federation_id == row.id)
+    return _page(session, query, DeviceRow.id, window, views.Device.model_validate)
+
+
+def updates(session: Session, row: FederationRow, status: str | None, window: Window) -> views.Page[views.UpdateView]:
+    """List the updates of a federation, all or those of one status."""
+    query = select(UpdateRow).where(UpdateRow.federation_id == row.id)
+    if status is not None:
+        query = query.where(UpdateRow.status == status)
+
+    def view(update: UpdateRow) -> views.UpdateView:
+        return views.UpdateView.model_validate({**_columns(update), "device": update.device.name})
+
+    return _page(session, query, UpdateRow.id, window, view)
+
+
+def model_versions(session: Session, row: FederationRow, window: Window) -> views.Page[views.ModelVersion]:
+    """List the global models of a federation."""
+    query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
+    return _page(session, query, ModelVersionRow.id, window, lambda version: _version(session, version))
+
+
+def events(session: Session, row: FederationRow, window: Window) -> list[views.Event]:
+    """Return the events of a federation after the cursor."""
+    query = select(EventRow).where(EventRow.federation_id == row.id)
+    return _page(session, query, EventRow.id, window, views.Event.model_validate).items
+
+
+def _page(
+    session: Session,
+    query: Select[Row],
+    key: InstrumentedAttribute[int],
+    window: Window,
+    view: Callable[[Row], Item],
+) -> views.Page[Item]:
+    found: Sequence[Row] = session.scalars(query.where(key > window.cursor).order_by(key).limit(window.limit + 1)).all()
+    shown = found[: window.limit]
+    following = getattr(shown[-1], key.key) if len(found) > window.limit else None
+    return views.Page(items=[view(row) for row in shown], next_cursor=following)
+
+
+def _version(session: Session, row: ModelVersionRow) -> views.ModelVersion:
+    aliases = session.scalars(select(ModelAliasRow.alias).where(ModelAliasRow.version_id == row.id))
+    url = f"/v1/blobs/{row.broadcast_sha256}"
+    return views.ModelVersion.model_validate({**_columns(row), "aliases": sorted(aliases), "url": url})
+
+
+def _participant(part: ParticipationRow, update: UpdateRow | None) -> views.Participant:
+    known: dict[str, Any] = {
+        "device": part.device.name,
+        "invited": part.invited,
+        "outcome": part.outcome,
+        "rounds_late": part.rounds_late,
+    }
+    if update is not None:
+        manifest = UpdateManifest.model_validate(update.manifest)
+        known |= {
+            "update_id": update.update_id,
+            "sha256": update.sha256,
+            "bytes": update.size,
+            "examples": manifest.examples,
+            "steps": manifest.steps,
+            "received_at": update.received_at,
+        }
+    return views.Participant.model_validate(known)
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in row.__table__.columns}

@@ -1,0 +1,34 @@
+"""Whether a port can be listened on, asked before anything is started, and answered in words."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from aggregator_api.errors import ConfigError
+
+
+def require_free(host: str, port: int, option: str = "--port") -> None:
+    """Check that this program could listen on host and port now.
+
+    Raises:
+        ConfigError: saying which option to change.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(f"{host!r} is not an address; choose another address") from error
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is no obstacle
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise ConfigError(_explain(host, port, option, error)) from error
+
+
+def _explain(host: str, port: int, option: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is taken by another program; choose another with {option}"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} needs more rights than this program has; choose one above 1023 with {option}"
+    return f"cannot listen on {host}: {error.strerror}; choose another address"

@@ -1,0 +1,1 @@
+"""The REST routes: thin, one file per subject."""

@@ -1,0 +1,71 @@
+"""Downloads of global models by their sha256: whole, in parts (RFC 9110, 14), or not at all if the client has them.
+
+Only broadcasts are served: what a device uploaded, and the server's own state, stay here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, HTTPException, Path, Response
+from fastapi.responses import StreamingResponse
+from sqlalchemy import select
+
+from aggregator_api.errors import NotFoundError
+from aggregator_api.problems import responses
+from aggregator_api.routes.dependencies import RuntimeDep, SessionDep
+from aggregator_api.tables import ModelVersionRow
+
+router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
+
+_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
+_BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the blob", **_BINARY},
+    206: {"description": "the part asked for", **_BINARY},
+    304: {"description": "the client has it"},
+    **responses(404, 416, 422),
+}
+
+
+@router.get("/{sha256}", summary="Download a model", response_class=Response, responses=_RESPONSES)
+@router.head("/{sha256}", summary="Ask for a model's size", response_class=Response, responses=_RESPONSES)
+def blob(
+    runtime: RuntimeDep,
+    session: SessionDep,
+    sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
+    range_: Annotated[str | None, Header(alias="Range")] = None,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Send a broadcast's bytes; the name is their sha256, so they never change."""
+    known = select(ModelVersionRow.id).where(ModelVersionRow.broadcast_sha256 == sha256)
+    if session.scalars(known).first() is None:
+        raise NotFoundError(f"there is no model {sha256}")
+    headers = {
+        "ETag": f'"{sha256}"',
+        "Cache-Control": "public, max-age=31536000, immutable",
+        "Accept-Ranges": "bytes",
+    }
+    if if_none_match is not None and (sha256 in if_none_match or if_none_match.strip() == "*"):
+        return Response(status_code=304, headers=headers)
+    size = runtime.blobs.size(sha256)
+    start, stop, status = 0, size, 200
+    wanted = _RANGE.fullmatch(range_.strip()) if range_ else None
+    if wanted is not None and any(wanted.groups()):  # anything else may be ignored
+        start, stop = _part(wanted[1], wanted[2], size)
+        status = 206
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+    headers["Content-Length"] = str(stop - start)
+    # the whole is verified while it is sent, and cut short if it is damaged; of a part only the client knows the rest
+    pieces = runtime.blobs.pieces(sha256) if status == 200 else runtime.blobs.part(sha256, start, stop)
+    return StreamingResponse(pieces, status, headers, media_type="application/octet-stream")
+
+
+def _part(first: str, last: str, size: int) -> tuple[int, int]:
+    start = int(first) if first else max(0, size - int(last))
+    stop = min(size, int(last) + 1) if first and last else size
+    if start >= stop:
+        detail = f"bytes {first}-{last} were asked for, the blob has {size:,}"
+        raise HTTPException(416, detail, {"Content-Range": f"bytes */{size}"})
+    return start, stop

@@ -1,0 +1,70 @@
+"""What routes ask for: the runtime, a session, and the rows that a path names, each looked up once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+from sqlalchemy.orm import Session
+
+from aggregator_api import records
+from aggregator_api.errors import NotFoundError
+from aggregator_api.listings import Window
+from aggregator_api.runtime import Runtime
+from aggregator_api.service import unknown
+from aggregator_api.tables import FederationRow, RoundRow
+
+MAX_ID = 2**62
+
+
+def runtime_of(request: Request) -> Runtime:
+    """Return the process's runtime."""
+    found: Runtime = request.app.state.runtime
+    return found
+
+
+RuntimeDep = Annotated[Runtime, Depends(runtime_of)]
+
+
+def session_of(runtime: RuntimeDep) -> Iterator[Session]:
+    """Open a reading session for one request."""
+    with runtime.database.read() as session:
+        yield session
+
+
+SessionDep = Annotated[Session, Depends(session_of)]
+
+
+def federation_of(session: SessionDep, name: Annotated[str, Path(description="the federation")]) -> FederationRow:
+    """Find the federation that the path names."""
+    found = records.federation_named(session, name)
+    if found is None:
+        raise unknown(name)
+    return found
+
+
+FederationDep = Annotated[FederationRow, Depends(federation_of)]
+
+
+def round_of(session: SessionDep, federation: FederationDep, number: Annotated[int, Path(ge=1, le=MAX_ID)]) -> RoundRow:
+    """Find the round that the path names."""
+    found = records.round_numbered(session, federation, number)
+    if found is None:
+        last = records.last_number(session, federation)
+        raise NotFoundError(f"federation {federation.name!r} has no round {number}; the latest is {last}")
+    return found
+
+
+RoundDep = Annotated[RoundRow, Depends(round_of)]
+
+
+def window_of(
+    cursor: Annotated[int, Query(ge=0, le=MAX_ID, description="`next_cursor` of the page before")] = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> Window:
+    """Read which part of a listing is wanted."""
+    return Window(cursor, limit)
+
+
+WindowDep = Annotated[Window, Depends(window_of)]

@@ -1,0 +1,79 @@
+"""Federations: create, list, describe, steer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
+
+from aggregator_api import listings, records, service
+from aggregator_api.problems import responses
+from aggregator_api.routes.dependencies import FederationDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.runtime import Runtime
+from aggregator_api.views import FederationDetail, FederationSummary, NewFederation, Page
+
+router = APIRouter(prefix="/v1/federations", tags=["federations"])
+
+EXAMPLE = {
+    "name": "walk",
+    "plan": {
+        "labels": ["still", "walking"],
+        "model": {"name": "cnn"},
+        "method": {"name": "fedavg"},
+        "task": {"classes": 2, "feature_dim": 192},
+        "rounds": {"rounds": 3, "clients_per_round": 2},
+    },
+}
+
+
+@router.post("", status_code=201, summary="Create a federation", responses=responses(409, 413, 422))
+def create(
+    runtime: RuntimeDep,
+    new: Annotated[NewFederation, Body(openapi_examples={"fedavg": {"value": EXAMPLE}})],
+    response: Response,
+) -> FederationDetail:
+    """Check the plan, make the initial model from its seed, and wait for devices."""
+    service.create(runtime, new)
+    response.headers["Location"] = f"/v1/federations/{new.name}"
+    return _describe(runtime, new.name)
+
+
+@router.get("", summary="List the federations", responses=responses(422))
+def listing(session: SessionDep, window: WindowDep) -> Page[FederationSummary]:
+    """List the federations in the order of their creation."""
+    return listings.federations(session, window)
+
+
+@router.get("/{name}", summary="Describe a federation", responses=responses(404))
+def detail(session: SessionDep, federation: FederationDep) -> FederationDetail:
+    """Tell a federation's plan, its present round and its present model."""
+    return listings.federation(session, federation)
+
+
+@router.post("/{name}/pause", summary="Pause a federation", responses=responses(404, 409))
+def pause(runtime: RuntimeDep, name: str) -> FederationDetail:
+    """Let no further round begin or close; updates are still taken."""
+    service.pause(runtime, name)
+    return _describe(runtime, name)
+
+
+@router.post("/{name}/resume", summary="Resume a paused federation", responses=responses(404, 409))
+def resume(runtime: RuntimeDep, name: str) -> FederationDetail:
+    """Let a paused federation go on."""
+    service.resume(runtime, name)
+    return _describe(runtime, name)
+
+
+@router.post("/{name}/stop", summary="Stop a federation for good", responses=responses(404, 409))
+def stop(runtime: RuntimeDep, name: str) -> FederationDetail:
+    """End the federation; its open round fails, its present model stays."""
+    service.stop(runtime, name)
+    return _describe(runtime, name)
+
+
+def _describe(runtime: Runtime, name: str) -> FederationDetail:
+    with runtime.database.read() as session:
+        row = records.federation_named(session, name)
+        if row is None:
+            raise service.unknown(name)
+        return listings.federation(session, row)

@@ -1,0 +1,66 @@
+"""What a federation has done: rounds, participants, metrics, devices and models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+
+from aggregator_api import listings
+from aggregator_api.problems import responses
+from aggregator_api.routes.dependencies import MAX_ID, FederationDep, RoundDep, SessionDep, WindowDep
+from aggregator_api.views import Device, Metric, ModelVersion, Page, Participant, RoundDetail, RoundView, UpdateView
+
+router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], responses=responses(404, 422))
+
+
+@router.get("/rounds", summary="List the rounds")
+def rounds(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[RoundView]:
+    """List the rounds, the first one first."""
+    return listings.rounds(session, federation, window)
+
+
+@router.get("/rounds/{number}", summary="Describe a round")
+def round_detail(row: RoundDep) -> RoundDetail:
+    """Tell a round's phase and how many updates have come."""
+    return listings.round_detail(row)
+
+
+@router.get("/rounds/{number}/participants", summary="List the devices of a round")
+def participants(session: SessionDep, row: RoundDep, window: WindowDep) -> Page[Participant]:
+    """List the invited devices and late comers, with what they sent."""
+    return listings.participants(session, row, window)
+
+
+@router.get("/updates", summary="List the updates")
+def updates(
+    session: SessionDep,
+    federation: FederationDep,
+    window: WindowDep,
+    status: Annotated[Literal["accepted", "quarantined"] | None, Query(description="only these")] = None,
+) -> Page[UpdateView]:
+    """List the updates that were accepted, and those in quarantine with the reason."""
+    return listings.updates(session, federation, status, window)
+
+
+@router.get("/metrics", summary="List the metrics that devices reported")
+def metrics(
+    session: SessionDep,
+    federation: FederationDep,
+    window: WindowDep,
+    round_number: Annotated[int | None, Query(alias="round", ge=1, le=MAX_ID, description="only this round's")] = None,
+) -> Page[Metric]:
+    """List what the devices measured themselves, of all rounds or of one."""
+    return listings.metrics(session, federation, round_number, window)
+
+
+@router.get("/devices", summary="List the devices")
+def devices(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[Device]:
+    """List the devices and their last words."""
+    return listings.devices(session, federation, window)
+
+
+@router.get("/models", summary="List the model versions")
+def models(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[ModelVersion]:
+    """List the global models; version 0 is the initial one."""
+    return listings.model_versions(session, federation, window)

@@ -1,0 +1,73 @@
+"""The parts of one server process, put together, started in order and stopped in the opposite one."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from aggregator_api.blobs import BlobStore
+from aggregator_api.coordinator import Coordinator
+from aggregator_api.database import Database
+from aggregator_api.inbox import Inbox, Message
+from aggregator_api.ingest import Ingest
+from aggregator_api.mqtt import MqttDriver
+from aggregator_api.settings import Settings
+from aggregator_api.spool import Spool
+from aggregator_api.transport import Connect
+
+
+class Runtime:
+    """Everything between the broker and the disk."""
+
+    def __init__(self, settings: Settings, connect: Connect = MqttDriver) -> None:
+        self.settings = settings
+        self.database = Database(settings.database)
+        self.blobs = BlobStore(settings.blobs)
+        self.closing = threading.Event()
+        """Set once the process is asked to end: endless responses end too."""
+        self.transport = connect(settings, self._receive, self._connected)
+        # one thread: aggregations follow one another, and torch's thread count belongs to the thread that sets it
+        self._aggregation = ThreadPoolExecutor(
+            1, "aggregation", initializer=torch.set_num_threads, initargs=(settings.torch_threads,)
+        )
+        self.coordinator = Coordinator(
+            self.database, self.blobs, self.transport, self._aggregation, chunk_bytes=settings.chunk_bytes
+        )
+        self.ingest = Ingest(
+            self.database,
+            self.blobs,
+            Spool(settings.data_dir.resolve() / "spool"),
+            self.coordinator,
+            self.transport,
+            uploads_per_device=settings.uploads_per_device,
+        )
+        self._inbox = Inbox(self.ingest.handle, self.coordinator.tick, settings.inbox_messages)
+
+    def start(self) -> None:
+        """Bring the schema up to date, go on where the rows say, and connect."""
+        self.database.migrate()
+        self.blobs.check()
+        self.coordinator.recover()
+        self._inbox.start()
+        self.transport.start()
+
+    def stop(self) -> None:
+        """Take no more messages, finish those at hand, and close; a running aggregation is waited for."""
+        self.closing.set()
+        self.transport.stop()
+        self._inbox.stop()
+        self._aggregation.shutdown()
+        self.database.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether messages are being handled."""
+        return self._inbox.alive
+
+    def _receive(self, message: Message) -> None:
+        self._inbox.put(message)
+
+    def _connected(self) -> None:
+        self._inbox.put(self.coordinator.announce_all)

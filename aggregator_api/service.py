@@ -1,0 +1,120 @@
+"""What the operator does: create a federation, and pause, resume or stop it; rows first, then the effect."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_api import records
+from aggregator_api.blobs import Blob
+from aggregator_api.contract import write_schema
+from aggregator_api.errors import ConflictError, NotFoundError
+from aggregator_api.founding import Founding, found
+from aggregator_api.runtime import Runtime
+from aggregator_api.tables import FederationRow, ModelVersionRow
+from aggregator_api.views import NewFederation
+from federation.server_round import Event, Paused, Resumed, Stopped
+
+
+def create(runtime: Runtime, new: NewFederation) -> None:
+    """Make the initial model of a federation, store it, and announce that the federation waits for devices.
+
+    Raises:
+        UnprocessableError: if the plan contradicts itself.
+        ConflictError: if there is a federation of that name.
+    """
+    with runtime.database.read() as session:
+        if records.federation_named(session, new.name) is not None:
+            raise _exists(new.name)
+    founding = found(new.plan, max_model_bytes=runtime.settings.max_model_bytes)
+    state, broadcast = runtime.blobs.put(founding.state), runtime.blobs.put(founding.broadcast)
+    try:
+        with runtime.database.write() as session:
+            _write(session, new, founding, state, broadcast)
+    except IntegrityError as error:
+        raise _exists(new.name) from error  # another request was faster
+    runtime.coordinator.go_on(new.name)
+    runtime.transport.ask_again()  # devices may have been there before their federation
+
+
+def pause(runtime: Runtime, name: str) -> None:
+    """Let no further round begin or close; updates are still taken.
+
+    Raises:
+        ConflictError: unless the federation runs.
+    """
+    _steer(runtime, name, "paused", ("running",), Paused())
+
+
+def resume(runtime: Runtime, name: str) -> None:
+    """Let a paused federation go on.
+
+    Raises:
+        ConflictError: unless the federation is paused.
+    """
+    _steer(runtime, name, "running", ("paused",), Resumed())
+
+
+def stop(runtime: Runtime, name: str) -> None:
+    """End a federation for good; the open round fails, the present model stays.
+
+    Raises:
+        ConflictError: if the federation has ended.
+    """
+    _steer(runtime, name, "stopped", ("running", "paused"), Stopped("stopped by the operator"))
+
+
+def unknown(name: str) -> NotFoundError:
+    """Return the error for a federation that does not exist."""
+    return NotFoundError(f"there is no federation {name[:80]!r}; GET /v1/federations lists them")
+
+
+def _steer(runtime: Runtime, name: str, status: str, allowed: tuple[str, ...], event: Event) -> None:
+    coordinator = runtime.coordinator
+    with coordinator.lock:
+        with runtime.database.write() as session:
+            row = records.federation_named(session, name)
+            if row is None:
+                raise unknown(name)
+            if row.status not in allowed:
+                raise ConflictError(
+                    f"federation {name!r} is {row.status}; this needs one that is {' or '.join(allowed)}"
+                )
+            row.status = status
+            records.journal(session, row, f"federation.{status}", round_number=records.last_number(session, row))
+            result = coordinator.transition(session, row, event)
+        if result is not None:
+            coordinator.act(name, result.actions)
+        coordinator.go_on(name)
+
+
+def _write(session: Session, new: NewFederation, founding: Founding, state: Blob, broadcast: Blob) -> None:
+    now = time.time()
+    row = FederationRow(
+        name=new.name,
+        plan=new.plan.model_dump(mode="json"),
+        upload_schema=write_schema(founding.upload_schema),
+        status="running",
+        created_at=now,
+    )
+    session.add(row)
+    session.flush()
+    version = ModelVersionRow(
+        federation_id=row.id,
+        version=0,
+        round_number=0,
+        state_sha256=state.sha256,
+        broadcast_sha256=broadcast.sha256,
+        broadcast_size=broadcast.size,
+        created_at=now,
+    )
+    session.add(version)
+    session.flush()
+    records.point_alias(session, row, "stable", version.id)
+    records.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}")
+
+
+def _exists(name: str) -> ConflictError:
+    return ConflictError(f"there is a federation {name!r} already; choose another name")

@@ -1,0 +1,166 @@
+"""What REST answers: pydantic models read off the rows."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from federation.plan import Name, Plan, Strict
+
+Item = TypeVar("Item")
+
+
+class View(BaseModel):
+    """Read from a row's attributes; times are Unix seconds."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Page(BaseModel, Generic[Item]):
+    """A part of a listing, in the order in which things came to be."""
+
+    items: list[Item]
+    next_cursor: int | None = Field(description="pass it as `cursor` for what follows; null: this is the end")
+
+
+class NewFederation(Strict):
+    """A federation to create."""
+
+    name: Name
+    plan: Plan
+
+
+class FederationSummary(View):
+    """A federation in a listing."""
+
+    id: int
+    name: str
+    status: Literal["running", "paused", "finished", "stopped"]
+    created_at: float
+
+
+class ModelVersion(View):
+    """An immutable global model; version 0 is the initial one."""
+
+    id: int
+    version: int
+    round_number: int = Field(description="the round that made it, 0 for the initial model")
+    sha256: str = Field(validation_alias="broadcast_sha256", description="name of the broadcast's blob")
+    size: int = Field(validation_alias="broadcast_size")
+    created_at: float
+    url: str = Field(default="", description="where the broadcast is, in wire format")
+    aliases: list[str] = Field(default_factory=list, description="stable is the present one")
+
+
+class FederationDetail(FederationSummary):
+    """A federation, what it has agreed on, and where it stands."""
+
+    plan: Plan
+    round: int = Field(description="number of the latest round, 0 before the first")
+    round_phase: str | None = Field(description="phase of the open round; null if none is open")
+    devices: int
+    devices_online: int = Field(description="devices that could train now")
+    model: ModelVersion = Field(description="the present global model")
+
+
+class RoundView(View):
+    """A round."""
+
+    id: int
+    number: int
+    phase: Literal["announced", "collecting", "aggregating", "published", "failed"]
+    paused: bool
+    reason: str = Field(description="why it failed")
+    deadline_at: float | None
+    opened_at: float
+    closed_at: float | None
+
+
+class RoundDetail(RoundView):
+    """A round and what has come of it."""
+
+    base_model: str = Field(description="sha256 of the broadcast that the clients start from")
+    invited: int
+    received: int
+    lost: int
+
+
+class Participant(View):
+    """A device's part in a round."""
+
+    device: str
+    invited: bool
+    outcome: Literal["waiting", "received", "lost"]
+    rounds_late: int | None
+    update_id: str | None = None
+    sha256: str | None = None
+    bytes: int | None = None
+    examples: int | None = None
+    steps: int | None = None
+    received_at: float | None = None
+
+
+class UpdateView(View):
+    """An update that was accepted, or is in quarantine for a reason."""
+
+    id: int
+    update_id: str
+    device: str
+    base_round: int = Field(description="the round that it was trained for")
+    status: Literal["accepted", "quarantined"]
+    reason: str
+    sha256: str
+    size: int
+    received_at: float
+
+
+class Metric(View):
+    """One figure that a client reported about one round."""
+
+    id: int
+    round_number: int
+    device: str
+    name: str
+    value: float
+    recorded_at: float
+
+
+class Device(View):
+    """A device and its last word."""
+
+    id: int
+    name: str
+    state: str
+    examples: int
+    detail: str
+    enrolled_at: float
+    seen_at: float
+
+
+class Event(View):
+    """Something that happened."""
+
+    id: int
+    kind: str
+    round_number: int
+    device: str
+    detail: str
+    created_at: float
+
+
+class Health(BaseModel):
+    """Whether the process, and what it depends on, works."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Problem(BaseModel):
+    """An error, as in RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    instance: str | None = Field(default=None, description="path of the request")
+    errors: list[dict[str, Any]] | None = Field(default=None, description="each wrong field, where there are several")
