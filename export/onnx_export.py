@@ -1,7 +1,7 @@
 """Export a trained model: graph, gates, and only then the file."""
 
 import os
-import tempfile
+import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -137,21 +137,20 @@ def _checked(
 
 def _write_all(content: dict[Path, bytes]) -> None:
     """Write temporary files, sync, and rename them all once all are written."""
-    written: list[tuple[str, Path]] = []
+    # Not mkstemp: its mode 0600 would stay with the file, and another user's agent could not read it.
+    parts = {path.with_name(f"{path.name}.{secrets.token_hex(4)}.part"): path for path in content}
     try:
-        for path, data in content.items():
+        for part, path in parts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-            written.append((temporary, path))
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
+            with part.open("xb") as file:
+                file.write(content[path])
                 file.flush()
                 os.fsync(file.fileno())
-        for temporary, path in written:
-            os.replace(temporary, path)
+        for part, path in parts.items():
+            os.replace(part, path)
     finally:
-        for temporary, _ in written:
-            Path(temporary).unlink(missing_ok=True)
+        for part in parts:
+            part.unlink(missing_ok=True)
 
 
 __all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx"]

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 import numpy as np
 import onnxruntime
@@ -18,6 +18,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 SCHEMA = "gaitway-har/1"
 CHANNELS = ("acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z")
 _BATCH = 256
+# JSON has one kind of number: 50 and 50.0 are the same rate.
+_KINDS: dict[Any, Any] = {tuple: tuple, dict: dict, str: str, int: int, float: (int, float)}
 _LOAD_ERRORS = (
     ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.InvalidGraph, ort_errors.InvalidProtobuf,
     ort_errors.NotImplemented, ort_errors.RuntimeException, ort_errors.NoSuchFile,
@@ -80,6 +82,10 @@ class ModelMetadata:
         except ValueError as error:
             raise ModelFileError(f"metadata is not JSON: {error}") from None
         tuples: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        for name, annotation in cls.__annotations__.items():
+            origin: Any = get_origin(annotation)
+            kind = _KINDS[annotation if origin is None else origin]
+            _require(isinstance(tuples[name], kind), name, tuples[name])
         metadata = cls(**tuples)
         metadata.check()
         return metadata
@@ -93,8 +99,8 @@ class ModelMetadata:
             _require(ok and bool(np.isfinite(numbers).all()), name, numbers)
         _require(min(self.std) > 0, "std", self.std)
         for name, size in (("window", self.window), ("stride", self.stride)):
-            _require(isinstance(size, int) and size > 0, name, size)
-        _require(isinstance(self.rate_hz, (int, float)) and self.rate_hz > 0, "rate_hz", self.rate_hz)
+            _require(size > 0, name, size)
+        _require(self.rate_hz > 0, "rate_hz", self.rate_hz)
 
 
 def _require(condition: bool, name: str, value: object) -> None:
@@ -185,21 +191,25 @@ class Stream:
         """Forget what has arrived: call it at a gap, so that no window spans it."""
         self._pending: Floats = np.zeros((0, len(CHANNELS)), np.float32)
         self._first = 0
+        self._skip = 0
 
     def feed(self, samples: NDArray[Any]) -> list[StreamPrediction]:
         """Take samples (n, 6) and return the predictions of the windows that they complete."""
         fresh = self._session._checked(samples, (len(CHANNELS),))
-        self._pending = np.concatenate([self._pending, fresh])
+        skipped = min(self._skip, len(fresh))
+        self._skip -= skipped
+        self._pending = np.concatenate([self._pending, fresh[skipped:]])
         window, stride = self._session.metadata.window, self._session.metadata.stride
-        # A stride longer than the window leaves samples to skip that may not have arrived yet.
         count = max(0, (len(self._pending) - window) // stride + 1)
         if count == 0:
             return []
         windows = np.stack([self._pending[i * stride : i * stride + window] for i in range(count)])
         result = self._session.predict(windows)
         firsts = [self._first + i * stride for i in range(count)]
-        dropped = min(count * stride, len(self._pending))
-        self._pending, self._first = self._pending[dropped:], self._first + dropped
+        # A stride longer than the window may reach past what has arrived: skip the rest when it comes.
+        self._skip = max(0, count * stride - len(self._pending))
+        self._pending = self._pending[count * stride :]
+        self._first += count * stride
         rows = zip(firsts, result.labels, result.probabilities, result.embedding, strict=True)
         return [StreamPrediction(*row) for row in rows]
 

@@ -5,7 +5,7 @@ The file's `__metadata__` has one key, `gaitway`, whose value is the JSON of `Ch
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -78,15 +78,15 @@ def save_checkpoint(path: Path | str, module_or_state: nn.Module | Mapping[str, 
     _check_state(_skeleton(info).state_dict(), state, path)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
+    # Not mkstemp: its mode 0600 would stay with the file, and another user's server could not read it.
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         save_file(tensors, temporary, metadata={_KEY: info.to_json()})
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def load_checkpoint(path: Path | str) -> tuple[nn.Module, CheckpointInfo]:

@@ -1,0 +1,72 @@
+"""`python -m export`: from a checkpoint to a file that the runtime loads, and its refusals."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from export.__main__ import app
+from export.runtime import Session
+from models import build
+from models.checkpoint import CheckpointInfo, save_checkpoint
+from tests.export.conftest import MEAN, STD, waves
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "global.safetensors"
+    options = {"channels": [8, 8]}
+    info = CheckpointInfo(
+        "cnn", options, ("rest", "walk", "jog", "run"), MEAN, STD, method="fedavg", round=9, stride=16
+    )
+    save_checkpoint(path, build("cnn", classes=4, **options), info)
+    return path
+
+
+def run(*arguments: Path | str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    return result.exit_code, result.output
+
+
+def test_export_on_generated_windows_says_so(tmp_path: Path, checkpoint: Path) -> None:
+    out, report = tmp_path / "model.onnx", tmp_path / "report.json"
+    code, text = run("--checkpoint", checkpoint, "--out", out, "--report", report)
+    assert code == 0, text
+    assert "generated" in text
+    written = json.loads(report.read_text())
+    assert written["windows"] >= 256
+    assert "generated" in written["windows_from"]
+    described = Session.load(out).metadata
+    assert (described.method, described.round, described.stride, described.mean) == ("fedavg", 9, 16, MEAN)
+
+
+def test_export_on_given_windows(tmp_path: Path, checkpoint: Path) -> None:
+    x, y = waves(260, 5)
+    np.savez(tmp_path / "w.npz", x=x, y=y)
+    code, text = run("--checkpoint", checkpoint, "--out", tmp_path / "m.onnx", "--windows", tmp_path / "w.npz")
+    assert code == 0, text
+    assert "260 windows" in text
+    assert "macro-F1" in text
+
+
+def test_refusals_leave_no_file_and_exit_with_one(tmp_path: Path, checkpoint: Path) -> None:
+    out = tmp_path / "m.onnx"
+    np.savez(tmp_path / "few.npz", x=waves(5, 5)[0])
+    np.savez(tmp_path / "other.npz", data=np.zeros(3))
+    np.save(tmp_path / "plain.npy", np.zeros(3))
+    (tmp_path / "text.npz").write_text("PK nonsense")
+    for name, message in [
+        ("few.npz", "at least 256"),
+        ("other.npz", "with x"),
+        ("plain.npy", "one array"),
+        ("text.npz", "npz"),
+        ("none.npz", "npz"),
+    ]:
+        code, text = run("--checkpoint", checkpoint, "--out", out, "--windows", tmp_path / name)
+        assert code == 1
+        assert message in " ".join(text.split())
+    code, text = run("--checkpoint", tmp_path / "none", "--out", out)
+    assert (code, out.exists()) == (1, False)
+    assert "no such checkpoint" in text

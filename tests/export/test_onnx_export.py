@@ -1,0 +1,230 @@
+"""The exported file against torch, its gates against models that must fail them, and its metadata."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from export import gates, onnx_export
+from export.gates import GateError, check_int8, check_parity, macro_f1
+from export.onnx_export import export_onnx
+from export.runtime import InputError, ModelFileError
+from export.sample_windows import generated_windows
+from models import ModelOutput
+from models.alp import ALP, set_inference
+from tests.export.conftest import MEAN, STD, Exported, metadata, trained, waves
+
+
+def torch_logits(module: nn.Module, raw: np.ndarray) -> np.ndarray:
+    """Normalise in numpy and run the module by itself: nothing of the exporter is in this path."""
+    set_inference(module, "row")
+    with torch.no_grad():
+        x = torch.from_numpy((raw - np.float32(MEAN)) / np.float32(STD))
+        return module.eval()(x).logits.numpy()
+
+
+def test_the_file_computes_what_torch_does_on_raw_windows(exported: Exported) -> None:
+    x, _ = waves(64, 9)
+    session = onnxruntime.InferenceSession(str(exported.path), providers=["CPUExecutionProvider"])
+    wanted = torch_logits(exported.module, x)
+    for size in (1, 2, 7, 64):
+        logits, embedding = session.run(["logits", "embedding"], {"x": x[:size]})
+        np.testing.assert_allclose(logits, wanted[:size], atol=1e-4)
+        assert embedding.shape == (size, 192)
+
+
+def test_the_model_learned_so_the_scores_mean_something(exported: Exported) -> None:
+    assert exported.report.macro_f1 is not None
+    assert exported.report.macro_f1 > 0.8
+
+
+def test_the_file_format(exported: Exported) -> None:
+    graph = onnx.load(str(exported.path))
+    assert [p.name for p in sorted(exported.path.parent.iterdir())] == ["model.int8.onnx", "model.onnx"]
+    assert graph.ir_version <= 10
+    assert [(o.domain, o.version) for o in graph.opset_import] == [("", 18)]
+    shape = graph.graph.input[0].type.tensor_type.shape.dim
+    assert [d.dim_param or d.dim_value for d in shape] == ["batch", 128, 6]
+    assert graph.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    properties = {p.key: p.value for p in graph.metadata_props}
+    assert properties["schema"] == "gaitway-har/1"
+    assert json.loads(properties["labels"]) == ["rest", "walk", "jog", "run"]
+    assert json.loads(properties["versions"])["torch"] == torch.__version__
+    wanted = "rate_hz window stride channels units gravity mean std method round federation parent_sha256 scores"
+    assert set(wanted.split()) < properties.keys()
+
+
+def test_the_report(exported: Exported) -> None:
+    report = exported.report
+    assert (report.windows, report.batches) == (300, (1, 2, 7))
+    assert report.parity.max_logit_delta <= 1e-4
+    assert report.parity.argmax_agreement == 1.0
+    assert report.float32.bytes == exported.path.stat().st_size
+    assert report.int8 is not None
+    assert report.int8.bytes == Path(report.int8.path).stat().st_size < 0.75 * report.float32.bytes
+    assert report.int8_quality is not None
+    assert report.int8_quality.argmax_agreement >= 0.99
+    assert min(report.float32.latency_ms, report.int8.latency_ms) > 0
+    assert (report.alp is not None) == exported.name.endswith("_alp")
+    assert json.loads(json.dumps(report.to_json()))["windows"] == 300
+
+
+def test_alp_by_row_is_compared_with_the_papers_batches(exported: Exported) -> None:
+    x, y = waves(300, 2)
+    if exported.report.alp is None:
+        assert not exported.name.endswith("_alp")
+        return
+    row = torch_logits(exported.module, x).argmax(axis=1)
+    set_inference(exported.module, "plan")
+    with torch.no_grad():
+        normal = torch.from_numpy((x - np.float32(MEAN)) / np.float32(STD))
+        plan = torch.cat([exported.module(part).logits for part in normal.split(64)]).numpy().argmax(axis=1)
+    assert exported.report.alp.argmax_agreement == pytest.approx(np.mean(row == plan))
+    assert exported.report.alp.macro_f1_row == pytest.approx(macro_f1(y, row))
+    assert exported.report.alp.macro_f1_plan == pytest.approx(macro_f1(y, plan))
+
+
+class Linear(nn.Module):
+    """A small module of the models' interface."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> ModelOutput:
+        features = x.mean(dim=1)
+        return ModelOutput(features, self.project(features))
+
+
+def broken_after_export(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """Let the exporter's graph differ from the torch module by `change`(weight)."""
+    genuine = onnx_export.float32_graph
+
+    def broken(deployed: Any, described: Any) -> Any:
+        graph = genuine(deployed, described)
+        with torch.no_grad():
+            change(deployed.module.project.weight)
+        return graph
+
+    monkeypatch.setattr(onnx_export, "float32_graph", broken)
+
+
+@pytest.mark.parametrize("value", [1.01, float("nan")])
+def test_a_graph_that_differs_from_torch_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    broken_after_export(monkeypatch, lambda weight: weight.mul_(value))
+    x, _ = waves(256, 3)
+    with pytest.raises(GateError, match="float32 parity on 256 windows"):
+        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_int8_gate_leaves_neither_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ruined(graph: onnx.ModelProto) -> onnx.ModelProto:
+        other = onnx.ModelProto()
+        other.CopyFrom(graph)
+        for tensor in other.graph.initializer:
+            if tensor.name.endswith("project.weight"):
+                tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+        return other
+
+    monkeypatch.setattr(onnx_export, "int8_graph", ruined)
+    x, _ = waves(256, 3)
+    with pytest.raises(GateError, match="int8 agrees with float32"):
+        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x, int8=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+class FixedLogits:
+    """Stands in for a session: returns given logits, whatever the windows."""
+
+    def __init__(self, logits: np.ndarray) -> None:
+        self.logits = logits
+
+    def predict(self, windows: np.ndarray) -> "FixedLogits":
+        return FixedLogits(self.logits[: len(windows)])
+
+
+def test_int8_gates_by_agreement_and_by_score() -> None:
+    y = np.arange(1000) % 4
+    exact = np.eye(4, dtype=np.float32)[y]
+    worse = exact.copy()
+    worse[: 9 * 4 : 4] = np.eye(4, dtype=np.float32)[1]
+    x = np.zeros((1000, 128, 6), np.float32)
+    quality = check_int8(FixedLogits(worse), FixedLogits(exact), x, None)  # type: ignore[arg-type]
+    assert quality.argmax_agreement == pytest.approx(0.991)
+    with pytest.raises(GateError, match="macro-F1"):
+        check_int8(FixedLogits(worse), FixedLogits(exact), x, y)  # type: ignore[arg-type]
+    worse[36:60:4] = np.eye(4, dtype=np.float32)[1]
+    with pytest.raises(GateError, match=r"98\.50%"):
+        check_int8(FixedLogits(worse), FixedLogits(exact), x, None)  # type: ignore[arg-type]
+
+
+def test_a_graph_whose_output_depends_on_the_batch_is_refused() -> None:
+    class Coupled(FixedLogits):
+        def predict(self, windows: np.ndarray) -> FixedLogits:
+            return FixedLogits(np.full((len(windows), 4), 1e-3 if len(windows) == 7 else 0.0))
+
+    with pytest.raises(GateError, match="depends on the batch"):
+        check_parity(Coupled(np.zeros(0)), np.zeros((300, 128, 6), np.float32), np.zeros((300, 4), np.float32))  # type: ignore[arg-type]
+
+
+def test_macro_f1_by_hand() -> None:
+    # Class 0: 2 hits of 3 true and 2 predicted: 4/5. Class 1: 1 hit of 1 and 2: 2/3. Class 3 absent: not counted.
+    assert macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])) == pytest.approx((4 / 5 + 2 / 3) / 2)
+
+
+def test_too_few_windows_need_a_word(tmp_path: Path) -> None:
+    x, _ = waves(8, 3)
+    with pytest.raises(GateError, match=r"8 windows .* at least 256"):
+        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x)
+    report = export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x, allow_few=True)
+    assert report.windows == 8
+    with pytest.raises(GateError, match="0 windows"):
+        export_onnx(Linear(), tmp_path / "n.onnx", metadata=metadata("linear"), windows=x[:0], allow_few=True)
+
+
+def test_wrong_windows_labels_and_metadata_are_refused(tmp_path: Path) -> None:
+    x, y = waves(256, 3)
+    path = tmp_path / "m.onnx"
+    with pytest.raises(InputError, match=r"\(256, 6, 128\)"):
+        export_onnx(Linear(), path, metadata=metadata("linear"), windows=x.transpose(0, 2, 1))
+    with pytest.raises(InputError, match="0 to 3"):
+        export_onnx(Linear(), path, metadata=metadata("linear"), windows=x, labels=y + 1)
+    with pytest.raises(ModelFileError, match="std"):
+        export_onnx(Linear(), path, metadata=replace(metadata("linear"), std=(0.0,) * 6), windows=x)
+    with pytest.raises(ModelFileError, match="expected logits"):
+        export_onnx(Linear(), path, metadata=metadata("linear", labels=("a", "b")), windows=x)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_module_is_not_changed_by_its_export(tmp_path: Path) -> None:
+    module = trained("cnn_alp", steps=0).train()
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    export_onnx(module, tmp_path / "m.onnx", metadata=metadata("x"), windows=waves(8, 3)[0], allow_few=True)
+    assert module.training
+    assert {layer.inference for layer in module.modules() if isinstance(layer, ALP)} == {"plan"}
+    assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
+
+
+def test_generated_windows_are_physical_and_repeatable() -> None:
+    x = generated_windows(50, seed=4)
+    assert x.shape == (50, 128, 6)
+    assert np.array_equal(x, generated_windows(50, seed=4))
+    norm = np.linalg.norm(x[..., :3].mean(axis=1), axis=-1)
+    assert 7 < np.median(norm) < 13
+    assert np.abs(x).max() < 100
+
+
+def test_gate_thresholds_are_those_of_the_specification() -> None:
+    wanted = (1e-4, 256, 0.99, 0.005, (1, 2, 7))
+    found = (gates.MAX_LOGIT_DELTA, gates.MIN_WINDOWS, gates.MIN_INT8_AGREEMENT, gates.MAX_F1_LOSS, gates.BATCHES)
+    assert found == wanted

@@ -1,0 +1,167 @@
+"""The session without torch: predictions, streams in any chunking, and files that it must refuse."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from export.runtime import InputError, ModelFileError, ModelMetadata, Session, Stream
+from tests.export.conftest import metadata
+
+
+def model_bytes(
+    described: ModelMetadata | None = None,
+    *,
+    shape: tuple[str | int, ...] = ("batch", 128, 6),
+    outputs: tuple[str, ...] = ("logits", "embedding"),
+    classes: int = 4,
+    edit: Callable[[dict[str, str]], object] = lambda properties: None,
+) -> bytes:
+    """Build by hand a graph with embedding = mean over time of x and logits = its first `classes` numbers."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "axis"], [outputs[1]], keepdims=0),
+        helper.make_node("Gather", [outputs[1], "first"], [outputs[0]], axis=1),
+    ]
+    constants = [
+        helper.make_tensor("axis", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("first", TensorProto.INT64, [classes], range(classes)),
+    ]
+    widths = dict(zip(outputs, (classes, 6), strict=True))
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", w]) for n, w in widths.items()],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    properties = (described or metadata("m")).to_properties()
+    edit(properties)
+    onnx.helper.set_model_props(model, properties)
+    return bytes(model.SerializeToString())
+
+
+SESSION = Session.load(model_bytes(metadata("m", stride=40)))
+
+
+def samples(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 6)).astype(np.float32)
+
+
+def test_predictions_by_hand() -> None:
+    x = np.stack([np.tile(np.float32([0, 3, 1, 2, 7, 8]), (128, 1)), np.tile(np.float32([5, 0, 0, 0, 0, 0]), (128, 1))])
+    result = SESSION.predict(x)
+    assert result.labels == ("walk", "rest")
+    np.testing.assert_allclose(result.embedding, x[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(result.logits, x[:, 0, :4], rtol=1e-6)
+    np.testing.assert_allclose(result.probabilities[0], np.exp([0, 3, 1, 2]) / np.exp([0, 3, 1, 2]).sum(), rtol=1e-5)
+
+
+def test_many_windows_and_none() -> None:
+    x = np.random.default_rng(0).normal(size=(600, 128, 6))
+    np.testing.assert_allclose(SESSION.predict(x).embedding, x.mean(axis=1), atol=1e-6)
+    none = SESSION.predict(x[:0])
+    assert none.labels == ()
+    assert none.probabilities.shape == (0, 4)
+    assert none.embedding.shape == (0, 6)
+
+
+def test_large_logits_do_not_overflow() -> None:
+    result = SESSION.predict(np.full((1, 128, 6), 1000.0))
+    np.testing.assert_allclose(result.probabilities, 0.25)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(cuts=st.lists(st.integers(0, 500), max_size=12))
+def test_a_stream_gives_the_windows_of_the_whole_in_any_chunking(cuts: list[int]) -> None:
+    recording = samples(500)
+    found = list(SESSION.predict_stream(np.split(recording, sorted(cuts))))
+    starts = list(range(0, 500 - 128 + 1, 40))
+    assert [p.first_sample for p in found] == starts
+    wanted = SESSION.predict(np.stack([recording[s : s + 128] for s in starts]))
+    assert tuple(p.label for p in found) == wanted.labels
+    np.testing.assert_allclose([p.embedding for p in found], wanted.embedding, atol=1e-6)
+
+
+def test_a_stride_longer_than_the_window_skips_samples_across_chunks() -> None:
+    session = Session.load(model_bytes(metadata("m", stride=200)))
+    recording = samples(900)
+    found = list(session.predict_stream(np.split(recording, [130, 190, 210, 500])))
+    assert [p.first_sample for p in found] == [0, 200, 400, 600]
+    np.testing.assert_allclose(found[1].embedding, recording[200:328].mean(axis=0), atol=1e-6)
+
+
+def test_reset_lets_no_window_span_a_gap() -> None:
+    stream = Stream(SESSION)
+    assert stream.feed(samples(127)) == []
+    stream.reset()
+    assert stream.feed(samples(127)) == []
+    (prediction,) = stream.feed(samples(1))
+    assert prediction.first_sample == 0
+
+
+@pytest.mark.parametrize("shape", [(128, 6), (2, 6, 128), (2, 127, 6)])
+def test_windows_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"expected \(n, 128, 6\)"):
+        SESSION.predict(np.zeros(shape))
+
+
+def test_samples_that_are_not_finite_or_of_another_shape_are_refused() -> None:
+    bad = samples(10)
+    bad[3, 2] = np.nan
+    with pytest.raises(InputError, match="not finite"):
+        Stream(SESSION).feed(bad)
+    with pytest.raises(InputError, match=r"expected \(n, 6\)"):
+        Stream(SESSION).feed(samples(10)[:, :5])
+
+
+def test_metadata_round_trip() -> None:
+    described = metadata("m", scores={"macro_f1": 0.25}, federation="läufer", parent_sha256="ab" * 32)
+    assert Session.load(model_bytes(described)).metadata == described
+
+
+REFUSED: list[tuple[bytes, str]] = [
+    (b"not a model", "cannot load"),
+    (b"", "cannot load"),
+    (model_bytes(edit=lambda p: p.clear()), "schema is None; expected 'gaitway-har/1'"),
+    (model_bytes(edit=lambda p: p.update(schema="gaitway-har/2")), "gaitway-har/2"),
+    (model_bytes(edit=lambda p: p.pop("rate_hz")), "lacks rate_hz"),
+    (model_bytes(edit=lambda p: p.update(mean="[1, 2")), "not JSON"),
+    (model_bytes(edit=lambda p: p.update(mean="5")), "mean"),
+    (model_bytes(edit=lambda p: p.update(mean="[1, 2, 3, 4, 5, null]")), "mean"),
+    (model_bytes(edit=lambda p: p.update(std="[0, 0, 0, 0, 0, 0]")), "std"),
+    (model_bytes(edit=lambda p: p.update(stride="0")), "stride"),
+    (model_bytes(edit=lambda p: p.update(window="64")), r"expected x: float32 \[batch, 64, 6\]"),
+    (model_bytes(edit=lambda p: p.update(channels='["a"]')), "channels"),
+    (model_bytes(shape=("batch", 100, 6)), r"inputs are .*100.*expected x: float32 \[batch, 128, 6\]"),
+    (model_bytes(shape=(1, 128, 6)), "fixed at 1"),
+    (model_bytes(classes=3), r"expected logits \[batch, 4\]"),
+    (model_bytes(outputs=("logits", "features")), "outputs are"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), REFUSED)
+def test_foreign_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=message) as caught:
+        Session.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="no such file"):
+        Session.load(tmp_path / "none.onnx")
+
+
+def test_the_runtime_does_without_torch_and_our_other_packages() -> None:
+    code = "import sys, export.runtime; print(sorted({'torch', 'models', 'onnx', 'onnxscript'} & sys.modules.keys()))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
