@@ -1,8 +1,9 @@
-"""Downloads of content-addressed blobs: bounded while streaming, resumed by Range, verified before anything reads them."""
+"""Downloads of content-addressed blobs: bounded while streaming, resumed by Range, verified before they are read."""
 
 from __future__ import annotations
 
 import http.client
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -22,6 +23,7 @@ class Blobs:
 
     def __init__(self, folder: Path, base_url: str, timeout_s: float) -> None:
         self.folder, self.base_url, self.timeout_s = folder, base_url.rstrip("/") + "/", timeout_s
+        self._lock = threading.Lock()
 
     def path(self, sha256: str) -> Path:
         """Where a fetched blob lies."""
@@ -33,6 +35,10 @@ class Blobs:
         Raises:
             BlobError: if the server cannot be reached, or sends other bytes than were announced.
         """
+        with self._lock:  # two threads would write the same partial file
+            return self._fetch(pointer)
+
+    def _fetch(self, pointer: BlobPointer) -> Path:
         target = self.path(pointer.sha256)
         if target.is_file() and target.stat().st_size == pointer.size and sha256_of(target) == pointer.sha256:
             target.touch()

@@ -23,9 +23,7 @@ PARITY_WINDOWS = 256
 """The parity gate wants so many; a device that has fewer says how many it used."""
 
 
-def export_candidate(
-    job: Job, settings: PipelineSettings, data: LocalData, module: nn.Module, client: Client
-) -> None:
+def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, module: nn.Module, client: Client) -> None:
     """Write checkpoint, ONNX model and parity report into the job's folder.
 
     Raises:

@@ -15,8 +15,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from edge_agent.commands import StartJob
+from edge_agent.config import Config
 from edge_agent.events import Kind
 from edge_agent.files import write_file
+from edge_agent.local_data import pipeline_settings
 from federation.plan import Name, Plan
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
@@ -39,6 +42,7 @@ class Job(BaseModel):
     pipeline: dict[str, Any]
     broadcast: Path
     broadcast_sha256: str
+    chunk_bytes: int
     client_state: Path | None
     out: Path
     threads: int
@@ -46,6 +50,40 @@ class Job(BaseModel):
     memory_mb: int | None
     precision: Literal["lossless", "float16"]
     compression: Literal["none", "zstd"]
+
+
+def make_job(config: Config, command: StartJob, broadcast: Path, client_state: str) -> Job:
+    """Describe a command's work; `client_state` is relative to the data folder, or empty before the first round.
+
+    Raises:
+        PipelineError: if the plan's pipeline settings are impossible.
+    """
+    folder, training = config.agent.data_dir.resolve(), config.training
+    return Job(
+        kind=command.kind,
+        federation=config.agent.federation,
+        device=config.agent.device,
+        round=command.round,
+        plan=command.plan,
+        chunk_bytes=command.chunk_bytes,
+        store=folder,
+        client=config.sensor_client,
+        pipeline=pipeline_settings(config.sensors, command.plan.data).to_json(),
+        broadcast=broadcast.resolve(),
+        broadcast_sha256=command.model.sha256,
+        client_state=folder / client_state if client_state else None,
+        out=job_folder(folder, command.round, command.kind),
+        threads=training.threads,
+        nice=training.nice,
+        memory_mb=training.memory_mb,
+        precision=config.uploads.precision,
+        compression=config.uploads.compression,
+    )
+
+
+def job_folder(folder: Path, round_number: int, kind: Kind) -> Path:
+    """Where a job's files lie, below the data folder."""
+    return folder / "jobs" / f"r{round_number}-{kind}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +107,7 @@ class TrainingProcess:
 
     def __init__(self, job: Job, timeout_s: float, post: Callable[[JobLine | JobEnded], None]) -> None:
         self.job, self.timeout_s, self.post = job, timeout_s, post
-        shutil.rmtree(job.out, ignore_errors=True)
+        shutil.rmtree(job.out.parent, ignore_errors=True)  # an earlier job's leavings too
         job.out.mkdir(parents=True)
         path = job.out / "job.json"
         write_file(path, job.model_dump_json().encode())

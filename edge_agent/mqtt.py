@@ -56,6 +56,7 @@ class Broker:
     ) -> None:
         self.settings, self.federation, self.device, self.post = settings, federation, device, post
         self._stopping = threading.Event()
+        self._last_status: paho.MQTTMessageInfo | None = None
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id=device, clean_session=False, reconnect_on_failure=False
@@ -78,20 +79,21 @@ class Broker:
         """Connect, and keep connecting, in a thread."""
         self._thread.start()
 
-    def stop(self, timeout_s: float = 1.0) -> None:
-        """Say offline, disconnect and end the thread."""
+    def stop(self, *, say_offline: bool = True, timeout_s: float = 0.6) -> None:
+        """Say offline (a finished device has said its last word), disconnect and end the thread."""
         self._stopping.set()
         if self._client.is_connected():
-            said = self._publish(self._status_topic, write(DeviceStatus(state="offline")), retain=True)
-            if said.rc == paho.MQTT_ERR_SUCCESS:
-                said.wait_for_publish(timeout_s / 2)
+            if say_offline:
+                self.publish_status(DeviceStatus(state="offline"))
+            if self._last_status and self._last_status.rc == paho.MQTT_ERR_SUCCESS:
+                self._last_status.wait_for_publish(timeout_s)
         self._client.disconnect()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def publish_status(self, status: DeviceStatus) -> None:
         """Publish the retained status."""
-        self._publish(self._status_topic, write(status), retain=True)
+        self._last_status = self._publish(self._status_topic, write(status), retain=True)
 
     def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
         """Publish one part of an upload; returns its message number, or None while it cannot be taken."""

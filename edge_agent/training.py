@@ -12,7 +12,6 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ from federation.errors import FederationError
 from federation.evaluate import predict
 from federation.forward import initial_client, initial_model, network
 from federation.methods import method_from_json
-from federation.records import Client, Examples, Tree
+from federation.records import Client, Examples, Tensors, Tree
 from federation.schema import check_tree, schema_of, size_limit, upload_schema
 from federation.scores import Scores, confusion, scores_of
 from har_pipeline import PipelineError, PipelineSettings
@@ -161,11 +160,11 @@ def kept_client(scene: Scene) -> Client:
     if path is None:
         return initial
     tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
-    parts = [_in_order(tree.get(name, {}), getattr(initial, name), name) for name in ("params", "buffers")]
-    return Client(*parts, tree.get("memory", {}))
+    params = _in_order(tree.get("params", {}), initial.params, "parameters")
+    return Client(params, _in_order(tree.get("buffers", {}), initial.buffers, "buffers"), tree.get("memory", {}))
 
 
-def _in_order(tree: Tree, like: Mapping[str, Any], name: str) -> Tree:
+def _in_order(tree: Tree, like: Tensors, name: str) -> Tensors:
     # the wire sorts names; sums over parameters keep the model's order, so that a restart changes no rounding
     if schema_of(tree) != schema_of(like):
         raise JobError(f"the kept client state has other {name} than the plan's model; delete the data folder")
@@ -194,13 +193,12 @@ def _limit(job: Job) -> None:
 
 
 def _leave_with_supervisor() -> None:
-    sys.stdin.buffer.read()
+    # the descriptor, not sys.stdin: a lock held by this thread would break the interpreter's way out
+    while os.read(0, 1024):
+        pass
     os._exit(1)
 
 
 if __name__ == "__main__":
     threading.Thread(target=_leave_with_supervisor, name="supervisor gone", daemon=True).start()
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    # a reader blocked on standard input would hold the interpreter back
-    os._exit(status)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""`python -m edge_agent`: run a device, look at one, or write a config file for one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from edge_agent.config import Config, example, load
+from edge_agent.errors import AgentError
+from edge_agent.store import FILE_NAME, Store
+from edge_agent.summary import summary
+from edge_agent.supervisor import Supervisor
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
+
+
+@app.callback()
+def program() -> None:
+    """A device of a federation: it collects windows, trains when a round invites it, and keeps the best model.
+
+    Any setting can come from the environment instead, as GAITWAY_EDGE_<SECTION>_<FIELD>.
+    """
+
+
+@app.command()
+def run(
+    config: ConfigOption,
+    until_finished: Annotated[
+        bool, typer.Option("--until-finished", help="Leave once the federation is over and its model was judged.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Leave after one round.")] = False,
+) -> None:
+    """Connect and take part until told to stop (Ctrl-C or SIGTERM); a restart goes on where the last run was.
+
+    Example: python -m edge_agent run --config agent.toml --until-finished
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    until: Literal["never", "round", "finished"] = "finished" if until_finished else "round" if once else "never"
+    try:
+        supervisor = Supervisor(load(config), until)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: supervisor.stop())
+        code = supervisor.run()
+    except AgentError as error:
+        raise _refused(error) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(
+    config: ConfigOption,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as in summary.json.")] = False,
+) -> None:
+    """Show a device's rounds, outbox and model from its data folder, also while it runs."""
+    try:
+        settings = load(config)
+        found = _look(settings)
+    except AgentError as error:
+        raise _refused(error) from None
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    console = Console()
+    console.print(_table(found))
+    model = found["model"]
+    console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
+    console.print(f"{found['windows']:,} windows; {found['outbox']} updates in the outbox")
+    for line in found["adoption"]:
+        console.print(line, markup=False, highlight=False)
+
+
+@app.command("example-config")
+def example_config() -> None:
+    """Print a commented config file with every setting and its default."""
+    typer.echo(example())
+
+
+def _look(config: Config) -> dict[str, Any]:
+    folder = config.agent.data_dir
+    if not (folder / FILE_NAME).is_file():
+        raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
+    store = Store(folder)
+    try:
+        counts = {"windows": store.window_count(), "outbox": len(store.outbox())}
+        return {**summary(store, config.agent.device), **counts}
+    finally:
+        store.close()
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table(title=f"device {found['device']}", title_justify="left")
+    for heading in ("round", "status", "macro-F1 before", "after", "train loss", "seconds"):
+        table.add_column(heading, justify="right")
+    for one in found["rounds"]:
+        scores = (one[name] for name in ("macro_f1_before", "macro_f1_after", "train_loss", "seconds"))
+        table.add_row(str(one["round"]), one["status"], *("–" if s is None else f"{s:.3f}" for s in scores))
+    return table
+
+
+def _refused(error: AgentError) -> typer.Exit:
+    Console(stderr=True).print(f"edge_agent: {error}", style="red", markup=False, highlight=False)
+    return typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m edge_agent")

@@ -1,0 +1,157 @@
+"""Whether a candidate becomes the device's model: a smoke run, then its holdout score against the present model's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edge_agent.config import Config
+from edge_agent.errors import AgentError, StoreError
+from edge_agent.events import Kind
+from edge_agent.files import place_file, sha256_of
+from edge_agent.jobs import CHECKPOINT, MODEL, PARITY, RESULT, job_folder
+from edge_agent.local_data import local_data, pipeline_settings
+from edge_agent.store import AdoptionRow, Store
+from export.runtime import ExportError, Session
+from federation.plan import Plan
+from federation.scores import confusion, scores_of
+from har_pipeline import ClientWindows
+
+KEPT = ("model", "previous")
+"""Names in the store under which the last two good models are noted, the present one first."""
+SOURCES: Mapping[Kind, str] = {"train": "personalized", "adopt": "global"}
+
+
+class Verdict(NamedTuple):
+    """What was found about the candidate of a job; `model` describes it as `summary.json` does."""
+
+    round: int
+    kind: Kind
+    good: bool
+    reason: str
+    folder: Path | None = None
+    model: Mapping[str, Any] | None = None
+
+
+def judge_job(config: Config, plan: Plan, round_number: int, kind: Kind) -> Verdict:
+    """Judge what a job left, on the device's own holdout windows; for a thread of its own."""
+    store = Store(config.agent.data_dir)
+    try:
+        settings = pipeline_settings(config.sensors, plan.data)
+        present = Shelf(store).present()
+        holdout = local_data(store.windows(config.sensor_client, settings.window), plan.data, settings).holdout
+    finally:
+        store.close()
+    return judge(
+        job_folder(config.agent.data_dir.resolve(), round_number, kind),
+        round_number,
+        kind,
+        holdout.select(np.arange(min(len(holdout), config.model.holdout_windows))),
+        present,
+        margin=config.model.adopt_margin,
+        threads=config.training.threads,
+    )
+
+
+def judge(
+    folder: Path,
+    round_number: int,
+    kind: Kind,
+    holdout: ClientWindows,
+    present: Mapping[str, Any] | None,
+    *,
+    margin: float,
+    threads: int = 1,
+) -> Verdict:
+    """Run the candidate in `folder` on the raw holdout windows; good if finite and at most `margin` worse.
+
+    Without holdout windows there is no score, and the smoke run alone decides.
+    """
+    source = SOURCES[kind]
+    name = f"{source} model of round {round_number}"
+    if not (folder / MODEL).is_file():
+        return Verdict(round_number, kind, False, f"{name}: {_why_none(folder)}, the present model stays")
+    try:
+        f1 = _score(folder / MODEL, holdout, threads)
+        parity = json.loads((folder / PARITY).read_bytes())
+    except (AgentError, ExportError, OSError, ValueError) as error:
+        return Verdict(round_number, kind, False, f"{name}: not adopted, it does not work: {error}")
+    model = {"source": source, "round": round_number, "macro_f1": f1, "parity": parity}
+    good, why = _compare(f1, None if present is None else present.get("macro_f1"), margin)
+    return Verdict(round_number, kind, good, f"{name}: {'adopted' if good else 'not adopted'}, {why}", folder, model)
+
+
+def _compare(f1: float | None, old: float | None, margin: float) -> tuple[bool, str]:
+    if f1 is None:
+        return True, "there are no holdout windows to compare on"
+    if old is None:
+        return True, f"macro-F1 {f1:.3f} on the holdout; there was no model before"
+    good = f1 >= old - margin
+    return good, f"macro-F1 {f1:.3f} on the holdout against {old:.3f} of the present model (margin {margin})"
+
+
+def _score(path: Path, holdout: ClientWindows, threads: int) -> float | None:
+    session = Session.load(path, threads=threads)
+    length = session.metadata.window
+    smoke = holdout.x if len(holdout) else np.zeros((1, length, 6), np.float32)
+    prediction = session.predict(smoke)
+    if not (np.isfinite(prediction.logits).all() and np.isfinite(prediction.embedding).all()):
+        raise StoreError(f"{path.name} gives NaN or infinity on the device's own windows")
+    if not len(holdout):
+        return None
+    found = prediction.logits.argmax(axis=1).astype(np.int64)
+    return scores_of(confusion(holdout.y, found, len(session.metadata.labels))).macro_f1
+
+
+def _why_none(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / RESULT).read_bytes())["no_model"])
+    except (OSError, ValueError, KeyError):
+        return "the training process left no model"
+
+
+class Shelf:
+    """The last two good models of a device, in `folder`/models; noted in the store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.folder = store, store.folder / "models"
+
+    def present(self) -> dict[str, Any] | None:
+        """Describe the newest good model whose file is whole; None if there is none."""
+        for name in KEPT:
+            text = self.store.get(name)
+            model: dict[str, Any] | None = json.loads(text) if text else None
+            if model and Path(model["path"]).is_file() and sha256_of(Path(model["path"])) == model["sha256"]:
+                return model
+        return None
+
+    def settle(self, verdict: Verdict) -> None:
+        """Note the verdict; move a good candidate's files here and forget all but the last two models."""
+        pairs: dict[str, str] = {}
+        model = dict(verdict.model or {})
+        if verdict.good and verdict.folder:
+            before = self.present()
+            model = {**self._place(verdict.folder, verdict.round, model["source"]), **model}
+            pairs = {"model": json.dumps(model), "previous": json.dumps(before) if before else ""}
+        row = AdoptionRow(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
+        self.store.note_adoption(row, **pairs)
+        self._prune()
+
+    def _place(self, folder: Path, round_number: int, source: str) -> dict[str, str]:
+        sha256 = sha256_of(folder / MODEL)
+        stem = f"r{round_number}-{source}-{sha256[:8]}"
+        checkpoint, path = self.folder / f"{stem}.safetensors", self.folder / f"{stem}.onnx"
+        place_file(folder / CHECKPOINT, checkpoint)
+        place_file(folder / MODEL, path)
+        return {"path": str(path), "checkpoint": str(checkpoint), "sha256": sha256}
+
+    def _prune(self) -> None:
+        kept = {Path(json.loads(text)["path"]).stem for name in KEPT if (text := self.store.get(name))}
+        for path in self.folder.glob("*"):
+            if path.stem not in kept:
+                path.unlink()

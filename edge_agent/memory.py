@@ -1,0 +1,95 @@
+"""What survives a restart, and the steps that change it: a trained round, an answered update, another plan."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edge_agent.files import place_file, sha256_of
+from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
+from edge_agent.state import Agent
+from edge_agent.store import Store
+from federation.protocol.messages import UpdateManifest
+
+OUTBOX, CLIENTS, MODELS, JOBS = "outbox", "clients", "models", "jobs"
+
+
+class Kept(NamedTuple):
+    """A round whose update and client state are durable."""
+
+    update_id: str
+    metrics: dict[str, float]
+    seconds: float
+
+
+def remembered(store: Store) -> Agent:
+    """Return the state to start with after a restart: rounds that were trained are not trained again."""
+    return Agent(
+        plan_key=store.get("plan_key"),
+        done=frozenset((row.round, row.base) for row in store.rounds()),
+        outbox=tuple(store.outbox()),
+        final=store.get("final"),
+    )
+
+
+def keep_round(store: Store, job: Job) -> Kept:
+    """Move a finished round's files to where they last, then note them in one transaction.
+
+    Raises:
+        OSError: if the files cannot be kept.
+        ValueError: if the process left a result or an update that cannot be described.
+    """
+    result = json.loads((job.out / RESULT).read_bytes())
+    manifest = manifest_of(job, result, job.out / UPDATE)
+    update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
+    place_file(job.out / UPDATE, update)
+    place_file(job.out / CLIENT_STATE, client)
+    store.keep_update(manifest, update, result, str(client.relative_to(store.folder)))
+    for other in client.parent.iterdir():
+        if other != client:
+            other.unlink()
+    return Kept(manifest.update_id, result["metrics"], result["seconds"])
+
+
+def manifest_of(job: Job, result: Mapping[str, Any], update: Path) -> UpdateManifest:
+    """Describe an update; its id is the same for the same bytes of the same round."""
+    sha256 = sha256_of(update)
+    return UpdateManifest(
+        update_id=f"r{job.round}-{job.device[:36]}-{sha256[:16]}",
+        federation=job.federation,
+        client=job.device,
+        round=job.round,
+        method=str(job.plan.method.get("name", "")),
+        base_version=job.broadcast_sha256,
+        examples=result["examples"],
+        steps=result["steps"],
+        class_counts=tuple(result["class_counts"]),
+        precision=job.precision,
+        compression=job.compression,
+        size=update.stat().st_size,
+        sha256=sha256,
+        chunk_bytes=job.chunk_bytes,
+        nonce=secrets.token_hex(8),
+        created=time.time(),
+        metrics=result["metrics"],
+    )
+
+
+def forget_update(store: Store, update_id: str, status: str, reason: str) -> None:
+    """Note the server's answer, then delete the update's file."""
+    path = store.outbox().get(update_id)
+    store.forget_update(update_id, status, reason)
+    if path:
+        path.unlink(missing_ok=True)
+
+
+def start_over(store: Store, plan_key: str) -> None:
+    """Forget everything learnt under another plan."""
+    store.reset(plan_key=plan_key)
+    for name in (OUTBOX, CLIENTS, MODELS, JOBS):
+        shutil.rmtree(store.folder / name, ignore_errors=True)

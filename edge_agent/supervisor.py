@@ -1,0 +1,275 @@
+"""The device's long-lived program: one loop that feeds the state machine and carries out its commands; no torch.
+
+Drivers (broker, sensors, downloads, the training process, judging) run on their own threads and only post events.
+The database is the loop's: whatever a command promises is durable before the next event is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edge_agent import commands as do
+from edge_agent.agent import step
+from edge_agent.blobs import Blobs
+from edge_agent.config import Config
+from edge_agent.errors import AgentError, StoreError
+from edge_agent.events import (
+    AdoptFinished,
+    BlobFailed,
+    BlobFetched,
+    CandidateReady,
+    Event,
+    JobFailed,
+    Kind,
+    Tick,
+    TrainingFinished,
+)
+from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
+from edge_agent.judging import Shelf, Verdict, judge_job
+from edge_agent.memory import forget_update, keep_round, remembered, start_over
+from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
+from edge_agent.narration import narrate
+from edge_agent.sensors import Replay
+from edge_agent.state import Policy
+from edge_agent.store import Store
+from edge_agent.summary import write_summary
+from edge_agent.uploads import ChunkSender
+from federation.plan import Plan
+from federation.protocol.messages import BlobPointer, write
+from har_pipeline import PipelineError
+
+log = logging.getLogger("edge_agent")
+
+TICK_S = 0.25
+STOP_S = 0.5
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Someone wants the program to end."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and the plan that it belongs to."""
+
+    plan_key: str
+    verdict: Verdict
+
+
+Posted = Event | BrokerEvent | JobLine | JobEnded | Judged | Stop
+
+
+class Supervisor:
+    """One device; `run` returns the exit code."""
+
+    def __init__(self, config: Config, until: Literal["never", "round", "finished"] = "never") -> None:
+        me, uploads, training = config.agent, config.uploads, config.training
+        self.config = config
+        self.policy = Policy(me.device, uploads.ack_timeout_s, training.attempts, training.retry_s, until)
+        self.store = Store(me.data_dir)
+        self.agent = remembered(self.store)
+        self._posted: queue.SimpleQueue[Posted] = queue.SimpleQueue()
+        self._blobs = Blobs(me.data_dir / "blobs", config.server.url, config.server.timeout_s)
+        self._downloading = threading.Lock()
+        self._sensors = Replay(config.sensors, config.sensor_client, me.data_dir, self._posted.put)
+        self._broker = Broker(
+            config.broker, me.federation, me.device, in_flight=uploads.in_flight, post=self._posted.put
+        )
+        self._process: TrainingProcess | None = None
+        self._sender: ChunkSender | None = None
+        self._code: int | None = None
+
+    def stop(self) -> None:
+        """End the loop soon; safe in a signal handler and on any thread."""
+        self._posted.put(Stop())
+
+    def run(self) -> int:
+        """Work until the policy says so, or until `stop`; leaves within two seconds."""
+        waiting = f"; updates in the outbox: {', '.join(self.agent.outbox)}" if self.agent.outbox else ""
+        log.info("device %s of federation %s%s", self.policy.device, self.config.agent.federation, waiting)
+        self._tell_summary()
+        self._broker.start()
+        ticked = time.monotonic()
+        try:
+            while self._code is None:
+                with contextlib.suppress(queue.Empty):
+                    self._take(self._posted.get(timeout=TICK_S))
+                if time.monotonic() - ticked >= TICK_S:
+                    ticked = time.monotonic()
+                    self._on_tick()
+        finally:
+            self._end()
+        return self._code
+
+    def _end(self) -> None:
+        self._end_process()
+        self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
+        self._sensors.stop(STOP_S / 2)
+        self.store.close()
+
+    # ---- what was posted
+
+    def _take(self, posted: Posted) -> None:
+        match posted:
+            case Stop():
+                log.info("asked to stop")
+                self._code = 0
+            case Delivered(mid):
+                self._delivered(mid)
+            case Unreadable(topic, reason):
+                log.warning("ignored a message on %s: %s", topic, reason)
+            case JobLine() | JobEnded():
+                if self._process and posted.job is self._process.job:
+                    self._from_job(posted)
+            case Judged(plan_key, verdict):
+                if plan_key == self.agent.plan_key:
+                    self._judged(verdict)
+            case _:
+                if text := narrate(posted):
+                    log.info("%s", text)
+                self._step(posted)
+
+    def _on_tick(self) -> None:
+        if self._process and self._process.overdue:
+            job = self._process.job
+            self._end_process()
+            self._step(JobFailed(job.round, job.kind, f"it took longer than {self.config.training.timeout_s:.0f} s"))
+        self._pump()
+        self._step(Tick())
+
+    def _delivered(self, mid: int) -> None:
+        if self._sender and (event := self._sender.delivered(mid)):
+            self._step(event)
+        self._pump()
+
+    def _from_job(self, posted: JobLine | JobEnded) -> None:
+        job = posted.job
+        if isinstance(posted, JobEnded):
+            self._process = None
+            failed = JobFailed(job.round, job.kind, posted.reason)
+            self._step(failed if posted.reason else CandidateReady(job.round, job.kind))
+        elif posted.record.get("event") == "epoch":
+            log.info("round %d: epoch %s is done", job.round, posted.record.get("epoch"))
+        elif posted.record.get("event") == "trained":
+            try:
+                kept = keep_round(self.store, job)
+            except (OSError, ValueError, KeyError) as error:
+                self._end_process()
+                self._step(JobFailed(job.round, job.kind, f"the update cannot be kept: {error}"))
+                return
+            self._tell_summary()
+            metrics = ", ".join(f"{name} {value:.3f}" for name, value in kept.metrics.items())
+            log.info("round %d: trained in %.1f s; %s", job.round, kept.seconds, metrics)
+            self._step(TrainingFinished(job.round, kept.update_id, kept.metrics))
+
+    def _judged(self, verdict: Verdict) -> None:
+        Shelf(self.store).settle(verdict)
+        self._tell_summary()
+        self._step(AdoptFinished(verdict.round, verdict.kind, verdict.good, verdict.reason))
+
+    # ---- the state machine's commands
+
+    def _step(self, event: Event) -> None:
+        result = step(self.policy, self.agent, event, time.monotonic())
+        self.agent = result.agent
+        for command in result.commands:
+            self._do(command)
+
+    def _do(self, command: do.Command) -> None:
+        match command:
+            case do.Say(text):
+                log.info("%s", text)
+            case do.PublishStatus(status):
+                self._broker.publish_status(status)
+            case do.StartOver(key):
+                self._sensors.stop()
+                start_over(self.store, key)
+                self._tell_summary()
+            case do.Collect(plan):
+                self._sensors.start(plan)
+            case do.FetchBlob(model):
+                _in_background(lambda: self._fetch(model))
+            case do.StartJob():
+                self._start_job(command)
+            case do.StopJob(reason):
+                log.info("the training process is stopped: %s", reason)
+                self._end_process()
+            case do.Judge(number, kind):
+                self._start_judging(number, kind)
+            case do.Leave(code):
+                self._code = code
+            case _:
+                self._about_rounds(command)
+
+    def _about_rounds(self, command: do.Command) -> None:
+        match command:
+            case do.SendBegin(update_id):
+                self._broker.publish_update(update_id, write(self.store.manifest(update_id)), "begin")
+            case do.SendChunks(update_id, first):
+                path, manifest = self.store.outbox()[update_id], self.store.manifest(update_id)
+                self._sender = ChunkSender(manifest, path, first, self.config.uploads.in_flight)
+                self._pump()
+            case do.StopSending():
+                self._sender = None
+            case do.Forget(update_id, status, reason):
+                forget_update(self.store, update_id, status, reason)
+                log.info("update %s: %s by the server %s", update_id, status, reason)
+                self._tell_summary()
+            case do.GiveUp(number, base, reason):
+                self.store.leave_out(number, base, reason)
+            case do.FinalJudged(sha256):
+                self.store.put(final=sha256)
+            case _:
+                raise StoreError(f"no driver carries out {type(command).__name__}")
+
+    def _fetch(self, model: BlobPointer) -> None:
+        try:
+            with self._downloading:  # two downloads of one blob would write the same file
+                self._blobs.fetch(model)
+        except (AgentError, OSError) as error:
+            self._posted.put(BlobFailed(model.sha256, str(error)))
+        else:
+            self._posted.put(BlobFetched(model.sha256))
+
+    def _start_job(self, command: do.StartJob) -> None:
+        log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")
+        broadcast = self._blobs.path(command.model.sha256)
+        job = make_job(self.config, command, broadcast, self.store.get("client_state"))
+        self._process = TrainingProcess(job, self.config.training.timeout_s, self._posted.put)
+
+    def _end_process(self) -> None:
+        if self._process:
+            self._process.stop(STOP_S)
+        self._process = None
+
+    def _start_judging(self, number: int, kind: Kind) -> None:
+        announcement = self.agent.announcement
+        if announcement is not None:
+            plan, key = announcement.plan, self.agent.plan_key
+            _in_background(lambda: self._judge(plan, key, number, kind))
+
+    def _judge(self, plan: Plan, key: str, number: int, kind: Kind) -> None:
+        try:
+            verdict = judge_job(self.config, plan, number, kind)
+        except (AgentError, PipelineError, OSError) as error:
+            verdict = Verdict(number, kind, False, f"round {number}: the candidate cannot be judged: {error}")
+        self._posted.put(Judged(key, verdict))
+
+    def _pump(self) -> None:
+        if self._sender:
+            self._sender.pump(self._broker)
+
+    def _tell_summary(self) -> None:
+        write_summary(self.store, self.policy.device)
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()
