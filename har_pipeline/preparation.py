@@ -153,4 +153,5 @@ def _cut(
             progress(done, client)
     for client, pipeline in pipelines.items():
         windows[client] += pipeline.flush()
-    return {client: ClientWindows.stack(client, each, settings) for client, each in windows.items()}
+    # Popped, so that no more than one client's windows are held twice.
+    return {client: ClientWindows.stack(client, windows.pop(client), settings) for client in list(windows)}
