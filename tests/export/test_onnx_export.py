@@ -15,7 +15,7 @@ from torch import nn
 from export import gates, onnx_export
 from export.gates import GateError, check_int8, check_parity, macro_f1
 from export.onnx_export import export_onnx
-from export.runtime import InputError, ModelFileError
+from export.runtime import InputError, ModelFileError, Session
 from export.sample_windows import generated_windows
 from models import ModelOutput
 from models.alp import ALP, set_inference
@@ -228,3 +228,16 @@ def test_gate_thresholds_are_those_of_the_specification() -> None:
     wanted = (1e-4, 256, 0.99, 0.005, (1, 2, 7))
     found = (gates.MAX_LOGIT_DELTA, gates.MIN_WINDOWS, gates.MIN_INT8_AGREEMENT, gates.MAX_F1_LOSS, gates.BATCHES)
     assert found == wanted
+
+
+@pytest.mark.data
+def test_the_parity_gate_holds_on_real_recordings(gaitway_data: Path, exported: Exported) -> None:
+    files = sorted(gaitway_data.glob("motionsense/sample/A_DeviceMotion_data/*/sub_1.csv"))
+    if not files:
+        pytest.skip(f"no MotionSense sample under {gaitway_data}")
+    # Attitude, gravity in g, rotation in rad/s, user acceleration in g, each xyz, after a row number.
+    columns = [np.genfromtxt(file, delimiter=",", skip_header=1) for file in files]
+    recordings = [np.hstack([9.80665 * (c[:, 4:7] + c[:, 10:13]), c[:, 7:10]]).astype(np.float32) for c in columns]
+    x = np.stack([r[i : i + 128] for r in recordings for i in range(0, len(r) - 128, 16)])
+    assert len(x) >= gates.MIN_WINDOWS
+    check_parity(Session.load(exported.path), x, torch_logits(exported.module, x))
