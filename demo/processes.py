@@ -121,8 +121,8 @@ def require_port(port: int, purpose: str, option: str, host: str = "127.0.0.1") 
             ) from error
 
 
-def wait_for_port(port: int, child: Child, timeout_s: float, host: str = "127.0.0.1") -> None:
-    """Wait until a child listens.
+def wait_for_port(port: int, child: Child, timeout_s: float) -> None:
+    """Wait until a child listens; looks from outside, as a connection without a word is an error in a broker's log.
 
     Raises:
         DemoError: if it ends first, or does not within the time.
@@ -131,9 +131,9 @@ def wait_for_port(port: int, child: Child, timeout_s: float, host: str = "127.0.
     while time.monotonic() < deadline:
         if child.process.poll() is not None:
             raise DemoError(f"{child.name} ended before it listened. The end of {child.log}:\n{child.last_words()}")
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            if probe.connect_ex((host, port)) == 0:
+        with suppress(psutil.NoSuchProcess):
+            connections = psutil.Process(child.process.pid).net_connections("tcp")
+            if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections):
                 return
         time.sleep(0.1)
     raise DemoError(f"{child.name} does not listen on port {port} after {timeout_s:.0f} s; see {child.log}")

@@ -48,6 +48,8 @@ def main(
     try:
         if model not in MODELS:
             raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
+        if folder.exists() and any(folder.iterdir()):
+            raise DemoError(f"{folder} is not empty; choose a new folder with --out")
         http_port, mqtt_port = _ports(http_port, mqtt_port)
         with console.status("looking for recordings"):
             chosen = scenario.choose(data, devices, minutes)
