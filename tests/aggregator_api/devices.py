@@ -1,0 +1,129 @@
+"""Devices without training: generated updates, and the messages that carry them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aggregator_api.inbox import Message
+from aggregator_api.settings import Settings
+from federation import wire
+from federation.plan import Plan
+from federation.protocol import topics
+from federation.protocol.chunks import chunk_count, chunk_range
+from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, UpdateManifest, read, write
+from federation.records import Tree, Update
+from federation.tree import map_tree
+
+FEDERATION = "walk"
+CHUNK_BYTES = 1024
+
+
+def tiny_plan(*, rounds: int = 2, clients: int | None = 2, **round_settings: Any) -> Plan:
+    """FedAvg with a CNN of a few kilobytes."""
+    return Plan.model_validate(
+        {
+            "labels": ["still", "walking"],
+            "model": {"name": "cnn", "options": {"channels": [8, 8], "feature_dim": 8, "hidden": 8}},
+            "method": {"name": "fedavg"},
+            "task": {"classes": 2, "feature_dim": 8},
+            "rounds": {"rounds": rounds, "clients_per_round": clients, "minimum_clients": 2, **round_settings},
+        }
+    )
+
+
+class Wires:
+    """A broker that only remembers what the server published."""
+
+    def __init__(
+        self, _settings: Settings, _receive: Callable[[Message], None], _connected: Callable[[], None]
+    ) -> None:
+        self.sent: list[tuple[str, bytes, bool]] = []
+        self.is_up = True
+        self.asked = 0
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        self.sent.append((topic, payload, retain))
+
+    def start(self) -> None:
+        """There is nothing to connect to."""
+
+    def ask_again(self) -> None:
+        self.asked += 1
+
+    def stop(self) -> None:
+        """There is nothing to disconnect from."""
+
+    def acknowledgements(self, device: str) -> list[Acknowledgement]:
+        """Return every answer to one device."""
+        return [read(Acknowledgement, body) for topic, body, _ in self.sent if topic == topics.ack(FEDERATION, device)]
+
+    def announcements(self) -> list[Announcement]:
+        """Return every announcement."""
+        return [read(Announcement, body) for topic, body, _ in self.sent if topic == topics.announce(FEDERATION)]
+
+
+@dataclass
+class Parcel:
+    """An update on its way: what it says and what it holds."""
+
+    manifest: UpdateManifest
+    data: bytes
+    tree: Tree
+
+    def chunks(self) -> list[bytes]:
+        """Cut the bytes as the manifest says."""
+        size, step = self.manifest.size, self.manifest.chunk_bytes
+        return [self.data[chunk_range(size, step, n)] for n in range(chunk_count(size, step))]
+
+    def topic(self, *step: str | int) -> str:
+        """Return the topic of one step."""
+        return topics.update(self.manifest.federation, self.manifest.client, self.manifest.update_id, *step)
+
+    @property
+    def update(self) -> Update:
+        """Return what the method should see."""
+        return Update(self.manifest.client, self.manifest.examples, self.manifest.steps, self.tree)
+
+
+def generated(announced: Announcement, broadcast: bytes, device: str, *, examples: int = 10) -> Parcel:
+    """Make random tensors of the broadcast's shapes; the same device and round give the same bytes."""
+    generator = torch.Generator().manual_seed(announced.round * 1000 + sum(device.encode()))
+    like = wire.decode(broadcast, limit_bytes=len(broadcast))
+    tree = map_tree(lambda value: torch.randn(value.shape, generator=generator), like)
+    return parcel(announced, device, tree, examples=examples)
+
+
+def parcel(announced: Announcement, device: str, tree: Tree, *, examples: int = 10, **changes: Any) -> Parcel:
+    """Wrap a tree as the device's update of the announced round; `changes` go into the manifest."""
+    data = changes.pop("data", None) or wire.encode(tree)
+    sha256 = hashlib.sha256(data).hexdigest()
+    assert announced.model is not None
+    said = {
+        "update_id": f"r{announced.round}-{device}-{sha256[:16]}",
+        "federation": announced.federation,
+        "client": device,
+        "round": announced.round,
+        "method": announced.plan.method["name"],
+        "base_version": announced.model.sha256,
+        "examples": examples,
+        "steps": 3,
+        "size": len(data),
+        "sha256": sha256,
+        "chunk_bytes": CHUNK_BYTES,
+        "nonce": "0123456789",
+        "created": time.time(),
+        "metrics": {"loss": 0.5},
+        **changes,
+    }
+    return Parcel(UpdateManifest.model_validate(said), data, tree)
+
+
+def status(state: str, *, examples: int = 10) -> bytes:
+    """Return a status message."""
+    return write(DeviceStatus.model_validate({"state": state, "examples": examples}))

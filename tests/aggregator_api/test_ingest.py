@@ -1,0 +1,262 @@
+"""Uploads, honest and hostile, handed to the server message by message."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+
+import pytest
+import torch
+from sqlalchemy import func, select
+
+from aggregator_api.tables import DeviceRow, EventRow, UpdateRow
+from federation import wire
+from federation.methods import method_from_json
+from federation.protocol import topics
+from federation.tree import flatten, map_tree
+
+from .conftest import Bench, wait_for
+from .devices import FEDERATION, Parcel, parcel
+
+
+def count(bench: Bench, status: str) -> int:
+    """Count the updates of a status."""
+    with bench.runtime.database.read() as session:
+        found = session.scalar(select(func.count()).select_from(UpdateRow).where(UpdateRow.status == status))
+    assert found is not None
+    return found
+
+
+def test_two_devices_and_two_rounds_give_the_methods_aggregate_bit_for_bit(collecting: Bench) -> None:
+    method = method_from_json({"name": "fedavg"})
+    for number in (1, 2):
+        state = wire.decode(collecting.state(), limit_bytes=1 << 20)
+        first, second = collecting.update_of("a", examples=30), collecting.update_of("b", examples=10)
+        assert collecting.upload(second).status == "accepted"
+        assert collecting.upload(first).status == "accepted"
+        wait_for(lambda number=number: collecting.now().round > number or collecting.now().state == "finished")
+        # by hand as well: the weights are 30/40 and 10/40
+        expected = method.aggregate(state, iter([first.update, second.update]))
+        by_hand = map_tree(lambda x, y: (x.double() * 30 + y.double() * 10) / 40, first.tree, second.tree)
+        assert collecting.state() == wire.encode(expected)
+        got = flatten(wire.decode(collecting.state(), limit_bytes=1 << 20))
+        for name, value in flatten(by_hand).items():
+            torch.testing.assert_close(got[name].double(), value, rtol=1e-6, atol=1e-7)
+    assert collecting.now().state == "finished"
+    assert [a.state for a in collecting.wires.announcements()][-1] == "finished"
+
+
+def test_a_round_opens_only_once_enough_devices_are_ready(waiting: Bench) -> None:
+    assert waiting.now().state == "waiting"
+    waiting.say("a", "ready")
+    waiting.say("b", "collecting")
+    assert waiting.now().state == "waiting"
+    waiting.say("b", "ready")
+    announced = waiting.now()
+    assert (announced.state, announced.round, announced.cohort) == ("collecting", 1, ("a", "b"))
+    assert waiting.wires.announcements()[-1].cohort == ("a", "b")
+    assert all(retain for topic, _, retain in waiting.wires.sent if topic == topics.announce(FEDERATION))
+
+
+def test_chunks_may_come_in_any_order_and_twice(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    assert collecting.begin(update).next_chunk == 0
+    numbered = list(enumerate(update.chunks()))
+    assert len(numbered) > 3
+    shuffled = random.Random(0).sample([*numbered, *numbered], 2 * len(numbered))
+    for n, chunk in shuffled:
+        collecting.send(update.topic("chunk", n), chunk)
+    collecting.send(update.topic("end"))
+    assert collecting.last("a").status == "accepted"
+
+
+def test_an_end_with_a_missing_chunk_is_answered_with_its_number(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    collecting.begin(update)
+    for n, chunk in enumerate(update.chunks()):
+        if n != 2:
+            collecting.send(update.topic("chunk", n), chunk)
+    collecting.send(update.topic("end"))
+    assert (collecting.last("a").status, collecting.last("a").next_chunk) == ("send", 2)
+    assert collecting.begin(update).next_chunk == 2  # a repeated begin keeps what is here
+    collecting.send(update.topic("chunk", 2), update.chunks()[2])
+    collecting.send(update.topic("end"))
+    assert collecting.last("a").status == "accepted"
+
+
+def test_an_accepted_update_is_acknowledged_again_and_counted_once(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    collecting.upload(update)
+    answers = len(collecting.wires.acknowledgements("a"))
+    assert collecting.begin(update).status == "accepted"
+    collecting.send(update.topic("chunk", 0), update.chunks()[0])
+    collecting.send(update.topic("end"))
+    assert [a.status for a in collecting.wires.acknowledgements("a")[answers:]] == ["accepted", "accepted"]
+    assert count(collecting, "accepted") == 1
+
+
+def test_a_device_reports_once_per_round(collecting: Bench) -> None:
+    collecting.upload(collecting.update_of("a"))
+    second = parcel(collecting.now(), "a", map_tree(torch.zeros_like, collecting.update_of("a").tree))
+    assert "already reported" in collecting.refused(second)
+
+
+@pytest.mark.parametrize("length", [0, 1023, 1025])
+def test_a_chunk_of_the_wrong_length_ends_the_upload(collecting: Bench, length: int) -> None:
+    update = collecting.update_of("a")
+    collecting.begin(update)
+    collecting.send(update.topic("chunk", 0), b"x" * length)
+    assert collecting.last("a").status == "refused"
+    assert f"{length:,} bytes, expected 1,024" in collecting.last("a").reason
+    assert count(collecting, "quarantined") == 1
+
+
+def test_a_chunk_beyond_the_end_ends_the_upload(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    collecting.begin(update)
+    collecting.send(update.topic("chunk", 999_999), b"x")
+    assert "the update has only" in collecting.last("a").reason
+
+
+def test_other_bytes_than_announced_are_refused(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    flipped = bytes([update.data[-1] ^ 1])
+    assert "do not have the sha256" in collecting.refused(
+        Parcel(update.manifest, update.data[:-1] + flipped, update.tree)
+    )
+    assert collecting.begin(update).status == "refused"  # its id is spent
+
+
+def test_an_update_larger_than_plausible_is_refused_before_its_bytes(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    large = parcel(collecting.now(), "a", update.tree, size=1 << 33)
+    assert "at most" in collecting.begin(large).reason
+
+
+def test_a_frame_that_unpacks_beyond_the_limit_is_refused(collecting: Bench) -> None:
+    import zstandard
+
+    bomb = zstandard.ZstdCompressor().compress(bytes(64 << 20))
+    reason = collecting.refused(parcel(collecting.now(), "a", {}, data=bomb, compression="zstd"))
+    assert "at most" in reason
+
+
+def header(description: object, tail: bytes = b"") -> bytes:
+    """Make safetensors bytes with any header."""
+    text = json.dumps(description).encode()
+    return struct.pack("<Q", len(text)) + text + tail
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"not a tensor file at all",
+        struct.pack("<Q", 1 << 60) + b"{}",  # a header longer than the file
+        header({"params.x": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4]}}, b"1234"),
+        header({"params.x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}}, b"1234"),
+        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"1234"),
+        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                "a/b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"12345678"),
+    ],
+)  # fmt: skip
+def test_bytes_that_lie_about_their_tensors_are_refused(collecting: Bench, data: bytes) -> None:
+    assert collecting.refused(parcel(collecting.now(), "a", {}, data=data))
+    assert count(collecting, "quarantined") == 1
+    assert collecting.upload(collecting.update_of("a")).status == "accepted"  # the server is unharmed
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused(collecting: Bench, poison: float) -> None:
+    tree = collecting.update_of("a").tree
+    next(iter(flatten(tree).values())).view(-1)[0] = poison
+    assert "NaN or infinity" in collecting.refused(parcel(collecting.now(), "a", tree))
+
+
+def test_tensors_of_another_shape_dtype_or_name_are_refused(collecting: Bench) -> None:
+    tree = collecting.update_of("a").tree
+    name = next(iter(tree["params"]))
+    for wrong in (
+        {"params": {**tree["params"], name: torch.zeros(3)}},
+        {"params": {**tree["params"], name: tree["params"][name].double()}},
+        {"params": {**tree["params"], "more": torch.zeros(1)}},
+        {"params": {key: value for key, value in tree["params"].items() if key != name}},
+    ):
+        reason = collecting.refused(parcel(collecting.now(), "a", wrong))
+        assert name in reason or "more" in reason
+    assert count(collecting, "quarantined") == 4
+    assert count(collecting, "accepted") == 0
+
+
+def test_a_device_outside_the_cohort_is_refused(collecting: Bench) -> None:
+    collecting.say("c", "ready")
+    assert "not in the cohort" in collecting.refused(collecting.update_of("c"))
+
+
+def test_a_device_that_never_enrolled_is_refused(collecting: Bench) -> None:
+    assert "not enrolled" in collecting.refused(collecting.update_of("stranger"))
+
+
+def test_a_manifest_of_another_device_is_refused(collecting: Bench) -> None:
+    theirs = collecting.update_of("b")
+    topic = topics.update(FEDERATION, "a", theirs.manifest.update_id, "begin")
+    collecting.send(topic, theirs.manifest.model_dump_json().encode())
+    assert collecting.last("a").status == "refused"
+    assert "topic" in collecting.last("a").reason
+    assert collecting.upload(theirs).status == "accepted"  # b itself is not harmed by it
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"base_version": "0" * 64}, "started from"),
+        ({"round": 2}, "has not begun"),
+        ({"method": "fedali"}, "this federation runs 'fedavg'"),
+        ({"class_counts": (1, 2, 3)}, "class_counts"),
+        ({"class_counts": (-1, 2)}, "class_counts"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(collecting: Bench, changes: dict[str, object], words: str) -> None:
+    update = parcel(collecting.now(), "a", collecting.update_of("a").tree, **changes)
+    assert words in collecting.begin(update).reason
+
+
+def test_a_third_upload_at_a_time_is_refused(collecting: Bench) -> None:
+    tree = collecting.update_of("a").tree
+    answers = [
+        collecting.begin(parcel(collecting.now(), "a", map_tree(lambda v, n=n: v + n, tree))).status for n in range(3)
+    ]
+    assert answers == ["send", "send", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload"),
+    [
+        ("gaitway/v1/walk/devices/a/status", b"{"),
+        ("gaitway/v1/walk/devices/a/status", b""),
+        ("gaitway/v1/walk/devices/a/status", b'{"state": "hacked"}'),
+        ("gaitway/v1/nowhere/devices/a/status", b'{"state": "ready"}'),
+        ("gaitway/v1/walk/devices/a/update/u/begin", b"\xff\xfe"),
+        ("gaitway/v1/walk/devices/a/update/u/begin", b"x" * 300_000),
+        ("gaitway/v1/walk/devices/a/update/u/chunk/0", b"x"),
+        ("gaitway/v1/walk/devices/a/update/u/chunk/-1", b"x"),
+        ("gaitway/v1/walk/devices/a/update/../begin", b"x"),
+        ("gaitway/v1/walk/devices/../../../etc/update/u/begin", b"x"),
+        ("something/else", b"x"),
+    ],
+)
+def test_nonsense_changes_nothing(collecting: Bench, topic: str, payload: bytes) -> None:
+    before = collecting.now().model_dump(exclude={"created"})
+    collecting.send(topic, payload)
+    assert collecting.now().model_dump(exclude={"created"}) == before
+    assert count(collecting, "accepted") == 0
+
+
+def test_a_status_enrols_a_device_and_a_last_will_keeps_its_examples(collecting: Bench) -> None:
+    collecting.say("c", "ready", examples=77)
+    collecting.say("c", "offline", examples=0)
+    with collecting.runtime.database.read() as session:
+        row = session.scalars(select(DeviceRow).where(DeviceRow.name == "c")).one()
+        kinds = session.scalars(select(EventRow.kind).where(EventRow.device == "c")).all()
+    assert (row.state, row.examples) == ("offline", 77)
+    assert list(kinds) == ["device.enrolled", "device.ready", "device.offline"]
