@@ -16,7 +16,7 @@ from rich.table import Table
 from edge_agent.config import Config, example, load
 from edge_agent.errors import AgentError
 from edge_agent.store import FILE_NAME, Store
-from edge_agent.summary import summary
+from edge_agent.summary import in_words, summary
 from edge_agent.supervisor import Supervisor
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -43,10 +43,12 @@ def run(
 
     Example: python -m edge_agent run --config agent.toml --until-finished
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     until: Literal["never", "round", "finished"] = "finished" if until_finished else "round" if once else "never"
     try:
-        supervisor = Supervisor(load(config), until)
+        settings = load(config)
+        line = f"%(asctime)s {settings.agent.device} %(message)s"
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=line, datefmt="%H:%M:%S")
+        supervisor = Supervisor(settings, until)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stop())
         code = supervisor.run()
@@ -60,7 +62,7 @@ def status(
     config: ConfigOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as in summary.json.")] = False,
 ) -> None:
-    """Show a device's rounds, outbox and model from its data folder, also while it runs."""
+    """Say what a device is doing, and show its rounds and model, from its data folder; also while it runs."""
     try:
         settings = load(config)
         found = _look(settings)
@@ -70,10 +72,11 @@ def status(
         typer.echo(json.dumps(found, indent=2))
         return
     console = Console()
+    for line in found["doing"]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(_table(found))
     model = found["model"]
     console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
-    console.print(f"{found['windows']:,} windows; {found['outbox']} updates in the outbox")
     for line in found["adoption"]:
         console.print(line, markup=False, highlight=False)
 
@@ -91,7 +94,8 @@ def _look(config: Config) -> dict[str, Any]:
     store = Store(folder)
     try:
         counts = {"windows": store.window_count(), "outbox": len(store.outbox())}
-        return {**summary(store, config.agent.device), **counts}
+        device = config.agent.device
+        return {"doing": in_words(store, device), **summary(store, device), **counts}
     finally:
         store.close()
 

@@ -47,18 +47,21 @@ def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, modu
     save_checkpoint(job.out / CHECKPOINT, module, info)
     # the latest first: those of the holdout, then training windows up to the gate's number
     windows = np.concatenate([data.holdout.x, data.train.x])[:PARITY_WINDOWS]
+    few = f", fewer than the usual {PARITY_WINDOWS}" if len(windows) < PARITY_WINDOWS else ""
+    origin = f"{len(windows)} windows of this device{few}"
     report = export_onnx(
         module,
         job.out / MODEL,
         metadata=_metadata(info, settings),
         windows=windows,
-        windows_from="the device's own",
+        windows_from=origin,
         allow_few=True,
     )
     parity = {
         "max_abs_diff": report.parity.max_logit_delta,
         "argmax_agreement": report.parity.argmax_agreement,
         "windows": report.windows,
+        "windows_from": report.windows_from,
         "batch_agreement": report.alp.argmax_agreement if report.alp else None,
     }
     write_file(job.out / PARITY, json.dumps(parity).encode())

@@ -51,7 +51,7 @@ def judge_job(config: Config, plan: Plan, round_number: int, kind: Kind) -> Verd
         job_folder(config.agent.data_dir.resolve(), round_number, kind),
         round_number,
         kind,
-        holdout.select(np.arange(min(len(holdout), config.model.holdout_windows))),
+        _evenly(holdout, config.model.holdout_windows),
         present,
         margin=config.model.adopt_margin,
         threads=config.training.threads,
@@ -84,6 +84,13 @@ def judge(
     model = {"source": source, "round": round_number, "macro_f1": f1, "parity": parity}
     good, why = _compare(f1, None if present is None else present.get("macro_f1"), margin)
     return Verdict(round_number, kind, good, f"{name}: {'adopted' if good else 'not adopted'}, {why}", folder, model)
+
+
+def _evenly(windows: ClientWindows, count: int) -> ClientWindows:
+    """Thin windows out to at most `count`, over all of the time that they cover, so that no class goes missing."""
+    if len(windows) <= count:
+        return windows
+    return windows.select(np.linspace(0, len(windows) - 1, count).astype(np.int64))
 
 
 def _compare(f1: float | None, old: float | None, margin: float) -> tuple[bool, str]:

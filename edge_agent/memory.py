@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import secrets
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+from edge_agent.config import AgentSection
+from edge_agent.errors import ConfigError
 from edge_agent.files import place_file, sha256_of
 from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.state import Agent
@@ -27,13 +30,36 @@ class Kept(NamedTuple):
     seconds: float
 
 
+def claim(store: Store, me: AgentSection) -> IO[str]:
+    """Take the data folder for this process; it is free again when the returned file is closed, also by a kill.
+
+    Raises:
+        ConfigError: if another agent works in it, or it belongs to another device or federation.
+    """
+    lock = (store.folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise ConfigError(f"another agent works in {store.folder}; end it, or set another data_dir") from error
+    for name, mine in (("device", me.device), ("federation", me.federation)):
+        if (owner := store.get(name)) not in ("", mine):
+            lock.close()
+            raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {mine!r}; set another data_dir")
+    store.put(device=me.device, federation=me.federation)
+    return lock
+
+
 def remembered(store: Store) -> Agent:
     """Return the state to start with after a restart: rounds that were trained are not trained again."""
+    _sweep(store)
+    rows = store.rounds()
     return Agent(
         plan_key=store.get("plan_key"),
-        done=frozenset((row.round, row.base) for row in store.rounds()),
+        done=frozenset((row.round, row.base) for row in rows),
         outbox=tuple(store.outbox()),
         final=store.get("final"),
+        metrics=rows[-1].result.get("metrics", {}) if rows else {},
     )
 
 
@@ -90,6 +116,16 @@ def forget_update(store: Store, update_id: str, status: str, reason: str) -> Non
 
 def start_over(store: Store, plan_key: str) -> None:
     """Forget everything learnt under another plan."""
-    store.reset(plan_key=plan_key)
+    store.reset(plan_key=plan_key, device=store.get("device"), federation=store.get("federation"))
     for name in (OUTBOX, CLIENTS, MODELS, JOBS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
+
+
+def _sweep(store: Store) -> None:
+    """Delete what a kill left behind: the jobs, and files in place that no row names yet."""
+    shutil.rmtree(store.folder / JOBS, ignore_errors=True)
+    named = {path.name for path in store.outbox().values()}
+    for folder, names in ((OUTBOX, named), (CLIENTS, {Path(store.get("client_state")).name})):
+        for path in (store.folder / folder).glob("*"):
+            if path.name not in names:
+                path.unlink()

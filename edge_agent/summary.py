@@ -1,12 +1,14 @@
-"""What a device has done, as one JSON file beside its database: rounds, present model, judgements."""
+"""What a device does and has done: one JSON file beside its database for programs, sentences for people."""
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from edge_agent.files import write_file
 from edge_agent.judging import Shelf
+from edge_agent.state import Agent, status_of
 from edge_agent.store import RoundRow, Store
 
 FILE_NAME = "summary.json"
@@ -27,6 +29,33 @@ def summary(store: Store, device: str) -> dict[str, Any]:
 def write_summary(store: Store, device: str) -> None:
     """Replace summary.json."""
     write_file(store.folder / FILE_NAME, (json.dumps(summary(store, device), indent=2) + "\n").encode())
+
+
+def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
+    """Keep in one sentence what the device is doing, for whoever asks the database."""
+    status = status_of(agent)
+    where = f" in round {status.round}" if status.round else ""
+    words = f"{status.state}{where}" + (f" ({status.detail})" if status.detail else "")
+    if not agent.connected:
+        words += ", without a connection to the broker"
+    store.put(doing=json.dumps({"words": words, "left": left, "at": time.time()}))
+
+
+def in_words(store: Store, device: str) -> list[str]:
+    """Say what the device is doing, what waits, and what it has."""
+    text = store.get("doing")
+    if not text:
+        return [f"{device} has not done anything yet."]
+    doing = json.loads(text)
+    age_s = max(0.0, time.time() - doing["at"])
+    verb = "has left; it was" if doing["left"] else "is"
+    waiting = len(store.outbox())
+    return [
+        f"{device} {verb} {doing['words']}, for {age_s:.0f} s.",
+        f"It keeps {store.window_count():,} labelled windows.",
+        f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
+        *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
+    ]
 
 
 def _round(row: RoundRow) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from edge_agent.blobs import Blobs
 from edge_agent.config import Config
 from edge_agent.errors import AgentError, StoreError
 from edge_agent.events import (
+    Acknowledged,
     AdoptFinished,
     BlobFailed,
     BlobFetched,
@@ -33,16 +34,16 @@ from edge_agent.events import (
 )
 from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
 from edge_agent.judging import Shelf, Verdict, judge_job
-from edge_agent.memory import forget_update, keep_round, remembered, start_over
+from edge_agent.memory import claim, forget_update, keep_round, remembered, start_over
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
 from edge_agent.sensors import Replay
-from edge_agent.state import Policy
+from edge_agent.state import Policy, status_of
 from edge_agent.store import Store
-from edge_agent.summary import write_summary
+from edge_agent.summary import note_doing, write_summary
 from edge_agent.uploads import ChunkSender
 from federation.plan import Plan
-from federation.protocol.messages import BlobPointer, write
+from federation.protocol.messages import Acknowledgement, BlobPointer, write
 from har_pipeline import PipelineError
 
 log = logging.getLogger("edge_agent")
@@ -75,10 +76,10 @@ class Supervisor:
         self.config = config
         self.policy = Policy(me.device, uploads.ack_timeout_s, training.attempts, training.retry_s, until)
         self.store = Store(me.data_dir)
+        self._claim = claim(self.store, me)
         self.agent = remembered(self.store)
         self._posted: queue.SimpleQueue[Posted] = queue.SimpleQueue()
         self._blobs = Blobs(me.data_dir / "blobs", config.server.url, config.server.timeout_s)
-        self._downloading = threading.Lock()
         self._sensors = Replay(config.sensors, config.sensor_client, me.data_dir, self._posted.put)
         self._broker = Broker(
             config.broker, me.federation, me.device, in_flight=uploads.in_flight, post=self._posted.put
@@ -113,7 +114,9 @@ class Supervisor:
         self._end_process()
         self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
         self._sensors.stop(STOP_S / 2)
+        note_doing(self.store, self.agent, left=True)
         self.store.close()
+        self._claim.close()
 
     # ---- what was posted
 
@@ -179,9 +182,11 @@ class Supervisor:
 
     def _step(self, event: Event) -> None:
         result = step(self.policy, self.agent, event, time.monotonic())
-        self.agent = result.agent
+        before, self.agent = self.agent, result.agent
         for command in result.commands:
             self._do(command)
+        if status_of(before) != status_of(self.agent) or before.connected != self.agent.connected:
+            note_doing(self.store, self.agent)
 
     def _do(self, command: do.Command) -> None:
         match command:
@@ -214,9 +219,7 @@ class Supervisor:
             case do.SendBegin(update_id):
                 self._broker.publish_update(update_id, write(self.store.manifest(update_id)), "begin")
             case do.SendChunks(update_id, first):
-                path, manifest = self.store.outbox()[update_id], self.store.manifest(update_id)
-                self._sender = ChunkSender(manifest, path, first, self.config.uploads.in_flight)
-                self._pump()
+                self._send_chunks(update_id, first)
             case do.StopSending():
                 self._sender = None
             case do.Forget(update_id, status, reason):
@@ -225,15 +228,26 @@ class Supervisor:
                 self._tell_summary()
             case do.GiveUp(number, base, reason):
                 self.store.leave_out(number, base, reason)
+                self._tell_summary()
             case do.FinalJudged(sha256):
                 self.store.put(final=sha256)
+                self._tell_summary()
             case _:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
+    def _send_chunks(self, update_id: str, first: int) -> None:
+        path = self.store.outbox()[update_id]
+        if path.is_file():
+            self._sender = ChunkSender(self.store.manifest(update_id), path, first, self.config.uploads.in_flight)
+            self._pump()
+            return
+        # a damaged disk must not hold up the updates behind this one
+        gone = Acknowledgement(update_id=update_id, status="refused", reason="its file is gone from this device")
+        self._posted.put(Acknowledged(gone))
+
     def _fetch(self, model: BlobPointer) -> None:
         try:
-            with self._downloading:  # two downloads of one blob would write the same file
-                self._blobs.fetch(model)
+            self._blobs.fetch(model)
         except (AgentError, OSError) as error:
             self._posted.put(BlobFailed(model.sha256, str(error)))
         else:

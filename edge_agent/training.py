@@ -96,10 +96,11 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     if sha256_of(job.broadcast) != job.broadcast_sha256:
         raise JobError(f"the broadcast in {job.broadcast} is damaged: its sha256 is not the announced one")
     method = setup.method
-    schema = schema_of(method.broadcast(method.server_init(initial.params, initial.buffers, setup.task), job.device))
+    reference = method.broadcast(method.server_init(initial.params, initial.buffers, setup.task), job.device)
+    schema = schema_of(reference)
     tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
     check_tree(tree, schema)
-    return tree
+    return _in_key_order(tree, reference)
 
 
 def train(scene: Scene) -> Client:
@@ -169,6 +170,14 @@ def _in_order(tree: Tree, like: Tensors, name: str) -> Tensors:
     if schema_of(tree) != schema_of(like):
         raise JobError(f"the kept client state has other {name} than the plan's model; delete the data folder")
     return {key: tree[key] for key in like}
+
+
+def _in_key_order(tree: Tree, like: Tree) -> Tree:
+    # as above: a proximal term sums over the names of the broadcast
+    return {
+        name: _in_key_order(tree.get(name, {}), value) if isinstance(value, dict) else tree[name]
+        for name, value in like.items()
+    }
 
 
 def _scores(scene: Scene, client: Client) -> Scores:
