@@ -1,0 +1,46 @@
+"""A small federation for the tests of the device: a plan, announcements, a config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edge_agent.config import AgentSection, Config, SensorsSection, ServerSection, TrainingSection
+from federation.plan import ModelSpec, Plan, RoundSettings, Task
+from federation.protocol.messages import Announcement, BlobPointer
+from har_pipeline import dataset_labels
+
+DEVICE = "s00_phone100-waist"
+OPTIONS: dict[str, Any] = {"subjects": 1, "phones": ["phone100"], "places": ["waist"], "minutes": 2.0}
+SMALL: dict[str, Any] = {"channels": [8, 8], "feature_dim": 16}
+
+
+def make_plan(method: str = "fedavg", model: str = "cnn", *, seed: int = 1, late: str = "drop", **options: Any) -> Plan:
+    labels = dataset_labels("synthetic")
+    return Plan(
+        labels=labels,
+        model=ModelSpec(name=model, options={**SMALL, **options}),
+        method={"name": method},
+        task=Task(classes=len(labels), feature_dim=16, epochs=2, batch_size=16, lr=1e-2, seed=seed),
+        rounds=RoundSettings(rounds=3, late=late),  # type: ignore[arg-type]
+    )
+
+
+def pointer(letter: str = "a") -> BlobPointer:
+    return BlobPointer(sha256=letter * 64, size=10, url=f"/v1/blobs/{letter * 64}")
+
+
+def announcement(
+    round_number: int = 1, state: str = "collecting", model: str | None = "a", **fields: Any
+) -> Announcement:
+    values: dict[str, Any] = {"plan": make_plan(), "created": 0.0, "federation": "demo", **fields}
+    return Announcement(state=state, round=round_number, model=model and pointer(model), **values)
+
+
+def make_config(folder: Path, **training: Any) -> Config:
+    return Config(
+        agent=AgentSection(device=DEVICE, federation="demo", data_dir=folder),
+        server=ServerSection(url="http://127.0.0.1:9"),
+        sensors=SensorsSection(options=OPTIONS),
+        training=TrainingSection(**training),
+    )

@@ -1,0 +1,261 @@
+"""The state machine: what it asks for after each event, without any driver."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from edge_agent.agent import step
+from edge_agent.commands import (
+    Collect,
+    Command,
+    FetchBlob,
+    FinalJudged,
+    Forget,
+    GiveUp,
+    Judge,
+    Leave,
+    PublishStatus,
+    SendBegin,
+    SendChunks,
+    StartJob,
+    StartOver,
+    StopJob,
+    StopSending,
+)
+from edge_agent.events import (
+    Acknowledged,
+    AdoptFinished,
+    Announced,
+    BlobFailed,
+    BlobFetched,
+    CandidateReady,
+    ChunkDelivered,
+    ChunksSent,
+    Connected,
+    DataReady,
+    Disconnected,
+    Event,
+    JobFailed,
+    SensorFailed,
+    Tick,
+    TrainingFinished,
+)
+from edge_agent.state import Agent, Policy, Stage
+from federation.protocol.messages import Acknowledgement
+from tests.edge_agent.scene import announcement, make_plan, pointer
+
+A, B = "a" * 64, "b" * 64
+Kind = TypeVar("Kind", bound=Command)
+
+
+class Device:
+    """Feeds events at chosen times and remembers the commands."""
+
+    def __init__(self, agent: Agent | None = None, **policy: Any) -> None:
+        self.policy = Policy("d1", **{"ack_timeout_s": 10.0, "attempts": 2, "retry_s": 1.0, **policy})
+        self.agent, self.now = agent or Agent(), 0.0
+        self.last: tuple[Command, ...] = ()
+
+    def on(self, *events: Event, at: float | None = None) -> Device:
+        self.now = self.now if at is None else at
+        self.last = ()
+        for event in events:
+            result = step(self.policy, self.agent, event, self.now)
+            self.agent, self.last = result.agent, (*self.last, *result.commands)
+        return self
+
+    def asked(self, kind: type[Kind]) -> list[Kind]:
+        return [command for command in self.last if isinstance(command, kind)]
+
+    @property
+    def status(self) -> str:
+        return self.asked(PublishStatus)[-1].status.state
+
+
+def ready(**policy: Any) -> Device:
+    """A connected device with data whose federation waits."""
+    return Device(**policy).on(Connected(), Announced(announcement(0, "waiting", None)), DataReady(40))
+
+
+def training(**policy: Any) -> Device:
+    return ready(**policy).on(Announced(announcement(1)), BlobFetched(A))
+
+
+def uploading(**policy: Any) -> Device:
+    return training(**policy).on(TrainingFinished(1, "u1", {"train_loss": 0.5}))
+
+
+def answer(status: str, update_id: str = "u1", **fields: Any) -> Acknowledged:
+    return Acknowledged(Acknowledgement(update_id=update_id, status=status, **fields))  # type: ignore[arg-type]
+
+
+def test_a_new_device_collects_and_says_how_many_examples_it_has() -> None:
+    device = Device().on(Connected(), Announced(announcement(0, "waiting", None)))
+    assert device.asked(StartOver)
+    assert device.asked(Collect)
+    assert device.status == "collecting"
+    device.on(DataReady(40))
+    assert (device.status, device.asked(PublishStatus)[-1].status.examples) == ("ready", 40)
+
+
+def test_a_round_goes_from_download_to_training_to_upload_to_judging() -> None:
+    device = ready().on(Announced(announcement(1)))
+    assert device.asked(FetchBlob) == [FetchBlob(pointer())]
+    assert device.on(BlobFetched(A)).asked(StartJob)[0].round == 1
+    device.on(TrainingFinished(1, "u1"))
+    assert device.asked(SendBegin) == [SendBegin("u1")]
+    assert device.status == "uploading"
+    assert device.on(answer("send", next_chunk=3)).asked(SendChunks) == [SendChunks("u1", 3)]
+    assert device.on(answer("accepted")).asked(Forget) == [Forget("u1", "accepted", "")]
+    assert device.status == "idle"
+    assert device.on(CandidateReady(1, "train")).asked(Judge) == [Judge(1, "train")]
+    assert device.on(AdoptFinished(1, "train", True, "better")).agent.work is None
+
+
+def test_the_same_announcement_twice_does_not_train_twice() -> None:
+    device = training()
+    assert not device.on(Announced(announcement(1))).asked(FetchBlob)
+    device.on(TrainingFinished(1, "u1"), answer("accepted"), CandidateReady(1, "train"))
+    device.on(AdoptFinished(1, "train", True, ""), Announced(announcement(1)))
+    assert not device.asked(FetchBlob)
+    assert not device.asked(StopJob)
+
+
+def test_without_an_invitation_nothing_happens() -> None:
+    device = ready().on(Announced(announcement(1, cohort=("d2", "d3"))))
+    assert not device.asked(FetchBlob)
+    assert device.on(Announced(announcement(2, cohort=("d1",)))).asked(FetchBlob)
+
+
+def test_no_data_no_training() -> None:
+    device = Device().on(Connected(), DataReady(0), Announced(announcement(1)))
+    assert not device.asked(FetchBlob)
+    assert device.on(SensorFailed("no such file")).asked(Leave) == [Leave(1)]
+
+
+def test_a_lost_answer_makes_the_device_begin_again_ever_more_slowly() -> None:
+    device = uploading()
+    assert not device.on(Tick(), at=9.9).asked(SendBegin)
+    assert device.on(Tick(), at=10.0).asked(SendBegin) == [SendBegin("u1")]
+    assert not device.on(Tick(), at=29.0).asked(SendBegin)  # the second silence may be 20 s
+    assert device.on(Tick(), at=31.0).asked(SendBegin)
+    assert not device.on(Tick(), at=70.0).asked(SendBegin)  # the third 40 s
+    assert device.on(Tick(), at=72.0).asked(SendBegin)
+
+
+def test_a_chunk_that_arrives_puts_off_the_time_out() -> None:
+    device = uploading().on(answer("send"))
+    device.on(ChunkDelivered("u1"), at=8.0)
+    assert not device.on(Tick(), at=12.0).asked(SendBegin)
+    assert device.on(ChunksSent("u1"), at=12.0).agent.upload.stage == "ended"  # type: ignore[union-attr]
+    assert device.on(Tick(), at=22.0).asked(SendBegin)
+
+
+def test_a_refused_update_is_given_up_for_good() -> None:
+    device = uploading().on(answer("refused", reason="the round is over"))
+    assert device.asked(Forget) == [Forget("u1", "refused", "the round is over")]
+    assert not device.on(Tick(), at=100.0).asked(SendBegin)
+    assert not device.on(answer("accepted")).asked(Forget)
+
+
+def test_a_reconnect_in_mid_upload_stops_the_chunks_and_begins_again() -> None:
+    device = uploading().on(answer("send"))
+    assert device.on(Disconnected("gone")).asked(StopSending)
+    assert not device.on(Tick(), at=100.0).asked(SendBegin)
+    device.on(Connected())
+    assert device.asked(SendBegin) == [SendBegin("u1")]
+    assert device.status == "uploading"
+    assert device.on(answer("send", next_chunk=7)).asked(SendChunks) == [SendChunks("u1", 7)]
+
+
+def test_a_new_round_while_uploading_trains_and_still_delivers_the_old_update() -> None:
+    device = uploading().on(answer("send"), Announced(announcement(2, model="b")))
+    assert device.asked(StopJob)  # the export of round 1, which round 2 does not wait for
+    assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
+    assert device.agent.outbox == ("u1",)
+    device.on(BlobFetched(B), TrainingFinished(2, "u2"))
+    assert device.agent.outbox == ("u1", "u2")
+    assert not device.asked(SendBegin)  # one after the other
+    assert device.on(answer("refused", reason="late")).asked(SendBegin) == [SendBegin("u2")]
+
+
+@pytest.mark.parametrize(("late", "stopped"), [("drop", True), ("next", False)])
+def test_training_for_a_round_that_is_over_goes_on_only_where_late_updates_count(late: str, stopped: bool) -> None:
+    plan = make_plan(late=late)
+    device = ready().on(Announced(announcement(1, plan=plan)), BlobFetched(A))
+    device.on(Announced(announcement(2, model="b", plan=plan)))
+    assert bool(device.asked(StopJob)) is stopped
+    assert bool(device.asked(FetchBlob)) is stopped
+
+
+def test_a_failed_training_is_tried_again_and_then_left_out() -> None:
+    device = training().on(JobFailed(1, "train", "killed by signal 9"))
+    assert not device.asked(GiveUp)
+    assert device.agent.work is not None
+    assert device.agent.work.stage is Stage.RESTING
+    assert not device.on(Tick(), at=0.4).asked(FetchBlob)
+    assert device.on(Tick(), at=1.6).asked(FetchBlob)  # retry_s 1, jitter 0.5 to 1.5
+    device.on(BlobFetched(A), JobFailed(1, "train", "killed by signal 9"))
+    assert [(command.round, command.base) for command in device.asked(GiveUp)] == [(1, A)]
+    assert "2 tries failed" in device.asked(GiveUp)[0].reason
+    assert not device.on(Announced(announcement(1)), Tick(), at=100.0).asked(FetchBlob)
+    assert device.on(Announced(announcement(2, model="b"))).asked(FetchBlob)
+
+
+def test_a_download_is_tried_for_as_long_as_the_round_lasts() -> None:
+    device = ready().on(Announced(announcement(1)))
+    for attempt in range(5):
+        device.on(BlobFailed(A, "no route"))
+        assert device.on(Tick(), at=device.now + 100.0).asked(FetchBlob), attempt
+    assert not device.on(BlobFailed(B, "of another round")).asked(StopJob)
+
+
+def test_a_failed_export_costs_the_model_but_not_the_update() -> None:
+    device = uploading().on(JobFailed(1, "train", "parity"))
+    assert device.agent.outbox == ("u1",)
+    assert device.agent.work is None
+    assert not device.asked(GiveUp)
+
+
+def test_the_final_model_is_fetched_exported_judged_and_then_the_device_leaves() -> None:
+    device = ready(until="finished").on(Announced(announcement(3, "finished", "b")))
+    assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
+    assert not device.asked(Leave)
+    assert device.on(BlobFetched(B)).asked(StartJob)[0].kind == "adopt"
+    assert device.on(CandidateReady(3, "adopt")).asked(Judge) == [Judge(3, "adopt")]
+    device.on(AdoptFinished(3, "adopt", False, "worse"))
+    assert device.asked(FinalJudged) == [FinalJudged(B)]
+    assert device.status == "finished"
+    assert device.asked(Leave) == [Leave(0)]
+
+
+def test_a_final_model_that_cannot_be_exported_does_not_hold_the_device_back() -> None:
+    device = ready(until="finished", attempts=1).on(Announced(announcement(3, "finished", "b")), BlobFetched(B))
+    device.on(JobFailed(3, "adopt", "parity"))
+    assert device.asked(FinalJudged)
+    assert device.asked(Leave) == [Leave(0)]
+
+
+def test_a_finished_federation_stops_training_that_is_under_way() -> None:
+    device = training().on(Announced(announcement(1, "finished", "b")))
+    assert device.asked(StopJob)
+    assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
+
+
+def test_another_plan_makes_the_device_forget_and_collect_anew() -> None:
+    device = uploading().on(Announced(announcement(1, plan=make_plan(seed=2))))
+    assert device.asked(StopJob)
+    assert device.asked(StartOver)
+    assert device.asked(Collect)
+    assert device.agent.outbox == ()
+    assert device.agent.done == frozenset()
+
+
+def test_an_event_about_work_that_was_dropped_changes_nothing() -> None:
+    device = ready()
+    before = device.agent
+    device.on(BlobFetched(A), CandidateReady(9, "train"), JobFailed(9, "train", "x"), answer("send", "u9"))
+    assert device.agent == before
+    assert device.last == ()
