@@ -70,8 +70,8 @@ def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ..
         notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(came)}" for label, came in seeds.items()))
     if len({(run.config.hardware, run.config.engine) for runs in members for run in runs}) > 1:
         notes.append("seconds come from different hardware or engines and must not be compared")
-    if any(run.config.split_leaks for runs in members for run in runs):
-        notes.append(f"the split {pairs[0][1].config.split!r} leaks: overlapping windows are in training and test")
+    for split in sorted({run.config.split for runs in members for run in runs if run.config.split_leaks}):
+        notes.append(f"the split {split!r} leaks: overlapping windows are in training and test")
     return tuple(note for note in notes if note)
 
 

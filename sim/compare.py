@@ -42,7 +42,14 @@ def _html(comparison: Comparison, out: Path) -> str:
         curves = [data_uri(path) for path in draw({_file_name(group): overlay(group)}, out)]
         groups.append({"group": group, "head": head, "rows": rows, "curves": curves})
     notes = [CHOICE, RANKS_NOTE, SEEDS_NOTE]
-    return render("comparison.html", comparison=comparison, groups=groups, definitions=DEFINITIONS, notes=notes)
+    return render(
+        "comparison.html",
+        comparison=comparison,
+        groups=groups,
+        definitions=DEFINITIONS,
+        notes=notes,
+        starts=("pers. F1", "pers. acc.", "up", "rounds"),
+    )
 
 
 def _file_name(group: Group) -> str:

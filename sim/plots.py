@@ -137,6 +137,7 @@ def overlay(group: Group) -> Figure | None:
         by_round(axes, MEASURES["macro_f1"], max(row.rounds for row in group.rows))
         axes.set_ylim(0, 101)
         axes.set_title(score, fontsize=11)
+        axes.label_outer()
     labels = [plain_text(label) for label in handles]
     figure.legend(list(handles.values()), labels, loc="outside lower center", ncols=3, frameon=False)
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ def write_report(run: RunDirectory) -> Path:
         definitions=tables.DEFINITIONS,
         choice=tables.CHOICE,
         scores=tables.score_texts(run.summary) if run.summary else {},
+        cost=tables.cost_line(run.summary) if run.summary else "",
+        settings=settings_tables(run),
         split=LEAKS.get(run.config.split, f"The split {run.config.split!r}."),
         normalization=NORMALIZATIONS.get(run.config.normalization, run.config.normalization),
         clients=list(client_rows(run)),
@@ -111,6 +113,27 @@ def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
 
 def _macro_f1(scores: ClientScore | None) -> float | None:
     return scores.personalization.macro_f1 if scores and scores.personalization else None
+
+
+def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
+    """Return the settings by section, as the report shows them; empty sections stay out."""
+    config = run.config
+    everyone = {"clients_per_round": "all", "deadline_s": "none"}
+    sections = {
+        "Method": config.method,
+        "Training": config.task,
+        "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds.items()},
+        "Model": {"name": config.model, **config.model_options, **_thousands(config.parameters)},
+        "Data": {"name": config.data, "classes": ", ".join(config.labels), **config.data_options, **config.pipeline},
+        "Engine": {"engine": config.engine, "chunk": config.chunk, "device": config.device, "threads": config.threads},
+        "Environment": {**config.versions, "hardware": config.hardware},
+    }
+    return {title: values for title, values in sections.items() if values}
+
+
+def _thousands(parameters: Mapping[str, int]) -> dict[str, str]:
+    names = {"trained": "trained parameters", "prototypes": "prototype values"}
+    return {names.get(kind, kind): f"{count:,}" for kind, count in parameters.items()}
 
 
 def repeat_command(config: Config) -> str:

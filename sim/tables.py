@@ -139,27 +139,39 @@ def _escaped(text: str) -> str:
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Print every group: macro-F1 with accuracy beneath it, bytes up and down, time, best round."""
+    """Print of every group the scores (macro-F1, accuracy beneath it) and the cost; both fit 80 columns."""
     console = console or Console()
     for warning in comparison.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
     for group in comparison.groups:
-        console.print(_group_table(group))
+        console.print(_scores_table(group), _cost_table(group))
         for note in group_notes(group):
             console.print(Text(f"! {note}", style="bold red" if group.refused else "yellow"))
     console.print(Text(f"{CHOICE} {RANKS_NOTE}", style="dim"))
 
 
-def _group_table(group: Group) -> Table:
-    table = Table(title=f"{group.data} · {group.model}: macro-F1 over accuracy (%)", box=box.SIMPLE, title_style="bold")
-    table.add_column("method")
-    for name in (*SCORES, "client, round", "time", "best round"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _scores_table(group: Group) -> Table:
+    table = _table(f"{group.data} · {group.model}: macro-F1 over accuracy (%)", ("method", *SCORES))
     for row in group.rows:
-        scores = [_score_text(row, score) for score in SCORES]
-        traffic = Text(f"{byte_size(row.bytes_up)} ↑\n{byte_size(row.bytes_down)} ↓")
-        best = Text(f"{_listed(row.best_rounds)} of {row.rounds}")
-        table.add_row(Text(f"{row.label}\n{row.model}"), *scores, traffic, Text(duration(row.seconds)), best)
+        table.add_row(Text(f"{row.label}\n{row.model}"), *(_score_text(row, score) for score in SCORES))
+    return table
+
+
+def _cost_table(group: Group) -> Table:
+    head = ("method", "up", "down", "time", "best round", "of")
+    table = _table("per client and round; time of the run", head)
+    for row in group.rows:
+        cost = [byte_size(row.bytes_up), byte_size(row.bytes_down), duration(row.seconds)]
+        table.add_row(Text(row.label), *cost, _listed(row.best_rounds), str(row.rounds))
+    return table
+
+
+def _table(title: str, head: Sequence[str]) -> Table:
+    """Start a table with its first column to the left and numbers, never cut, to the right."""
+    table = Table(title=title, box=box.SIMPLE, title_style="bold", title_justify="left")
+    table.add_column(head[0])
+    for name in head[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

@@ -1,0 +1,246 @@
+"""Comparisons: means and stds by hand, ranks against the paper's table, and what is refused or warned of."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sim.compare import compare
+from sim.comparison import COLUMNS, Comparison, Row
+from sim.errors import RunDirectoryError
+from sim.tables import print_comparison
+from tests.sim.example_run import write_run
+
+# Ek et al. 2024, table 1, HHAR: personalization with its std, generalization, global (macro-F1, %).
+HHAR = {
+    "local": (93.84, 7.14, 33.75, None),
+    "fedavg": (96.88, 3.46, 75.85, 86.47),
+    "fedper": (95.89, 4.68, 52.32, None),
+    "fedprox": (97.35, 2.67, 74.97, 86.87),
+    "moon": (97.16, 3.63, 75.44, 88.03),
+    "fedproto": (92.51, 9.92, 41.66, None),
+    "fedpac": (97.58, 2.58, 73.05, None),
+    "fedali": (98.15, 1.75, 81.84, 90.68),
+}
+
+
+def row_of(comparison: Comparison, label: str) -> Row:
+    (row,) = (row for group in comparison.groups for row in group.rows if row.label == label)
+    return row
+
+
+@pytest.fixture
+def table_1(tmp_path: Path) -> list[Path]:
+    return [
+        write_run(
+            tmp_path / method,
+            method=method,
+            model="hart_alp" if method == "fedali" else "hart",
+            personalization=own / 100,
+            std=std / 100,
+            generalization=union / 100,
+            global_score=None if server is None else server / 100,
+        )
+        for method, (own, std, union, server) in HHAR.items()
+    ]
+
+
+def test_ranks_are_those_of_the_papers_table(table_1: list[Path], tmp_path: Path) -> None:
+    comparison = compare(table_1, tmp_path / "out")
+    (group,) = comparison.groups
+    ranked = {
+        column: {rank: row.label for row in group.rows for rank in (1, 2) if row.ranks[column] == rank}
+        for column in COLUMNS
+    }
+    assert ranked["personalization.macro_f1"] == {1: "fedali", 2: "fedpac"}
+    assert ranked["generalization.macro_f1"] == {1: "fedali", 2: "fedavg"}
+    assert ranked["global.macro_f1"] == {1: "fedali", 2: "moon"}
+    assert group.refused == ()
+    assert group.warnings == ()
+
+
+def test_markdown_and_html_mark_the_same_cells(table_1: list[Path], tmp_path: Path) -> None:
+    compare(table_1, tmp_path / "out")
+    text = (tmp_path / "out/comparison.md").read_text()
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines() if line.startswith("| ")}
+    assert "**98.15 ± 1.75** | **81.84 ± 1.75** | **90.68**" in rows["fedali"]
+    assert "<u>97.58 ± 2.58</u> | 73.05 ± 2.58 | –" in rows["fedpac"]
+    assert len({line.count(" | ") for line in rows.values()}) == 1
+    html = (tmp_path / "out/comparison.html").read_text()
+    assert "<b>98.15 ± 1.75</b>" in html
+    assert "<u>97.58 ± 2.58</u>" in html
+    assert "data:image/png;base64," in html
+    assert "http" not in html.replace("http-equiv", "")
+
+
+def test_seeds_become_one_row(tmp_path: Path) -> None:
+    own, union, server = (0.90, 0.93, 0.96), (0.5, 0.5, 0.5), (0.7, 0.8, 0.6)
+    parts = enumerate(zip(own, union, server, strict=True))
+    paths = [
+        write_run(
+            tmp_path / str(seed),
+            seed=seed,
+            personalization=a,
+            generalization=b,
+            global_score=c,
+            std=0.02 * (seed + 1),
+        )
+        for seed, (a, b, c) in parts
+    ]
+    row = row_of(compare(paths, tmp_path / "out"), "fedavg")
+    assert row.seeds == (0, 1, 2)
+    personalization, global_ = row.scores["personalization.macro_f1"], row.scores["global.macro_f1"]
+    assert personalization is not None
+    assert global_ is not None
+    assert personalization.mean == pytest.approx(0.93)
+    assert personalization.clients_std == pytest.approx((0.02 + 0.04 + 0.06) / 3)
+    assert personalization.seeds_std == pytest.approx(statistics.stdev(own))  # = 0.03
+    assert global_.mean == pytest.approx(0.7)
+    assert global_.clients_std is None
+    assert global_.seeds_std == pytest.approx(0.1)
+    curve = row.curves["personalization"]
+    assert curve.rounds == tuple(range(1, 13))
+    assert curve.values[-1] == pytest.approx(0.93 * (1 - 0.8**20))
+
+
+def test_json_holds_the_comparison(table_1: list[Path], tmp_path: Path) -> None:
+    compare(table_1, tmp_path / "out")
+    read = json.loads((tmp_path / "out/comparison.json").read_text())
+    assert read["schema"] == 1
+    row = read["groups"][0]["rows"][-1]
+    assert row["label"] == "fedali"
+    assert row["scores"]["generalization.macro_f1"]["mean"] == pytest.approx(0.8184)
+    assert row["bytes_up"] == 1_780_232
+    assert row["seconds"] == pytest.approx(5.6 * 12 + 3)
+
+
+def test_data_and_families_of_models_stay_apart(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "a", model="cnn"),
+        write_run(tmp_path / "b", model="hart"),
+        write_run(tmp_path / "c", model="hart_alp", method="fedali"),
+        write_run(tmp_path / "d", model="cnn", config={"data": "ucihar"}),
+    ]
+    groups = compare(paths, tmp_path / "out").groups
+    assert [(g.data, g.model, len(g.rows)) for g in groups] == [
+        ("motionsense", "cnn", 1),
+        ("motionsense", "hart", 2),
+        ("ucihar", "cnn", 1),
+    ]
+    assert len(list((tmp_path / "out").glob("curves-*.png"))) == 3
+
+
+def test_rows_of_one_method_are_told_apart(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / str(mu), method="fedprox", config={"method": {"name": "fedprox", "mu": mu}})
+        for mu in (0.01, 0.1)
+    ]
+    (group,) = compare(paths, tmp_path / "out").groups
+    assert [row.label for row in group.rows] == ["fedprox (mu=0.01)", "fedprox (mu=0.1)"]
+    assert all(rank == 0 for row in group.rows for rank in row.ranks.values()), "equal scores have no best"
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"split": "random80", "split_leaks": True}, "split differs: temporal (fedavg); random80 (fedprox)"),
+    ({"labels": ["a", "b", "c", "d", "e", "f"]}, "labels differs"),
+    ({"pipeline": {"step": 16}}, "pipeline.step differs: None (fedavg); 16 (fedprox)"),
+    ({"data_options": {"subjects": 3}}, "data_options.subjects differs"),
+]
+
+
+@pytest.mark.parametrize(("config", "reason"), REFUSED)
+def test_other_test_data_is_not_ranked(config: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "a", personalization=0.9),
+        write_run(tmp_path / "b", method="fedprox", personalization=0.8, config=config),
+    ]
+    (group,) = compare(paths, tmp_path / "out").groups
+    assert any(reason in came for came in group.refused)
+    assert all(rank == 0 for row in group.rows for rank in row.ranks.values())
+    markdown = (tmp_path / "out/comparison.md").read_text()
+    assert "NOT COMPARABLE" in markdown
+    assert "**90.00" not in markdown
+    assert "Not comparable" in (tmp_path / "out/comparison.html").read_text()
+
+
+def test_another_partition_is_not_ranked(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / "a"), write_run(tmp_path / "b", method="fedprox", clients=20, personalization=0.8)]
+    (group,) = compare(paths, tmp_path / "out").groups
+    assert group.refused == ("the clients or their test examples differ between runs of seed 0",)
+
+
+TASK = {"classes": 6, "epochs": 5, "batch_size": 64, "optimizer": "adam", "lr": 1e-4, "seed": 0}
+WARNED: list[tuple[dict[str, Any], str]] = [
+    ({"rounds": {"rounds": 50, "clients_per_round": None}}, "rounds.rounds differs: 12 (fedavg); 50 (fedprox)"),
+    ({"rounds": {"rounds": 12, "clients_per_round": 5}}, "rounds.clients_per_round differs"),
+    ({"task": TASK | {"lr": 0.01}}, "task.lr differs: 0.0001 (fedavg); 0.01 (fedprox)"),
+    ({"task": TASK | {"seed": 3}}, "seeds differ: fedavg: 0; fedprox: 3"),
+    ({"normalization": "client"}, "normalization differs"),
+    ({"hardware": "a GPU"}, "seconds come from different hardware"),
+]
+
+
+@pytest.mark.parametrize(("config", "warning"), WARNED)
+def test_other_training_is_warned_of(config: dict[str, Any], warning: str, tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "a", personalization=0.9),
+        write_run(tmp_path / "b", method="fedprox", personalization=0.8, config=config),
+    ]
+    (group,) = compare(paths, tmp_path / "out").groups
+    assert group.refused == ()
+    assert any(warning in came for came in group.warnings)
+    assert warning.split(":")[0] in (tmp_path / "out/comparison.html").read_text()
+    assert group.rows[0].ranks["personalization.macro_f1"] == 1
+
+
+def test_the_leaking_split_is_named(tmp_path: Path) -> None:
+    leaks = {"split": "random80", "split_leaks": True}
+    paths = [write_run(tmp_path / "a"), write_run(tmp_path / "b", method="fedprox", config=leaks)]
+    (group,) = compare(paths, tmp_path / "out").groups
+    assert any(warning.startswith("the split 'random80' leaks") for warning in group.warnings)
+
+
+def test_unfinished_and_doubled_runs_are_left_out(tmp_path: Path) -> None:
+    finished = write_run(tmp_path / "a")
+    paths = [
+        finished,
+        tmp_path / "x" / ".." / "a",
+        write_run(tmp_path / "b"),
+        write_run(tmp_path / "c", method="fedprox", finished=False),
+    ]
+    (tmp_path / "x").mkdir()
+    comparison = compare(paths, tmp_path / "out")
+    assert [row.directories for row in comparison.groups[0].rows] == [(str(tmp_path / "x/../a"),)]
+    same, half = comparison.warnings
+    assert "same settings and seed" in same
+    assert "6 of 12 rounds are done" in half
+
+
+def test_nothing_finished_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="expected at least one finished run"):
+        compare([write_run(tmp_path / "a", finished=False)], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_from_outside_stay_text(tmp_path: Path) -> None:
+    method = "<b>|x"
+    compare([write_run(tmp_path / "a", method=method)], tmp_path / "out")
+    assert "&lt;b&gt;|x" in (tmp_path / "out/comparison.html").read_text()
+    assert "| \\<b>\\|x |" in (tmp_path / "out/comparison.md").read_text()
+
+
+def test_the_terminal_table_fits_80_columns(table_1: list[Path], tmp_path: Path) -> None:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    print_comparison(compare(table_1, tmp_path / "out"), console)
+    text = console.export_text()
+    assert "…" not in text
+    for own, std, union, _server in HHAR.values():
+        assert f"{own:.2f} ± {std:.2f}" in text
+        assert f"{union:.2f} ± {std:.2f}" in text
+    assert all(method in text for method in HHAR)
