@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ class Contract:
             raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
         if manifest.size > self.limit_bytes:
             raise _bad(f"{manifest.size:,} bytes were announced, at most {self.limit_bytes:,} are plausible here")
+        if not all(map(math.isfinite, (manifest.created, *manifest.metrics.values()))):
+            raise _bad("the manifest holds NaN or infinity")  # JSON cannot keep them: the row could not be read again
         counts = manifest.class_counts
         if counts is not None and (len(counts) != self.plan.task.classes or min(counts) < 0):
             raise _bad(f"class_counts must be {self.plan.task.classes} numbers of at least 0")

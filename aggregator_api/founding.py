@@ -16,7 +16,11 @@ from federation.forward import initial_client, initial_model
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.plan import Plan
+from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
+
+PLAN_BYTES = MESSAGE_BYTES // 2
+"""A plan travels in every announcement, beside the cohort."""
 
 
 class Founding(NamedTuple):
@@ -33,6 +37,9 @@ def found(plan: Plan, *, max_model_bytes: int) -> Founding:
     Raises:
         UnprocessableError: naming the field of the plan that does not fit the others.
     """
+    size = len(plan.model_dump_json())
+    if size > PLAN_BYTES:
+        raise UnprocessableError(f"plan: {size:,} bytes of JSON, at most {PLAN_BYTES:,} fit into an announcement")
     if len(plan.labels) != plan.task.classes:
         raise UnprocessableError(f"plan.task.classes is {plan.task.classes}, but plan.labels has {len(plan.labels)}")
     if len(set(plan.labels)) != len(plan.labels):

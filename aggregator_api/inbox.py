@@ -40,9 +40,10 @@ class Inbox:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is in the queue and end."""
-        self._queue.put(None)
-        self._thread.join()
+        """Finish what is in the queue and end; a start that failed has nothing to end."""
+        if self.alive:
+            self._queue.put(None)
+            self._thread.join()
 
     def put(self, work: Message | Callable[[], None]) -> None:
         """Queue a message, or something to call."""

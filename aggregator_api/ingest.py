@@ -87,6 +87,8 @@ class Ingest:
         try:
             manifest = read(UpdateManifest, payload)
         except WireError as error:
+            if self._answered_before(key, None):
+                return
             raise UpdateRefusedError(str(error), quarantine=True) from error
         if self._answered_before(key, manifest):
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 import time
 
 from sqlalchemy.orm import Session
@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.records import device_named, journal
 from aggregator_api.tables import DeviceRow, FederationRow, MetricRow, UpdateRow
-from federation.protocol.messages import DeviceStatus, UpdateManifest
+from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 
 METRIC_NAME_LENGTH = 64
 
@@ -61,7 +61,7 @@ def note_update(session: Session, device: DeviceRow, manifest: UpdateManifest, r
         )
     )
     for name, value in manifest.metrics.items():
-        if math.isfinite(value) and 0 < len(name) <= METRIC_NAME_LENGTH:
+        if 0 < len(name) <= METRIC_NAME_LENGTH:
             session.add(
                 MetricRow(
                     federation_id=device.federation_id,
@@ -100,7 +100,7 @@ def note_refusal(
             reason=refusal.reason,
             sha256=manifest.sha256 if manifest else "",
             size=manifest.size if manifest else 0,
-            manifest=manifest.model_dump(mode="json") if manifest else {},
+            manifest=json.loads(write(manifest)) if manifest else {},  # through text: NaN becomes null
             received_at=time.time(),
         )
     )

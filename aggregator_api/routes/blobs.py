@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, HTTPException, Path, Response
+from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import select
 
@@ -20,7 +20,8 @@ from aggregator_api.tables import ModelVersionRow
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 
 _RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
-_BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+BINARY = "application/octet-stream"
+_BINARY = {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"description": "the blob", **_BINARY},
     206: {"description": "the part asked for", **_BINARY},
@@ -32,6 +33,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 @router.get("/{sha256}", summary="Download a model", response_class=Response, responses=_RESPONSES)
 @router.head("/{sha256}", summary="Ask for a model's size", response_class=Response, responses=_RESPONSES)
 def blob(
+    request: Request,
     runtime: RuntimeDep,
     session: SessionDep,
     sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
@@ -57,9 +59,11 @@ def blob(
         status = 206
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
     headers["Content-Length"] = str(stop - start)
+    if request.method == "HEAD":
+        return Response(None, status, headers, media_type=BINARY)
     # the whole is verified while it is sent, and cut short if it is damaged; of a part only the client knows the rest
     pieces = runtime.blobs.pieces(sha256) if status == 200 else runtime.blobs.part(sha256, start, stop)
-    return StreamingResponse(pieces, status, headers, media_type="application/octet-stream")
+    return StreamingResponse(pieces, status, headers, media_type=BINARY)
 
 
 def _part(first: str, last: str, size: int) -> tuple[int, int]:
