@@ -1,0 +1,171 @@
+"""The device's memory, and what a restart makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_agent.agent import step
+from edge_agent.commands import FetchBlob, PublishStatus, SendBegin
+from edge_agent.config import Config
+from edge_agent.errors import StoreError
+from edge_agent.events import Announced, Connected, DataReady
+from edge_agent.files import write_file
+from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
+from edge_agent.memory import forget_update, keep_round, remembered, start_over
+from edge_agent.state import Policy, plan_key
+from edge_agent.store import FILE_NAME, AdoptionRow, Store
+from edge_agent.summary import summary
+from federation.protocol.messages import read, write
+from har_pipeline import Window
+from tests.edge_agent.scene import DEVICE, announcement, make_config, make_plan
+
+RESULT_JSON: dict[str, Any] = {
+    "examples": 40,
+    "steps": 6,
+    "class_counts": [40, 0, 0, 0, 0, 0],
+    "metrics": {"train_loss": 0.5, "macro_f1_after": 0.75},
+    "seconds": 1.5,
+}
+
+
+def some_windows(count: int) -> list[Window]:
+    random = np.random.default_rng(0)
+    return [
+        Window(random.normal(size=(128, 6)).astype(np.float32), i % 3, 1e9 + i * 1.28, i // 4) for i in range(count)
+    ]
+
+
+def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job:
+    folder = config.agent.data_dir
+    job = Job(
+        kind="train",
+        federation="demo",
+        device=DEVICE,
+        round=round_number,
+        plan=make_plan(),
+        chunk_bytes=4096,
+        store=folder,
+        client=DEVICE,
+        pipeline={},
+        broadcast=folder / "blobs" / base,
+        broadcast_sha256=base,
+        client_state=None,
+        out=folder / "jobs" / "r1-train",
+        threads=1,
+        nice=0,
+        memory_mb=None,
+        precision="lossless",
+        compression="none",
+    )
+    for name, data in ((UPDATE, b"update"), (CLIENT_STATE, b"client"), (RESULT, json.dumps(RESULT_JSON).encode())):
+        write_file(job.out / name, data)
+    return job
+
+
+def test_windows_come_back_bit_for_bit_in_their_order(tmp_path: Path) -> None:
+    store, windows = Store(tmp_path), some_windows(10)
+    store.add_windows(windows[:6], limit=100)
+    store.add_windows(windows[6:], limit=100)
+    back = store.windows("c", 128)
+    np.testing.assert_array_equal(back.x, np.stack([window.x for window in windows]))
+    assert back.y.tolist() == [window.y for window in windows]
+    assert back.start_s.tolist() == [window.start_s for window in windows]
+    assert back.session.tolist() == [window.session for window in windows]
+    with pytest.raises(StoreError, match="768 values, expected 64 samples"):
+        store.windows("c", 64)
+    store.close()
+
+
+def test_the_oldest_windows_go_first(tmp_path: Path) -> None:
+    store, windows = Store(tmp_path), some_windows(10)
+    store.add_windows(windows, limit=4)
+    assert store.windows("c", 128).start_s.tolist() == [window.start_s for window in windows[-4:]]
+    store.close()
+
+
+def test_a_file_that_is_no_database_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(StoreError, match="move it away"):
+        Store(tmp_path)
+
+
+def test_a_restart_resends_the_outbox_and_does_not_train_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    a, plan = announcement(1), make_plan()
+    store.reset(plan_key=plan_key(plan))
+    kept = keep_round(store, make_job(make_config(tmp_path)))
+    store.close()
+
+    again = Store(tmp_path)
+    agent, commands = remembered(again), []
+    for event in (Connected(), Announced(a), DataReady(40)):
+        result = step(Policy(DEVICE), agent, event, 0.0)
+        agent, commands = result.agent, commands + list(result.commands)
+    assert SendBegin(kept.update_id) in commands
+    assert not [command for command in commands if isinstance(command, FetchBlob)]
+    assert [c.status.state for c in commands if isinstance(c, PublishStatus)][-1] == "uploading"
+    assert again.outbox()[kept.update_id].read_bytes() == b"update"
+    again.close()
+
+
+def test_the_manifest_describes_the_update_and_its_id_depends_on_the_bytes_alone(tmp_path: Path) -> None:
+    store, config = Store(tmp_path), make_config(tmp_path)
+    first = keep_round(store, make_job(config))
+    manifest = store.manifest(first.update_id)
+    assert (manifest.size, manifest.examples, manifest.steps, manifest.chunk_bytes) == (6, 40, 6, 4096)
+    assert (manifest.client, manifest.round, manifest.base_version) == (DEVICE, 1, "a" * 64)
+    assert read(type(manifest), write(manifest)) == manifest
+    assert keep_round(store, make_job(config)).update_id == first.update_id
+    assert len(store.outbox()) == 1
+    store.close()
+
+
+def test_an_answered_update_is_forgotten_with_its_file_and_the_round_is_not(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    kept = keep_round(store, make_job(make_config(tmp_path)))
+    path = store.outbox()[kept.update_id]
+    forget_update(store, kept.update_id, "accepted", "")
+    assert (store.outbox(), path.exists()) == ({}, False)
+    assert [(row.round, row.status) for row in store.rounds()] == [(1, "accepted")]
+    assert remembered(store).done == {(1, "a" * 64)}
+    with pytest.raises(StoreError, match="not in the outbox"):
+        store.manifest(kept.update_id)
+    store.close()
+
+
+def test_only_the_latest_client_state_stays(tmp_path: Path) -> None:
+    store, config = Store(tmp_path), make_config(tmp_path)
+    keep_round(store, make_job(config))
+    keep_round(store, make_job(config, 2, "b" * 64))
+    assert [path.read_bytes() for path in (tmp_path / "clients").iterdir()] == [b"client"]
+    assert (tmp_path / store.get("client_state")).is_file()
+    store.close()
+
+
+def test_the_summary_has_a_row_for_each_trained_round(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    keep_round(store, make_job(make_config(tmp_path)))
+    store.leave_out(2, "b" * 64, "killed")
+    store.note_adoption(AdoptionRow(1, "personalized", False, "not adopted, worse", {}, 0.0))
+    found = summary(store, DEVICE)
+    assert [row["round"] for row in found["rounds"]] == [1]
+    assert (found["rounds"][0]["macro_f1_after"], found["rounds"][0]["macro_f1_before"]) == (0.75, None)
+    assert (found["model"], found["adoption"]) == (None, ["not adopted, worse"])
+    store.close()
+
+
+def test_another_plan_forgets_rows_and_files(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add_windows(some_windows(3), limit=100)
+    keep_round(store, make_job(make_config(tmp_path)))
+    start_over(store, "other")
+    agent = remembered(store)
+    assert (agent.plan_key, agent.outbox, agent.done) == ("other", (), frozenset())
+    assert store.window_count() == 0
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == set()
+    store.close()
