@@ -121,7 +121,7 @@ def superseded(work: Work, a: Announcement, following: Work | None) -> str:
     if a.state in ("finished", "stopped"):
         return f"the federation is {a.state}"
     replaced = a.model is not None and a.model.sha256 != work.model.sha256
-    if a.round == work.round and not replaced and a.state != "aggregating":
+    if a.round == work.round and not replaced and a.state not in ("aggregating", "waiting"):
         return ""
     late_is_welcome = a.plan.rounds.late == "next" and a.round >= work.round and work.stage is Stage.TRAINING
     return "" if late_is_welcome else f"round {work.round} is over"

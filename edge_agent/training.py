@@ -42,6 +42,10 @@ from models.errors import ModelError
 EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError, OSError, MemoryError)
 
 
+EVALUATION_BATCH = 256
+"""The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
+
+
 class Scene(NamedTuple):
     """Everything that a job works with."""
 
@@ -183,7 +187,7 @@ def _in_key_order(tree: Tree, like: Tree) -> Tree:
 def _scores(scene: Scene, client: Client) -> Scores:
     data, setup = scene.data, scene.setup
     x = torch.from_numpy(data.normalized(data.holdout))
-    found = predict(setup.method, setup.network.evaluate, client, x, setup.task.batch_size)
+    found = predict(setup.method, setup.network.evaluate, client, x, EVALUATION_BATCH)
     return scores_of(confusion(data.holdout.y, found, len(scene.job.plan.labels)))
 
 
