@@ -44,27 +44,27 @@ def listing(session: SessionDep, window: WindowDep) -> Page[FederationSummary]:
     return listings.federations(session, window)
 
 
-@router.get("/{name}", summary="Describe a federation", responses=responses(404))
+@router.get("/{name}", summary="Describe a federation", responses=responses(404, 422))
 def detail(session: SessionDep, federation: FederationDep) -> FederationDetail:
     """Tell a federation's plan, its present round and its present model."""
     return listings.federation(session, federation)
 
 
-@router.post("/{name}/pause", summary="Pause a federation", responses=responses(404, 409))
+@router.post("/{name}/pause", summary="Pause a federation", responses=responses(404, 409, 422))
 def pause(runtime: RuntimeDep, name: str) -> FederationDetail:
     """Let no further round begin or close; updates are still taken."""
     service.pause(runtime, name)
     return _describe(runtime, name)
 
 
-@router.post("/{name}/resume", summary="Resume a paused federation", responses=responses(404, 409))
+@router.post("/{name}/resume", summary="Resume a paused federation", responses=responses(404, 409, 422))
 def resume(runtime: RuntimeDep, name: str) -> FederationDetail:
     """Let a paused federation go on."""
     service.resume(runtime, name)
     return _describe(runtime, name)
 
 
-@router.post("/{name}/stop", summary="Stop a federation for good", responses=responses(404, 409))
+@router.post("/{name}/stop", summary="Stop a federation for good", responses=responses(404, 409, 422))
 def stop(runtime: RuntimeDep, name: str) -> FederationDetail:
     """End the federation; its open round fails, its present model stays."""
     service.stop(runtime, name)

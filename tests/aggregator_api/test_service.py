@@ -167,8 +167,9 @@ class Device(threading.Thread):
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
         if message.topic == topics.announce(FEDERATION):
             self._announced.put(read(Announcement, message.payload))
-        else:
+        elif message.topic == topics.ack(FEDERATION, self.name):
             self._answers.put(read(Acknowledgement, message.payload))
+        # else amqtt's doing: it sends a newcomer the retained messages of everybody's subscriptions
 
 
 def events(server: Server, after: int, until: str) -> list[dict[str, Any]]:
