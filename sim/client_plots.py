@@ -43,14 +43,14 @@ def client_scores(run: RunDirectory) -> Figure | None:
 
 def _name_clients(axes: Axes, names: Sequence[str], label: str) -> None:
     """Put clients on the x-axis: by name while the names fit, else by position."""
-    axes.set_xlim(-0.7, len(names) - 0.3)
+    axes.set_xlim(-0.5, len(names) - 0.5)
     if len(names) > NAMED_CLIENTS:
         step = 10 * -(-len(names) // 100)
         axes.set_xticks([0, *range(step - 1, len(names), step)], ["1", *map(str, range(step, len(names) + 1, step))])
         axes.set_xlabel(f"{label} ({len(names)} clients)")
         return
     upright = len(names) <= 25 and max(map(len, names)) <= 3
-    shown = [plain_text(name if len(name) <= 16 else name[:15] + "…") for name in names]
+    shown = [plain_text(name if len(name) <= 28 else name[:27] + "…") for name in names]
     axes.set_xticks(range(len(names)), shown, rotation=0 if upright else 90, fontsize=8)
     axes.set_xlabel(label)
 

@@ -36,7 +36,7 @@ def run_141(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def overlapping(figure: Figure) -> list[tuple[str, str]]:
     """Pairs of visible texts that cover each other or leave the figure, as drawn."""
     figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    renderer = figure.canvas.get_renderer()
     hidden = {id(text) for axes in figure.axes for text in out_of_view(axes)}
     texts = [text for text in figure.findobj(Text) if text.get_visible() and id(text) not in hidden]
     boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts if text.get_text().strip()]
@@ -56,7 +56,7 @@ def out_of_view(axes: Axes) -> Iterator[Text]:
 
 
 def _touch(first: object, second: object) -> bool:
-    a, b = first.extents, second.extents  # type: ignore[attr-defined]
+    a, b = first.extents, second.extents
     return bool(min(a[2], b[2]) - max(a[0], b[0]) > 0.5 and min(a[3], b[3]) - max(a[1], b[1]) > 0.5)
 
 
@@ -103,10 +103,7 @@ def test_client_scores_rise_and_keep_pairs_together(run_24: RunDirectory) -> Non
     assert figure is not None
     own, other = (line.get_ydata() for line in figure.axes[0].get_lines() if len(line.get_ydata()) == 24)
     assert list(own) == sorted(own)
-    pairs = {
-        (100 * s.personalization.macro_f1, 100 * s.generalization.macro_f1)  # type: ignore[union-attr,operator]
-        for s in run_24.client_scores.values()
-    }
+    pairs = {(100 * s.personalization.macro_f1, 100 * s.generalization.macro_f1) for s in run_24.client_scores.values()}
     assert set(zip(own, other, strict=True)) == pairs
 
 

@@ -71,7 +71,7 @@ def test_the_report_says_scores_clients_and_settings(tmp_path: Path) -> None:
     text = page_of(path).text
     for expected in ("87.65 ± 5.00", "43.21 ± 5.00", "54.32", "88.65 ± 5.00", "1.78 MB", "All 24 clients", "2.13.0"):
         assert expected in text
-    lowest = min(s.personalization.macro_f1 for s in RunDirectory(path).client_scores.values())  # type: ignore
+    lowest = min(s.personalization.macro_f1 for s in RunDirectory(path).client_scores.values())
     assert percent(lowest) in text
 
 
