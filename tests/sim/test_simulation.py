@@ -102,7 +102,7 @@ def test_bytes_are_what_the_method_shares(data: FederatedData) -> None:
 
 def test_a_directory_keeps_to_its_settings(data: FederatedData, tmp_path: Path) -> None:
     run(settings_for(rounds=1), data, tmp_path)
-    with pytest.raises(RunDirectoryError, match="holds a run with task = .*choose another --out"):
+    with pytest.raises(RunDirectoryError, match=r"holds a run with task = .*choose another --out"):
         run(settings_for(rounds=1, lr=0.5), data, tmp_path)
 
 
