@@ -169,5 +169,5 @@ def test_only_http_is_fetched_and_no_server_is_an_error(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path, "http://127.0.0.1:9", 1.0)
     with pytest.raises(BlobError, match="only http"):
         blobs.fetch(point(b"x", "file:///etc/hostname"))
-    with pytest.raises(BlobError, match="cannot download http://127.0.0.1:9/v1/blobs/x"):
+    with pytest.raises(BlobError, match="cannot download"):
         blobs.fetch(point(b"x"))

@@ -1,0 +1,229 @@
+"""The training process: against the simulation's own calls on prepared windows, and as a process with its files."""
+
+from __future__ import annotations
+
+import json
+import queue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edge_agent import training
+from edge_agent.commands import StartJob
+from edge_agent.errors import JobError
+from edge_agent.events import DataReady, Event, Kind, SensorFailed
+from edge_agent.files import write_file
+from edge_agent.jobs import (
+    CHECKPOINT,
+    CLIENT_STATE,
+    MODEL,
+    PARITY,
+    RESULT,
+    UPDATE,
+    Job,
+    JobEnded,
+    JobLine,
+    TrainingProcess,
+    make_job,
+)
+from edge_agent.memory import keep_round
+from edge_agent.sensors import Replay
+from edge_agent.store import Store
+from export.runtime import Session
+from federation import wire
+from federation.client_round import Setup, steps_of, train_one
+from federation.errors import UpdateError
+from federation.forward import initial_client, initial_model, network
+from federation.methods import method_from_json
+from federation.plan import Plan
+from federation.records import Client, Examples, Tree
+from federation.schema import check_tree, upload_schema
+from federation.tree import flatten
+from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, prepare, split_client
+from models import build
+from models.checkpoint import load_checkpoint
+from tests.edge_agent.scene import DEVICE, OPTIONS, make_config, make_plan, pointer
+
+PLANS = {
+    "fedavg": make_plan(),
+    "fedali": make_plan("fedali", "cnn_alp", prototypes=[8]),
+}
+
+
+class Federation:
+    """The server's and the simulation's half, made by their own functions."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.method = plan, method_from_json(plan.method)
+        spec = plan.model
+        self.module = initial_model(lambda: build(spec.name, classes=6, **spec.options), plan.task.seed)
+        self.initial = initial_client(self.module)
+        self.setup = Setup(self.method, plan.task, network(self.module))
+        state = self.method.server_init(self.initial.params, self.initial.buffers, plan.task)
+        self.broadcast: Tree = self.method.broadcast(state, "")
+
+    def round(self, client: Client, windows: ClientWindows, number: int) -> Any:
+        split = split_client(windows, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
+        mine = windows.select(split.train)
+        x = torch.from_numpy(ChannelStatistics.of(mine.x).normalize(mine.x))
+        examples = Examples(x, torch.from_numpy(mine.y))
+        return train_one(self.setup, client, self.broadcast, examples, client_id=DEVICE, round_number=number)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> ClientWindows:
+    return prepare("synthetic", None, options=OPTIONS).clients[DEVICE]
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder after the sensor source has run."""
+    folder = tmp_path_factory.mktemp("device")
+    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    replay = Replay(make_config(folder).sensors, DEVICE, folder, posted.put)
+    replay.start(PLANS["fedavg"])
+    event = posted.get(timeout=30)
+    replay.stop(5.0)
+    assert isinstance(event, DataReady), event
+    assert event.examples > 20
+    return folder
+
+
+def a_job(folder: Path, plan: Plan, kind: Kind = "train", round_number: int = 1, state: str = "") -> Job:
+    """A job over the initial broadcast."""
+    data = wire.encode(Federation(plan).broadcast)
+    blob = folder / "blobs" / wire.digest(data)
+    write_file(blob, data)
+    model = pointer().model_copy(update={"sha256": wire.digest(data), "size": len(data)})
+    job = make_job(make_config(folder, nice=0), StartJob(kind, round_number, model, plan, 4096), blob, state)
+    job.out.mkdir(parents=True, exist_ok=True)
+    return job
+
+
+def assert_same(left: Tree, right: Tree) -> None:
+    a, b = flatten(left), flatten(right)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
+
+
+def test_the_device_has_the_windows_of_the_batch_preparation_bit_for_bit(device: Path, prepared: ClientWindows) -> None:
+    store = Store(device)
+    mine = store.windows(DEVICE, 128)
+    store.close()
+    for name in ("x", "y", "start_s", "session"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(prepared, name), err_msg=name)
+
+
+def test_a_client_that_the_data_set_does_not_have_is_an_error(tmp_path: Path) -> None:
+    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    Replay(make_config(tmp_path).sensors, "nobody", tmp_path, posted.put).start(PLANS["fedavg"])
+    event = posted.get(timeout=30)
+    assert isinstance(event, SensorFailed)
+    assert "nobody" in event.reason
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_two_rounds_are_those_of_the_simulation_bit_for_bit(name: str, device: Path, prepared: ClientWindows) -> None:
+    plan, job = PLANS[name], a_job(device, PLANS[name])
+    federation = Federation(plan)
+    training.train(training.set_scene(job))
+    first = federation.round(federation.initial, prepared, 1)
+    update = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
+    assert_same(update, first.upload)
+    check_tree(update, upload_schema(federation.method, plan.task, federation.initial))
+
+    # the second round starts from the kept client, through a file
+    (device / "kept").write_bytes((job.out / CLIENT_STATE).read_bytes())
+    second = a_job(device, plan, round_number=2, state="kept")
+    training.train(training.set_scene(second))
+    expected = federation.round(first.client, prepared, 2)
+    assert_same(wire.decode((second.out / UPDATE).read_bytes(), limit_bytes=1 << 24), expected.upload)
+    assert_same(
+        wire.decode((second.out / CLIENT_STATE).read_bytes(), limit_bytes=1 << 24), dict(expected.client._asdict())
+    )
+
+
+def test_the_result_counts_what_was_trained_on(device: Path, prepared: ClientWindows) -> None:
+    job = a_job(device, PLANS["fedavg"])
+    training.train(training.set_scene(job))
+    result = json.loads((job.out / RESULT).read_bytes())
+    split = split_client(prepared, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
+    assert result["examples"] == len(split.train)
+    assert result["class_counts"] == np.bincount(prepared.y[split.train], minlength=6).tolist()
+    assert result["steps"] == steps_of(Federation(PLANS["fedavg"]).setup, len(split.train))
+    names = {"train_loss", "macro_f1_before", "macro_f1_after", "accuracy_before", "accuracy_after"}
+    assert result["metrics"].keys() == names
+    assert result["metrics"]["accuracy_after"] > result["metrics"]["accuracy_before"]
+
+
+def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
+    job = a_job(device, PLANS["fedavg"])
+    damaged = device / "damaged"
+    damaged.write_bytes(job.broadcast.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(JobError, match="damaged"):
+        training.set_scene(job.model_copy(update={"broadcast": damaged}))
+    with pytest.raises(UpdateError):
+        training.set_scene(job.model_copy(update={"plan": make_plan(hidden=24)}))
+
+
+def test_a_client_state_of_another_model_is_refused(device: Path) -> None:
+    (device / "other").write_bytes(wire.encode(dict(Federation(make_plan(hidden=24)).initial._asdict())))
+    scene = training.set_scene(a_job(device, PLANS["fedavg"], state="other"))
+    with pytest.raises(JobError, match="other parameters"):
+        training.kept_client(scene)
+
+
+def test_a_round_that_diverges_leaves_no_update(device: Path) -> None:
+    task = PLANS["fedavg"].task.model_copy(update={"optimizer": "sgd", "lr": 100.0, "epochs": 20})
+    job = a_job(device, PLANS["fedavg"].model_copy(update={"task": task}))
+    (job.out / UPDATE).unlink(missing_ok=True)
+    with pytest.raises(UpdateError, match="NaN"):
+        training.train(training.set_scene(job))
+    assert not (job.out / UPDATE).exists()
+
+
+def test_a_method_without_a_global_model_leaves_a_reason(device: Path) -> None:
+    job = a_job(device, make_plan("local"), "adopt")
+    assert training.final_client(training.set_scene(job)) is None
+    assert "no global model" in json.loads((job.out / RESULT).read_bytes())["no_model"]
+
+
+def run_process(job: Job, timeout_s: float = 120.0) -> tuple[list[str], JobEnded]:
+    posted: queue.SimpleQueue[JobLine | JobEnded] = queue.SimpleQueue()
+    TrainingProcess(job, timeout_s, posted.put)
+    events = []
+    while isinstance(item := posted.get(timeout=timeout_s), JobLine):
+        events.append(item.record["event"])
+    return events, item
+
+
+def test_the_process_trains_exports_and_ends(device: Path, prepared: ClientWindows) -> None:
+    job = a_job(device, PLANS["fedali"])
+    events, ended = run_process(job)
+    assert (events, ended.reason) == (["epoch", "epoch", "trained"], "")
+    parity = json.loads((job.out / PARITY).read_bytes())
+    assert parity["max_abs_diff"] <= 1e-4
+    assert parity["argmax_agreement"] == 1.0
+    assert 0 <= parity["batch_agreement"] <= 1
+    module, info = load_checkpoint(job.out / CHECKPOINT)
+    state = wire.decode((job.out / CLIENT_STATE).read_bytes(), limit_bytes=1 << 24)
+    assert_same(dict(module.state_dict()), {**state["params"], **state["buffers"]})
+    assert (info.method, info.round, info.labels) == ("fedali", 1, PLANS["fedali"].labels)
+    # the exported file takes raw windows: the normalization is inside
+    logits = Session.load(job.out / MODEL).predict(prepared.x[:4]).logits
+    assert np.isfinite(logits).all()
+
+    store = Store(device)
+    kept = keep_round(store, job)
+    assert store.manifest(kept.update_id).sha256 == wire.digest(store.outbox()[kept.update_id].read_bytes())
+    store.close()
+
+
+def test_a_process_that_fails_says_why(device: Path, tmp_path: Path) -> None:
+    empty = a_job(device, PLANS["fedavg"]).model_copy(update={"store": tmp_path, "out": tmp_path / "jobs" / "r1"})
+    events, ended = run_process(empty)
+    assert (events, ended.reason) == ([], f"client {DEVICE} has no training windows for this plan")
