@@ -91,10 +91,10 @@ class Server:
         self._broker_port = broker_port
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False)
 
-    def start(self) -> None:
+    def start(self, *flags: str) -> None:
         """Start and wait until it is ready."""
         options = {"port": self.port, "broker-port": self._broker_port, "data-dir": self._folder / "data"}
-        command = [sys.executable, "-m", "aggregator_api", "serve"]
+        command = [sys.executable, "-m", "aggregator_api", "serve", *flags]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         self.process = start(command, self._folder / "server.log")
@@ -234,3 +234,19 @@ def test_a_killed_server_goes_on(server: Server, broker: int) -> None:
     for device in (first, second):
         device.join(ANSWER_S)
     assert_models_are_the_methods(server, [first, second])
+
+
+def test_sigterm_ends_a_server_with_its_own_broker_and_an_open_stream(tmp_path: Path) -> None:
+    server = Server(tmp_path, free_port())
+    server.start("--embedded-broker")
+    body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
+    assert server.http.post("/v1/federations", json=body).status_code == 201
+    with server.http.stream("GET", f"/v1/federations/{FEDERATION}/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("id: ")
+        server.process.send_signal(signal.SIGTERM)
+        assert list(lines)[-1] == ""  # whole to its end
+    log = (tmp_path / "server.log").read_text()
+    assert server.process.wait(15) == 0, log
+    assert "Traceback" not in log, log
+    server.http.close()
