@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.repository.imports import PACKAGES, REPOSITORY, all_imports, modules
+from tests.repository.imports import PACKAGES, REPOSITORY, all_imports, imports_in, modules
 
 # What runs on a machine that was installed with one extra alone.
 PROGRAMS = {
@@ -90,10 +91,17 @@ def test_nothing_is_required_that_no_program_imports() -> None:
     assert asked - used - set(NEEDED_BY_OTHERS) == set()
 
 
-def test_the_tests_and_the_demo_find_their_imports_in_dev() -> None:
-    every = requirements("dev")
-    for extra in PROGRAMS:
-        assert requirements(extra) <= every
+def test_dev_requires_what_tests_and_demo_import() -> None:
+    files = [file for folder in ("tests", "demo") for file in (REPOSITORY / folder).rglob("*.py")]
+    found = {entry.top for file in files for entry in imports_in("", file.read_text(), "")}
+    ours = {*PACKAGES, "tests", *(file.stem for file in files)}
+    known = packages_distributions()
+    needed = {normalized(known[top][0]) for top in found - ours - sys.stdlib_module_names - {"", "None"}}
+    assert needed - requirements("dev") == set()
+
+
+def test_dev_has_every_extra() -> None:
+    assert set().union(*(requirements(extra) for extra in PROGRAMS)) <= requirements("dev")
 
 
 def test_requirements_have_no_upper_bound_but_torch() -> None:
