@@ -15,6 +15,7 @@ from rich.table import Table
 
 from edge_agent.config import Config, example, load
 from edge_agent.errors import AgentError
+from edge_agent.memory import is_claimed
 from edge_agent.store import FILE_NAME, Store
 from edge_agent.summary import in_words, summary
 from edge_agent.supervisor import Supervisor
@@ -95,7 +96,7 @@ def _look(config: Config) -> dict[str, Any]:
     try:
         counts = {"windows": store.window_count(), "outbox": len(store.outbox())}
         device = config.agent.device
-        return {"doing": in_words(store, device), **summary(store, device), **counts}
+        return {"doing": in_words(store, device, running=is_claimed(store)), **summary(store, device), **counts}
     finally:
         store.close()
 

@@ -131,7 +131,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
 def example() -> str:
     """Write a commented config file with every setting."""
     lines = ["# A Gaitway device. Commented settings show their default.", ""]
-    values = {"device": "s01_sp", "federation": "demo", "data_dir": "s01_sp", "url": "http://127.0.0.1:8000"}
+    values = {"device": "s01_sp", "federation": "demo", "data_dir": "s01_sp", "url": "http://127.0.0.1:8080"}
     for section in Config.model_fields:
         kind = _section(section)
         lines += [f"[{section}]  # {(kind.__doc__ or '').strip()}"]
@@ -140,14 +140,14 @@ def example() -> str:
             if field.is_required():
                 lines.append(f"{name} = {json.dumps(values[name])}{note}")
             else:
-                lines.append(f"# {name} = {_toml(field.get_default(call_default_factory=True))}{note}")
+                default = field.get_default(call_default_factory=True)
+                # TOML has no null
+                lines.append(f"# {name} = (not set){note}" if default is None else f"# {name} = {_toml(default)}{note}")
         lines.append("")
     return "\n".join(lines)
 
 
 def _toml(value: Any) -> str:
-    if value is None:
-        return '""'
     return "{}" if value == {} else json.dumps(value)
 
 

@@ -50,6 +50,16 @@ def claim(store: Store, me: AgentSection) -> IO[str]:
     return lock
 
 
+def is_claimed(store: Store) -> bool:
+    """Whether an agent works in the data folder now."""
+    with (store.folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
 def remembered(store: Store) -> Agent:
     """Return the state to start with after a restart: rounds that were trained are not trained again."""
     _sweep(store)

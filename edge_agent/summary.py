@@ -41,17 +41,18 @@ def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
     store.put(doing=json.dumps({"words": words, "left": left, "at": time.time()}))
 
 
-def in_words(store: Store, device: str) -> list[str]:
+def in_words(store: Store, device: str, *, running: bool) -> list[str]:
     """Say what the device is doing, what waits, and what it has."""
     text = store.get("doing")
     if not text:
         return [f"{device} has not done anything yet."]
     doing = json.loads(text)
     age_s = max(0.0, time.time() - doing["at"])
-    verb = "has left; it was" if doing["left"] else "is"
     waiting = len(store.outbox())
+    verb = "is" if running else "was" if doing["left"] else "was ended from outside while it was"
+    rest = "" if running else " It does not run now."
     return [
-        f"{device} {verb} {doing['words']}, for {age_s:.0f} s.",
+        f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
         f"It keeps {store.window_count():,} labelled windows.",
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
