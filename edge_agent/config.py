@@ -122,7 +122,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     _overlay(tree, environment)
     _check_keys(tree)
     try:
-        config = Config.model_validate(tree)
+        config = Config.model_validate(_without_empty(tree))
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first(error)}") from error
     return _anchored(config, path.resolve().parent)
@@ -140,14 +140,14 @@ def example() -> str:
             if field.is_required():
                 lines.append(f"{name} = {json.dumps(values[name])}{note}")
             else:
-                default = field.get_default(call_default_factory=True)
-                # TOML has no null
-                lines.append(f"# {name} = (not set){note}" if default is None else f"# {name} = {_toml(default)}{note}")
+                lines.append(f"# {name} = {_toml(field.get_default(call_default_factory=True))}{note}")
         lines.append("")
     return "\n".join(lines)
 
 
 def _toml(value: Any) -> str:
+    if value is None:
+        return '""'
     return "{}" if value == {} else json.dumps(value)
 
 
@@ -177,6 +177,16 @@ def _check_keys(tree: Mapping[str, Any]) -> None:
         for field in fields if isinstance(fields, Mapping) else ():
             if field not in known:
                 raise ConfigError(f"unknown setting {field!r} in [{section}]{_nearest(field, known)}")
+
+
+def _without_empty(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out empty texts: TOML has no null, and the example shows what is not set as one."""
+    return {
+        section: {name: value for name, value in fields.items() if value != ""}
+        if isinstance(fields, Mapping)
+        else fields
+        for section, fields in tree.items()
+    }
 
 
 def _nearest(came: str, known: Any) -> str:
