@@ -31,7 +31,7 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over its own data that a device makes in a round.")] = 3,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "hart_alp",
     method: Annotated[str, typer.Option(help="One of fedali, fedavg, fedprox, local.")] = "fedali",
-    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 5e-4,
+    lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 3e-4,
     minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="The server's port; 0: any free one.")] = 18080,

@@ -17,6 +17,9 @@ from types import ModuleType
 import psutil
 import pytest
 
+import har_pipeline
+from edge_agent.config import load
+from federation.plan import Plan
 from tests.repository.imports import REPOSITORY
 
 MARK = "GAITWAY_TEST_MARK"
@@ -154,3 +157,11 @@ def test_a_failing_child_is_reported_with_its_last_words(tmp_path: Path, process
         child.process.wait()
         with pytest.raises(processes.DemoError, match=r"(?s)failing ended with status 1.*the disk is full"):
             children.check(may_end=[child])
+
+
+def test_the_example_files_of_the_readme_fit_each_other() -> None:
+    federation = json.loads((REPOSITORY / "demo" / "federation.json").read_text())
+    plan = Plan.model_validate(federation["plan"])
+    config = load(REPOSITORY / "demo" / "agent.toml", {})
+    assert config.agent.federation == federation["name"]
+    assert plan.labels == har_pipeline.dataset_labels(config.sensors.dataset, config.sensors.options)
