@@ -109,3 +109,8 @@ def test_requirements_have_no_upper_bound_but_torch() -> None:
     every = [*metadata["dependencies"], *(r for rs in metadata["optional-dependencies"].values() for r in rs)]
     assert [r for r in every if "<" in r and not r.startswith("torch>=")] == []
     assert "torch>=2.6,<=2.13" in metadata["optional-dependencies"]["torch"]
+
+
+def test_every_requirement_is_explained() -> None:
+    page = (REPOSITORY / "docs" / "dependencies.md").read_text()
+    assert [name for name in sorted(requirements("dev")) if name not in page] == []
