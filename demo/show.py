@@ -56,6 +56,9 @@ def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[
     """Print the rounds, each device's scores before and after, and the exported models."""
     console.print(_rounds(rounds))
     console.print(_scores(summaries))
+    console.print(
+        "Before and after: torch, in batches. Adopted: the exported file, which sees each window alone.", style="dim"
+    )
     console.print("Each device's exported model (ONNX), and its largest difference to torch:", style="italic")
     for device, summary in summaries.items():
         console.print(f"  {device}: {_model(summary['model'])}", soft_wrap=True, highlight=False, markup=False)
