@@ -19,7 +19,6 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
-from aggregator_api.broker import BrokerThread
 from edge_agent.__main__ import app
 from edge_agent.errors import ConfigError
 from edge_agent.files import write_file
@@ -124,15 +123,28 @@ class Operator:
         self._client.loop_stop()
 
 
+def wait_for_port(port: int, program: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        assert program.poll() is None, f"it ended with {program.returncode} before it listened on port {port}"
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"nothing listens on port {port} after 30 s")
+
+
 @pytest.fixture
 def operator() -> Iterator[tuple[Operator, int]]:
     port = free_port()
-    broker = BrokerThread("127.0.0.1", port)
-    broker.start()
-    person = Operator(port)
-    yield person, port
-    person.stop()
-    broker.stop()
+    # a process of its own: the embedded broker does not close the connection of a device that was killed
+    command = [sys.executable, "-m", "aggregator_api", "broker", "--port", str(port)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as broker:
+        wait_for_port(port, broker)
+        person = Operator(port)
+        yield person, port
+        person.stop()
+        broker.terminate()
 
 
 def started(path: Path) -> subprocess.Popen[bytes]:
@@ -149,7 +161,6 @@ def is_kind(kind: str) -> Callable[[topics.DeviceTopic, bytes], bool]:
 
 
 @pytest.mark.service
-@pytest.mark.filterwarnings("default")  # the embedded broker's own
 def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, operator: tuple[Operator, int]) -> None:
     person, port = operator
     path, folder = config_file(tmp_path, port), tmp_path / "data"
