@@ -7,12 +7,17 @@ Differs from the paper: a prototype's top entries are normalised to sum 1 and av
 text of section 3.1 says; appendix A averages normalised tokens with the raw entries.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.errors import OptionError
 from models.matching import assign, move_prototypes, similarity, top_entries, transport_plan
+
+PROTOTYPES = (2048, 1024, 512, 256, 128, 64)
+"""The paper's G for each of six blocks."""
 
 
 class ALP(nn.Module):
@@ -130,6 +135,14 @@ def set_inference(module: nn.Module, inference: str) -> int:
     for layer in layers:
         layer.inference = inference
     return len(layers)
+
+
+def prototype_counts(blocks: int, prototypes: Sequence[int] | None) -> list[int]:
+    """Return how many prototypes each block has; None stands for the paper's."""
+    counts = list(PROTOTYPES[:blocks] if prototypes is None else prototypes)
+    if len(counts) != blocks:
+        raise OptionError(f"prototypes={counts}: expected one count for each of the {blocks} blocks")
+    return counts
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

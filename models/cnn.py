@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from models.alp import ALP
 from models.dropout import Dropout
 from models.errors import OptionError
+from models.model import Model
 from models.output import ModelOutput
 
 STRIDES = (4, 2, 1)
@@ -23,12 +24,15 @@ def convolution(channels: int, out: int, stride: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv1d(channels, out, 3 * stride, stride, stride), nn.GroupNorm(_GROUPS, out), nn.SiLU())
 
 
-class Cnn(nn.Module):
+class Cnn(Model):
     """Three convolutions, mean over time, two dense layers (the head) on windows (B, 128, 6).
 
     `channels` are the widths of the first two convolutions; the third is `feature_dim` wide, so clients of
-    different capacity share features and prototypes. `options` rebuilds the model with `models.build`.
+    different capacity share features and prototypes.
     """
+
+    input_shape = (128, 6)
+    channels_dim = 1
 
     def __init__(
         self,
@@ -39,7 +43,7 @@ class Cnn(nn.Module):
         hidden: int = 128,
         dropout: float = 0.3,
     ) -> None:
-        super().__init__()
+        super().__init__(classes, channels=list(channels), feature_dim=feature_dim, hidden=hidden, dropout=dropout)
         widths = [*channels, feature_dim]
         if len(widths) != len(STRIDES) or any(width < _GROUPS or width % _GROUPS for width in widths):
             raise OptionError(
@@ -47,9 +51,6 @@ class Cnn(nn.Module):
                 f"and all three multiples of {_GROUPS}"
             )
         self.feature_dim = feature_dim
-        self.options: dict[str, Any] = {
-            "channels": list(channels), "feature_dim": feature_dim, "hidden": hidden, "dropout": dropout,
-        }  # fmt: skip
         inputs = [6, *channels]
         self.convolutions = nn.Sequential(
             *(convolution(i, o, s) for i, o, s in zip(inputs, widths, STRIDES, strict=True))

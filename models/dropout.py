@@ -2,6 +2,7 @@
 
 Srivastava et al., 'Dropout', JMLR 15, 2014.
 Huang et al., 'Deep Networks with Stochastic Depth', ECCV 2016, arXiv 1603.09382.
+Tompson et al., 'Efficient Object Localization Using Convolutional Networks', CVPR 2015, arXiv 1411.4280: channels.
 The integer hash is Wellons' `lowbias32` ('Prospecting for Hash Functions', 2018).
 
 A global random generator gives other masks stacked (vmap) than one by one, and other masks to a short batch
@@ -28,13 +29,17 @@ def lowbias32(x: Tensor) -> Tensor:
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-def keep_mask(noise_state: Tensor, count: int, drop: float) -> Tensor:
-    """Return (count,) bool, each True with probability 1 − drop, from a scalar int64 state."""
+def uniform_bits(noise_state: Tensor, count: int) -> Tensor:
+    """Return (count,) int32, each uniform over 0 … 2²⁴ − 1, from a scalar int64 state."""
     low, high = ((half & 0x7FFFFFFF).to(torch.int32) for half in (noise_state, noise_state >> 31))
     seed = lowbias32(low ^ lowbias32(high))
     index = torch.arange(count, dtype=torch.int32, device=noise_state.device)
-    uniform = lowbias32(index ^ seed) & ((1 << _BITS) - 1)
-    return uniform >= round(drop * (1 << _BITS))
+    return lowbias32(index ^ seed) & ((1 << _BITS) - 1)
+
+
+def keep_mask(noise_state: Tensor, count: int, drop: float) -> Tensor:
+    """Return (count,) bool, each True with probability 1 − drop, from a scalar int64 state."""
+    return uniform_bits(noise_state, count) >= round(drop * (1 << _BITS))
 
 
 class Dropout(nn.Module):
@@ -74,3 +79,10 @@ class DropPath(Dropout):
 
     def _mask_shape(self, x: Tensor) -> torch.Size:
         return torch.Size([x.shape[0], *([1] * (x.dim() - 1))])
+
+
+class ChannelDropout(Dropout):
+    """Drop whole channels of feature maps (B, C, H, W), with one draw per example and channel."""
+
+    def _mask_shape(self, x: Tensor) -> torch.Size:
+        return torch.Size([*x.shape[:2], *([1] * (x.dim() - 2))])

@@ -12,15 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.alp import ALP
+from models.alp import ALP, prototype_counts
+from models.attention import Attention
 from models.dropout import Dropout, DropPath
 from models.errors import OptionError
+from models.model import Model
 from models.output import ModelOutput
 
 WINDOW, CHANNELS, PATCH = 128, 6, 16
 TOKENS = WINDOW // PATCH
 KERNELS = (3, 7, 15, 31, 31, 31)
-PROTOTYPES = (2048, 1024, 512, 256, 128, 64)
 
 
 class PatchEmbedding(nn.Module):
@@ -34,33 +35,6 @@ class PatchEmbedding(nn.Module):
         """Map one sensor (B, 128, 3) to tokens (B, 8, width)."""
         tokens: Tensor = self.project(x.reshape(x.shape[0], TOKENS, PATCH * 3))
         return tokens
-
-
-class Attention(nn.Module):
-    """Self-attention whose heads are as wide as the input, so the inner width is heads × width.
-
-    Differs from the paper: no key bias; the softmax cancels it, and Adam amplifies its gradient's rounding.
-    """
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.scale = heads, width**-0.5
-        self.query = nn.Linear(width, heads * width)
-        self.key = nn.Linear(width, heads * width, bias=False)
-        self.value = nn.Linear(width, heads * width)
-        self.out = nn.Linear(heads * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map tokens (B, Z, width) to (B, Z, width)."""
-        batch, tokens, width = x.shape
-        split = (batch, tokens, self.heads, width)
-        query = self.query(x).view(split).transpose(1, 2) * self.scale
-        key = self.key(x).view(split).permute(0, 2, 3, 1)
-        value = self.value(x).view(split).transpose(1, 2)
-        # Two matmuls: scaled_dot_product_attention falls back to a loop under vmap on the CPU.
-        mixed = torch.softmax(query @ key, dim=-1) @ value
-        attended: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, self.heads * width))
-        return attended
 
 
 class LightConv(nn.Module):
@@ -119,12 +93,14 @@ class Block(nn.Module):
         return out
 
 
-class Hart(nn.Module):
+class Hart(Model):
     """HART on windows (B, 128, 6): accelerometer xyz, then gyroscope xyz, normalised.
 
     `blocks` (up to 6) takes the first kernels; `feature_dim` is the token width (a multiple of 16).
-    `options` rebuilds the model with `models.build`.
     """
+
+    input_shape = (WINDOW, CHANNELS)
+    channels_dim = 1
 
     def __init__(
         self,
@@ -137,13 +113,17 @@ class Hart(nn.Module):
         head_width: int = 1024,
         dropout: float = 0.3,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            classes,
+            feature_dim=feature_dim,
+            blocks=blocks,
+            heads=heads,
+            mlp=mlp,
+            head_width=head_width,
+            dropout=dropout,
+        )
         _check_sizes(feature_dim, blocks)
         self.feature_dim = feature_dim
-        self.options: dict[str, Any] = {
-            "feature_dim": feature_dim, "blocks": blocks, "heads": heads,
-            "mlp": mlp, "head_width": head_width, "dropout": dropout,
-        }  # fmt: skip
         self.accelerometer = PatchEmbedding(feature_dim // 2)
         self.gyroscope = PatchEmbedding(feature_dim // 2)
         self.position = nn.Parameter(torch.randn(TOKENS, feature_dim) * 0.02)
@@ -162,11 +142,19 @@ class Hart(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, 128, 6) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
-        tokens = torch.cat([self.accelerometer(x[..., :3]), self.gyroscope(x[..., 3:])], dim=-1) + self.position
+        features = self.encode(self.embed(x), mask).mean(dim=1)
+        return ModelOutput(features, self.head(features))
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Map windows (B, 128, 6) to tokens with their positions (B, 8, D)."""
+        return torch.cat([self.accelerometer(x[..., :3]), self.gyroscope(x[..., 3:])], dim=-1) + self.position
+
+    def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map tokens (B, Z, D), all 8 or those that a mask left visible, through the blocks to (B, Z, D)."""
         for block in self.blocks:
             tokens = block(tokens, mask)
-        features = self.norm(tokens).mean(dim=1)
-        return ModelOutput(features, self.head(features))
+        encoded: Tensor = self.norm(tokens)
+        return encoded
 
 
 class HartAlp(Hart):
@@ -183,9 +171,7 @@ class HartAlp(Hart):
         **sizes: Any,
     ) -> None:
         _check_sizes(feature_dim, blocks)
-        self._counts = list(PROTOTYPES[:blocks] if prototypes is None else prototypes)
-        if len(self._counts) != blocks:
-            raise OptionError(f"prototypes={self._counts}: expected one count for each of the {blocks} blocks")
+        self._counts = prototype_counts(blocks, prototypes)
         self._alp = dict(alp or {})
         self._width = feature_dim
         super().__init__(classes, feature_dim=feature_dim, blocks=blocks, **sizes)
