@@ -1,12 +1,14 @@
-"""Networks for human activity recognition, built by name from one table, and the ALP layer."""
+"""Networks for human activity recognition and vision, built by name from one table, and the ALP layer."""
 
 from models.errors import CheckpointError, ModelError, OptionError, UnknownModelError
+from models.model import Model
 from models.output import ModelOutput
 from models.registry import MODELS, build
 
 __all__ = [
     "MODELS",
     "CheckpointError",
+    "Model",
     "ModelError",
     "ModelOutput",
     "OptionError",

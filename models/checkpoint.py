@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.errors import CheckpointError, ModelError
+from models.model import Model
 from models.registry import build
 
 SCHEMA = 1
@@ -27,7 +28,10 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint says about its model; `mean` and `std` (6 numbers) normalise m/s² and rad/s."""
+    """What a checkpoint says about its model; `mean` and `std` normalise its input, a number for each channel.
+
+    Windows have six channels, in m/s² and rad/s.
+    """
 
     model: str
     options: dict[str, Any]
@@ -89,20 +93,12 @@ def save_checkpoint(path: Path | str, module_or_state: nn.Module | Mapping[str, 
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: Path | str) -> tuple[nn.Module, CheckpointInfo]:
+def load_checkpoint(path: Path | str) -> tuple[Model, CheckpointInfo]:
     """Rebuild the model on the CPU, in evaluation mode; raises CheckpointError, which names the tensor at fault."""
     path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint")
-    if path.stat().st_size > MAX_BYTES:
-        raise CheckpointError(f"{path}: {path.stat().st_size} bytes; expected at most {MAX_BYTES}")
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            names = file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise CheckpointError(f"{path}: not a safetensors file: {error}") from None
+    check_size(path)
+    tensors, metadata = read_tensors(path)
+    text = metadata.get(_KEY)
     if text is None:
         raise CheckpointError(f"{path}: no metadata {_KEY!r}; expected a checkpoint that Gaitway wrote")
     info = CheckpointInfo.from_json(text)
@@ -112,13 +108,36 @@ def load_checkpoint(path: Path | str) -> tuple[nn.Module, CheckpointInfo]:
     return module.eval(), info
 
 
-def _skeleton(info: CheckpointInfo) -> nn.Module:
+def check_size(path: Path) -> None:
+    """Raise CheckpointError if there is no such file, or one that is larger than any of ours."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    if path.stat().st_size > MAX_BYTES:
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes; expected at most {MAX_BYTES}")
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a safetensors file and its metadata; raises CheckpointError."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: not a safetensors file: {error}") from None
+
+
+def _skeleton(info: CheckpointInfo) -> Model:
     """Build the model without storage, so that absurd sizes in a foreign file cost nothing before the check."""
     try:
         with torch.device("meta"):
-            return build(info.model, classes=info.classes, **info.options)
+            model = build(info.model, classes=info.classes, **info.options)
     except (ModelError, TypeError) as error:
         raise CheckpointError(f"cannot build the checkpoint's model: {error}") from error
+    if len(info.mean) != model.input_channels:
+        raise CheckpointError(
+            f"mean and std have {len(info.mean)} numbers; expected {model.input_channels}, "
+            f"one for each channel of {info.model!r}'s input {model.input_shape}"
+        )
+    return model
 
 
 def _check_state(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], path: Path) -> None:
@@ -150,7 +169,7 @@ def _check_values(info: CheckpointInfo, classes: object) -> None:
     if classes != info.classes or not all(isinstance(label, str) for label in info.labels):
         raise CheckpointError(f"{classes} classes and labels {info.labels}: expected one name for each class")
     numbers = (*info.mean, *info.std)
-    if len(info.mean) != 6 or len(info.std) != 6 or not all(isinstance(n, (int, float)) for n in numbers):
-        raise CheckpointError(f"mean {info.mean} and std {info.std}: expected six numbers each")
+    if len(info.mean) != len(info.std) or not all(isinstance(n, (int, float)) for n in numbers):
+        raise CheckpointError(f"mean {info.mean} and std {info.std}: expected as many numbers in one as in the other")
     if not all(0 < s < float("inf") for s in info.std) or not all(abs(m) < float("inf") for m in info.mean):
         raise CheckpointError(f"mean {info.mean} and std {info.std}: expected finite, and std above 0")

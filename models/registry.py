@@ -7,13 +7,32 @@ from typing import Any
 
 from models.alp import ALP
 from models.cnn import Cnn, CnnAlp
+from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
 from models.hart import Hart, HartAlp
+from models.image_cnn import CelebaCnn, FemnistCnn, MarginCnn, MnistCnn, PublicCnn
+from models.model import Model
+from models.resnet import ResNet18
+from models.vit import Vit, VitAlp
 
-MODELS: dict[str, type[Cnn] | type[Hart]] = {"hart": Hart, "hart_alp": HartAlp, "cnn": Cnn, "cnn_alp": CnnAlp}
+MODELS: dict[str, type[Model]] = {
+    "hart": Hart,
+    "hart_alp": HartAlp,
+    "cnn": Cnn,
+    "cnn_alp": CnnAlp,
+    "dense": Dense,
+    "mnist_cnn": MnistCnn,
+    "femnist_cnn": FemnistCnn,
+    "margin_cnn": MarginCnn,
+    "celeba_cnn": CelebaCnn,
+    "public_cnn": PublicCnn,
+    "vit_tiny": Vit,
+    "vit_tiny_alp": VitAlp,
+    "resnet18": ResNet18,
+}
 
 
-def build(name: str, *, classes: int, **options: Any) -> Cnn | Hart:
+def build(name: str, *, classes: int, **options: Any) -> Model:
     """Build a model with fresh weights from torch's generator.
 
     Raises UnknownModelError or OptionError, with the nearest known name; values may come from JSON.

@@ -11,20 +11,17 @@ from safetensors.torch import load_file, save_file
 
 from models import MODELS, CheckpointError, build
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
+from tests.models.small_models import SMALL
 
-SIZES: dict[str, dict[str, Any]] = {
-    "hart": {"blocks": 1},
-    "hart_alp": {"blocks": 1, "prototypes": [8]},
-    "cnn": {"channels": [8, 8]},
-    "cnn_alp": {"prototypes": [8], "alp": {"beta": 0.3}},
-}
+SIZES: dict[str, dict[str, Any]] = SMALL | {"cnn": {"channels": [8, 8]}, "cnn_alp": {"prototypes": [8]}}
 
 
 def info(name: str) -> CheckpointInfo:
-    labels = ("walk", "sit", "läuft")
+    labels, channels = ("walk", "sit", "läuft"), build(name, classes=3, **SIZES[name]).input_channels
     return CheckpointInfo(
-        name, SIZES[name], labels, (0.5,) * 6, (2.0,) * 6, method="fedali", round=3, scores={"macro_f1": 0.5}
-    )
+        name, SIZES[name], labels, (0.5,) * channels, (2.0,) * channels, method="fedali", round=3,
+        scores={"macro_f1": 0.5},
+    )  # fmt: skip
 
 
 def saved(folder: Path, name: str = "cnn_alp") -> Path:
@@ -45,7 +42,7 @@ def test_round_trip(tmp_path: Path, name: str) -> None:
     save_checkpoint(path, model, info(name))
     again, read = load_checkpoint(path)
     assert read == info(name)
-    x = torch.randn(4, 128, 6)
+    x = torch.randn(4, *model.input_shape)
     assert torch.equal(again(x).logits, model(x).logits)
     assert all(torch.equal(t, again.state_dict()[n]) for n, t in model.state_dict().items())
     assert all(p.requires_grad for p in again.parameters())
@@ -82,7 +79,8 @@ def test_a_wrong_shape_or_type_names_the_tensor(tmp_path: Path) -> None:
         ({"schema": 2}, "schema 1"),
         ({"classes": 4}, "one name for each class"),
         ({"labels": "abc"}, "labels"),
-        ({"mean": [0.0] * 5}, "six numbers"),
+        ({"mean": [0.0] * 5}, "as many numbers"),
+        ({"mean": [0.0] * 3, "std": [1.0] * 3}, "expected 6, one for each channel"),
         ({"std": [0.0] * 6}, "std above 0"),
         ({"std": [float("nan")] * 6}, "std above 0"),
         ({"model": "rnn"}, "rnn"),

@@ -8,21 +8,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from models import MODELS, ModelError, OptionError, UnknownModelError, build
+from models import MODELS, Model, ModelError, OptionError, UnknownModelError, build
+from models.registry import model_options
+from tests.models.small_models import CASES, small
 
-# Small enough to run in float64 under vmap in a moment; dropout on, for its masks must agree too.
-SMALL: dict[str, dict[str, Any]] = {
-    "hart": {"blocks": 2, "feature_dim": 32, "mlp": 24, "head_width": 20},
-    "hart_alp": {"blocks": 2, "feature_dim": 32, "mlp": 24, "head_width": 20, "prototypes": [50, 9]},
-    "cnn": {"channels": [8, 16], "feature_dim": 24, "hidden": 10},
-    "cnn_alp": {"channels": [8, 16], "feature_dim": 24, "hidden": 10, "prototypes": [13], "alp": {"gamma": 0.5}},
-}
-pytestmark = pytest.mark.parametrize("name", MODELS)
+EACH_CASE = pytest.mark.parametrize("case", CASES)
+EACH_NAME = pytest.mark.parametrize("name", MODELS)
+# What enters the head of each network as its paper has it.
+FEATURE_DIMS = {
+    "dense": 128, "mnist_cnn": 50, "femnist_cnn": 50, "margin_cnn": 64 * 7 * 7, "celeba_cnn": 32 * 5 * 5,
+    "public_cnn": 64 * 14 * 14, "resnet18": 512,
+}  # fmt: skip
+WINDOWED = 192
 
 
-def small(name: str) -> nn.Module:
-    torch.manual_seed(3)
-    return build(name, classes=5, **SMALL[name]).double()
+def examples(model: Model, *sizes: int) -> Tensor:
+    return torch.randn(*sizes, *model.input_shape, dtype=next(model.parameters()).dtype)
 
 
 def step(model: nn.Module) -> Any:
@@ -49,37 +50,42 @@ def assert_trees_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> Non
         torch.testing.assert_close(left[key], right[key], rtol=1e-10, atol=1e-11, msg=lambda m, k=key: f"{k}: {m}")
 
 
+@EACH_NAME
 def test_default_shapes_and_feature_width(name: str) -> None:
     model = build(name, classes=6).eval()
-    features, logits = model(torch.randn(3, 128, 6))
-    assert features.shape == (3, 192)
-    assert model.feature_dim == 192
+    features, logits = model(examples(model, 3))
+    assert model.feature_dim == FEATURE_DIMS.get(name, WINDOWED)
+    assert features.shape == (3, model.feature_dim)
     assert logits.shape == (3, 6)
 
 
-def test_options_rebuild_the_model_through_json(name: str) -> None:
-    model = small(name)
-    again = build(name, classes=5, **json.loads(json.dumps(model.options))).double()
+@EACH_CASE
+def test_options_rebuild_the_model_through_json(case: str) -> None:
+    model = small(case)
+    again = build(CASES[case][0], classes=5, **json.loads(json.dumps(model.options))).double()
     again.load_state_dict(model.state_dict())
-    x = torch.randn(4, 128, 6, dtype=torch.float64)
+    x = examples(model, 4)
     assert torch.equal(again.eval()(x).logits, model.eval()(x).logits)
     assert again.options == model.options
+    assert model.options.keys() == model_options(CASES[case][0]).keys()
 
 
-def test_the_head_maps_features_to_logits_and_owns_its_names(name: str) -> None:
-    model = small(name).eval()
-    out = model(torch.randn(4, 128, 6, dtype=torch.float64))
+@EACH_CASE
+def test_the_head_maps_features_to_logits_and_owns_its_names(case: str) -> None:
+    model = small(case).eval()
+    out = model(examples(model, 4))
     assert torch.equal(model.head(out.features), out.logits)
-    owned = {n for n, _ in model.named_parameters() if n.startswith("head.")}
-    assert len(owned) == 4
+    owned = {n.removeprefix("head.") for n, _ in model.named_parameters() if n.startswith("head.")}
+    assert owned == {n for n, _ in model.head.named_parameters()}
 
 
-def test_stacked_steps_equal_single_ones(name: str) -> None:
-    model, clients = small(name).train(), 3
+@EACH_CASE
+def test_stacked_steps_equal_single_ones(case: str) -> None:
+    model, clients = small(case).train(), 3
     params, buffers = trees(model)
     stacked_params = {n: p + 0.01 * torch.randn(clients, *p.shape, dtype=p.dtype) for n, p in params.items()}
     stacked_buffers = {n: torch.stack([b + k for k in range(clients)]) for n, b in buffers.items()}
-    x, y = torch.randn(clients, 6, 128, 6, dtype=torch.float64), torch.randint(5, (clients, 6))
+    x, y = examples(model, clients, 6), torch.randint(5, (clients, 6))
     mask = torch.ones(clients, 6, dtype=torch.float64)
     mask[2, 4:] = 0
     gradients, (moved, features) = vmap(step(model))(stacked_params, stacked_buffers, x, y, mask)
@@ -91,9 +97,10 @@ def test_stacked_steps_equal_single_ones(name: str) -> None:
         torch.testing.assert_close(features[k], one_features, rtol=1e-10, atol=1e-11)
 
 
-def test_a_padded_batch_trains_as_the_short_one(name: str) -> None:
-    model = small(name).train()
-    x, y = torch.randn(7, 128, 6, dtype=torch.float64), torch.randint(5, (7,))
+@EACH_CASE
+def test_a_padded_batch_trains_as_the_short_one(case: str) -> None:
+    model = small(case).train()
+    x, y = examples(model, 7), torch.randint(5, (7,))
     mask = torch.tensor([1.0, 1, 1, 1, 0, 0, 0], dtype=torch.float64)
     padded, (padded_moved, _) = step(model)(*trees(model), x, y, mask)
     short, (short_moved, _) = step(model)(*trees(model), x[:4], y[:4], mask[:4])
@@ -101,43 +108,64 @@ def test_a_padded_batch_trains_as_the_short_one(name: str) -> None:
     assert_trees_equal(padded_moved, short_moved)
 
 
-def test_training_moves_the_noise_and_the_local_prototypes_only(name: str) -> None:
-    model = small(name).train()
+@EACH_CASE
+def test_training_moves_the_noise_and_the_local_prototypes_only(case: str) -> None:
+    model = small(case).train()
     _, buffers = trees(model)
     kept = {n: b.clone() for n, b in buffers.items()}
-    x, y = torch.randn(6, 128, 6, dtype=torch.float64), torch.randint(5, (6,))
+    x, y = examples(model, 6), torch.randint(5, (6,))
     _, (moved, _) = step(model)(*trees(model), x, y, torch.ones(6, dtype=torch.float64))
     changed = {n for n in kept if not torch.equal(moved[n], kept[n])}
     assert_trees_equal(buffers, kept)
-    assert changed
     assert all(n.endswith(("noise_state", "local_prototypes")) for n in changed)
-    assert any(n.endswith("local_prototypes") for n in changed) == name.endswith("_alp")
+    assert any(n.endswith("local_prototypes") for n in changed) == case.endswith("_alp")
+    assert any(n.endswith("noise_state") for n in changed) == (model.options.get("dropout", 0.0) > 0)
     assert {n for n in kept if n.endswith("local_prototypes")} <= changed
 
 
-def test_evaluation_is_deterministic_and_changes_nothing(name: str) -> None:
-    model = small(name).eval()
+@EACH_CASE
+def test_evaluation_is_deterministic_and_changes_nothing(case: str) -> None:
+    model = small(case).eval()
     before = {n: t.clone() for n, t in model.state_dict().items()}
-    x = torch.randn(6, 128, 6, dtype=torch.float64)
+    x = examples(model, 6)
     assert torch.equal(model(x).logits, model(x).logits)
     assert_trees_equal(dict(model.state_dict()), before)
 
 
-def test_every_parameter_learns(name: str) -> None:
-    model = build(name, classes=5, **(SMALL[name] | {"dropout": 0.0})).double().train()
-    x, y = torch.randn(6, 128, 6, dtype=torch.float64), torch.randint(5, (6,))
+@EACH_CASE
+def test_every_parameter_learns(case: str) -> None:
+    known = model_options(CASES[case][0])
+    model = small(case, **{name: 0.0 for name in ("dropout", "map_dropout") if name in known}).train()
+    x, y = examples(model, 6), torch.randint(5, (6,))
     gradients, _ = step(model)(*trees(model), x, y, torch.ones(6, dtype=torch.float64))
     assert [n for n, g in gradients.items() if not g.abs().sum() > 0] == []
 
 
+@EACH_NAME
 def test_unknown_options_name_the_nearest(name: str) -> None:
-    with pytest.raises(OptionError, match="nearest: 'dropout'"):
-        build(name, classes=5, droput=0.1)
+    option = max(model_options(name), key=len)
+    with pytest.raises(OptionError, match=f"nearest: '{option}'"):
+        build(name, classes=5, **{option + "s": 1})
 
 
+@EACH_NAME
 def test_unknown_names_and_classes(name: str) -> None:
     with pytest.raises(UnknownModelError, match=f"nearest: '{name}'"):
         build(name + "x", classes=5)
     with pytest.raises(OptionError, match="classes=1"):
         build(name, classes=1)
     assert issubclass(UnknownModelError, ModelError)
+
+
+def test_every_model_has_a_case_and_a_protocol() -> None:
+    assert {name for name, _ in CASES.values()} == MODELS.keys()
+    assert all(issubclass(model, Model) for model in MODELS.values())
+    with pytest.raises(NotImplementedError, match="Model has no forward"):
+        Model(classes=2)(torch.zeros(1))
+
+
+def test_hart_and_the_cnn_share_features_of_one_width() -> None:
+    """A federation of both needs prototypes of one D, whatever the CNN's channels are."""
+    x = torch.randn(2, 128, 6)
+    networks = [build("hart", classes=4), *(build("cnn", classes=4, channels=c) for c in ([16, 24], [64, 96]))]
+    assert [network.eval()(x).features.shape for network in networks] == [(2, 192)] * 3
