@@ -1,0 +1,143 @@
+"""Small image data sets in exactly the published layouts, with the images and labels that they hold."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from tests.har_pipeline.layouts import Files
+
+LETTERS_PER_CLASS = 2
+
+
+class Made(NamedTuple):
+    """A data set's files, and what a reader must return: images (n, C, H, W), labels, published training part."""
+
+    files: Files
+    x: np.ndarray
+    y: np.ndarray
+    train: np.ndarray
+
+
+def idx(array: np.ndarray) -> bytes:
+    header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def noise(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def mnist(packed: bool = True, separator: str = "-") -> Made:
+    """Six training and four test images; a download is packed, and some tools write `images.idx3`."""
+    x, y = noise(0, 10, 28, 28), np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 0])
+    files = {}
+    for part, rows in (("train", slice(0, 6)), ("t10k", slice(6, 10))):
+        for kind, array in (("images{}idx3", x), ("labels{}idx1", y)):
+            name = f"{part}-{kind.format(separator)}-ubyte"
+            content = idx(array[rows])
+            files[name + ".gz" * packed] = gzip.compress(content, mtime=0) if packed else content
+    return Made(files, x[:, None], y, np.arange(10) < 6)
+
+
+def letters() -> Made:
+    """Two of each of 26 letters to train on and one to test on, transposed and counted from 1 as published."""
+    y = np.concatenate([np.repeat(np.arange(26), LETTERS_PER_CLASS), np.arange(26)])
+    x, train = noise(1, len(y), 28, 28), np.arange(len(y)) < 26 * LETTERS_PER_CLASS
+    files = {}
+    for part, rows in (("train", train), ("test", ~train)):
+        images, classes = x[rows].transpose(0, 2, 1), y[rows] + 1
+        for kind, content in (("images-idx3", idx(images)), ("labels-idx1", idx(classes))):
+            files[f"gzip/emnist-letters-{part}-{kind}-ubyte.gz"] = gzip.compress(content, mtime=0)
+    files["gzip/emnist-digits-train-images-idx3-ubyte.gz"] = b"another part of EMNIST"
+    return Made(files, x[:, None], y, train)
+
+
+def cifar10() -> Made:
+    """Five batches of three and a test batch of two: label, then red, green and blue by rows."""
+    y = np.array([6, 9, 9, 4, 1, 1, 2, 7, 8, 3, 4, 7, 7, 2, 9, 3, 8])
+    x = noise(2, len(y), 3, 32, 32)
+    records = np.concatenate([y[:, None].astype(np.uint8), x.reshape(len(y), -1)], axis=1)
+    files = {f"cifar-10-batches-bin/data_batch_{k + 1}.bin": records[3 * k : 3 * k + 3].tobytes() for k in range(5)}
+    files["cifar-10-batches-bin/test_batch.bin"] = records[15:].tobytes()
+    files["cifar-10-batches-bin/batches.meta.txt"] = b"airplane\nautomobile\n"
+    return Made(files, x, y, np.arange(len(y)) < 15)
+
+
+def cifar100() -> Made:
+    """Four training and two test records: coarse label, fine label, then the colours."""
+    y = np.array([19, 29, 0, 99, 49, 33])
+    x = noise(3, len(y), 3, 32, 32)
+    coarse = np.full((len(y), 1), 7, np.uint8)
+    records = np.concatenate([coarse, y[:, None].astype(np.uint8), x.reshape(len(y), -1)], axis=1)
+    files = {"cifar-100-binary/train.bin": records[:4].tobytes(), "cifar-100-binary/test.bin": records[4:].tobytes()}
+    return Made(files, x, y, np.arange(len(y)) < 4)
+
+
+def picture(image: np.ndarray, kind: str = "PNG") -> bytes:
+    """Encode (3, H, W) uint8."""
+    stream = io.BytesIO()
+    Image.fromarray(image.transpose(1, 2, 0)).save(stream, kind, quality=95)
+    return stream.getvalue()
+
+
+def pictures(labels: tuple[str, ...] = ("airplane", "cat"), classes: tuple[int, ...] = (0, 3)) -> Made:
+    """Two training and one test picture of each class, lossless."""
+    parts = [("train", 0), ("train", 1), ("test", 0)]
+    rows = [(part, c, n) for part in ("train", "test") for c in range(len(labels)) for p, n in parts if p == part]
+    x = noise(4, len(rows), 3, 32, 32)
+    files = {f"{part}/{labels[c]}/{n:04d}.png": picture(x[k]) for k, (part, c, n) in enumerate(rows)}
+    y = np.array([classes[c] for _, c, _ in rows])
+    return Made(files, x, y, np.array([part == "train" for part, *_ in rows]))
+
+
+PEOPLE = (2880, 2937, 2880, 8692, 2880)
+SMILES = (1, -1, -1, 1, 1)
+
+
+def celeba() -> Made:
+    """Five even pictures of 178 × 218 of three people, as JPEG, with both texts beside them."""
+    names = [f"{k + 1:06d}.jpg" for k in range(5)]
+    x = np.stack([np.full((3, 84, 84), 40 * k + 20, np.uint8) for k in range(5)])
+    files = {
+        f"img_align_celeba/{name}": picture(np.full((3, 218, 178), 40 * k + 20, np.uint8), "JPEG")
+        for k, name in enumerate(names)
+    }
+    attributes = [f"Attribute{k}" for k in range(39)]
+    attributes.insert(31, "Smiling")
+    values = [[*["-1"] * 31, str(smile), *["1"] * 8] for smile in SMILES]
+    rows = ["  ".join([name, *row]) for name, row in zip(names, values, strict=True)]
+    files["list_attr_celeba.txt"] = "\n".join(["5", " ".join(attributes) + " ", *rows, ""]).encode()
+    files["identity_CelebA.txt"] = "".join(f"{n} {p}\n" for n, p in zip(names, PEOPLE, strict=True)).encode()
+    return Made(files, x, np.array(SMILES) == 1, np.ones(5, bool))
+
+
+def leaf() -> Made:
+    """Two writers, three and one training images, one test image each; numbers from 0 to 1."""
+    x, y = noise(5, 6, 28, 28), np.array([0, 36, 61, 10, 35, 9])
+    rows = {"f0001_00": ([0, 1, 2], [3]), "f0002_41": ([4], [5])}
+    files = {}
+    for k, part in enumerate(("train", "test")):
+        users = {w: {"x": (x[r[k]] / 255).reshape(-1, 784).tolist(), "y": y[r[k]].tolist()} for w, r in rows.items()}
+        record = {"users": list(rows), "num_samples": [len(u["y"]) for u in users.values()], "user_data": users}
+        files[f"{part}/all_data_0_niid_0_keep_0_{part}_9.json"] = json.dumps(record).encode()
+    return Made(files, x[:, None], y, np.array([True, True, True, False, True, False]))
+
+
+def npz(**changed: np.ndarray) -> bytes:
+    """Eight images of two clients, as the npz files have them."""
+    arrays = {
+        "X": noise(6, 8, 28, 28),
+        "y": np.array([0, 1, 2, 3, 4, 5, 6, 9], np.uint8),
+        "client": np.array([0, 0, 0, 0, 11, 11, 11, 11], np.uint8),
+        "is_test": np.array([0, 0, 0, 1, 0, 0, 1, 1], bool),
+    }
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **{**arrays, **changed})
+    return stream.getvalue()
