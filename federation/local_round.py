@@ -14,7 +14,7 @@ from federation.losses import class_stats, no_stats
 from federation.method import Method
 from federation.optimizers import Optimizer
 from federation.plan import Task
-from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, Tree
+from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, Training, Tree
 from federation.schedule import Schedule
 from federation.tree import merge, select, total, where
 
@@ -28,7 +28,7 @@ class Work(NamedTuple):
 
 
 class LocalRound(NamedTuple):
-    """What a local round leaves: the client as it is kept, what travels, and the last epoch's mean loss."""
+    """What a local round leaves: the client as it is kept, what travels, and its last epoch's mean loss."""
 
     client: Client
     upload: Tree
@@ -38,7 +38,7 @@ class LocalRound(NamedTuple):
 class _State(NamedTuple):
     params: Tensors
     buffers: Tensors
-    loss: Tensor  # Σ loss · examples of the epoch
+    loss: Tensor  # Σ loss · examples of the last epoch that began
     examples: Tensor
 
 
@@ -70,7 +70,8 @@ def local_round(
         done += phase.epochs
     client = client._replace(params=state.params, buffers=state.buffers)
     after = _statistics("after", method, task, network, client, work, stacked)
-    client, upload = lift(method.upload)(client, round_state, before, after)
+    training = Training(before, after, task.lr * _steps(work.order, zero))
+    client, upload = lift(method.upload)(client, round_state, training)
     return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
 
 
@@ -104,12 +105,14 @@ def _train(
         return (new, moved, new_momenta), loss.detach() * count, count
 
     run = lift(step)
-    loss = examples = torch.zeros_like(state.loss)
+    loss, examples = state.loss, state.examples
     for epoch in epochs:
-        loss = examples = torch.zeros_like(state.loss)
+        epoch_loss = epoch_examples = torch.zeros_like(state.loss)
         for batch in _batches(work.examples, work.order, epoch, stacked):
             (trained, buffers, momenta), part, count = run(trained, buffers, momenta, batch, frozen, round_state)
-            loss, examples = loss + part, examples + count
+            epoch_loss, epoch_examples = epoch_loss + part, epoch_examples + count
+        began = epoch_examples > 0  # a straggler stops before the last epoch
+        loss, examples = torch.where(began, epoch_loss, loss), torch.where(began, epoch_examples, examples)
         if on_epoch:
             on_epoch(epoch + 1)
     return _State(merge(state.params, trained), buffers, loss, examples)
@@ -130,6 +133,11 @@ def _statistics(
     with torch.no_grad():
         stats: ClassStats = total(lift(one)(client, batch) for batch in _batches(work.examples, work.sweep, 0, stacked))
     return stats
+
+
+def _steps(order: Schedule, like: Tensor) -> Tensor:
+    """Count the steps with at least one example: (), or (K,) where clients are stacked."""
+    return torch.as_tensor((order.mask.sum(-1) > 0).sum((-1, -2))).to(like)
 
 
 def _batches(examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:

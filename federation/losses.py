@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from federation.plan import Task
-from federation.records import Batch, ClassStats, Output
+from federation.records import Batch, ClassStats, Output, Training
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -36,3 +36,9 @@ def no_stats(task: Task, like: Tensor, clients: tuple[int, ...] = ()) -> ClassSt
     """Empty statistics, for a method that asked for none; with a first dimension where clients are stacked."""
     zeros = like.new_zeros((*clients, task.classes))
     return ClassStats(zeros, like.new_zeros((*clients, task.classes, task.feature_dim)), zeros)
+
+
+def no_training(task: Task, like: Tensor) -> Training:
+    """What a round of one client measures that has not trained."""
+    empty = no_stats(task, like)
+    return Training(empty, empty, like.new_zeros(()))

@@ -13,14 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from federation.errors import RoundError
+from federation import robust
+from federation.averaging import add_weighted, mean_of
+from federation.errors import RoundError, SettingsError
 from federation.losses import cross_entropy
 from federation.plan import Task
-from federation.records import Batch, Broadcast, ClassStats, Client, Forward, Phase, Tensors, Tree, Update
-from federation.tree import map_tree, merge, select
+from federation.records import Batch, Broadcast, Client, Forward, Phase, Tensors, Training, Tree, Update
+from federation.tree import merge, select
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +34,46 @@ class Method:
     """When the client measures `ClassStats` of its examples: "before" and/or "after" training."""
     sends_prototypes: ClassVar[bool] = False
     """Whether the model must have ALP layers, whose buffers the method shares."""
+    averages_parameters: ClassVar[bool] = True
+    """Whether the server takes one weighted mean of parameters, which `aggregation` may replace."""
+    personal_broadcast: ClassVar[bool] = False
+    """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
+    mixes_architectures: ClassVar[bool] = False
+    """Whether clients of one federation may have different networks, as long as their features agree."""
+    uses_partial_work: ClassVar[bool] = False
+    """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
+    pools_data: ClassVar[bool] = False
+    """Whether it trains on everybody's examples in one place, which only a simulation can."""
 
     weighting: Literal["examples", "uniform"] = "examples"
+    aggregation: robust.Rule = "mean"
+    trim: float = 0.1
+    byzantine: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a robust rule where there is no mean to replace.
+
+        Raises:
+            SettingsError: naming the option.
+        """
+        if self.aggregation != "mean" and not self.averages_parameters:
+            raise SettingsError(
+                f"{self.name} has no mean of parameters that aggregation={self.aggregation} could replace"
+            )
+        if not 0 <= self.trim < 0.5 or self.byzantine < 0:
+            raise SettingsError(
+                f"trim={self.trim}, byzantine={self.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
+            )
 
     # ---- client half
 
     def shared(self, name: str) -> bool:
         """Whether the parameter of that name travels."""
         return True
+
+    def join(self, client: Client, task: Task) -> Client:
+        """Give a client that has not taken part in anything yet what the method keeps on it between rounds."""
+        return client
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Lay what came from the server over the client; return it and what the round's loss needs."""
@@ -57,13 +90,18 @@ class Method:
         output = forward(params, buffers, batch.x, batch.mask)
         return cross_entropy(output, batch), output.buffers
 
-    def upload(self, client: Client, round_state: Tree, before: ClassStats, after: ClassStats) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
 
+    def deployed(self, client: Client) -> Client:
+        """Return the client reduced to the one network that it serves with."""
+        return client
+
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Score the classes: x (B, ...) -> (B, C), larger is likelier."""
-        return forward(client.params, client.buffers, x, mask).logits
+        served = self.deployed(client)
+        return forward(served.params, served.buffers, x, mask).logits
 
     # ---- server half
 
@@ -75,19 +113,31 @@ class Method:
         """Return what a client gets; the same for every client here."""
         return state
 
+    def global_model(self, client: Client, broadcast: Broadcast) -> Client:
+        """Return a client that serves with the server's model; only asked where `has_global_model`."""
+        return self.receive(client, broadcast)[0]
+
     def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
         """Add one update to a running sum (None at first), so that memory does not grow with clients."""
-        weight = self.weight(update)
-        # float64: the order in which clients come then hardly matters, and 10,000 of them lose nothing
-        weighted = map_tree(lambda value: value.double() * weight, update.tensors["params"])
-        if accumulator is None:
-            return {"weight": weight, "params": weighted}
-        params = map_tree(torch.add, accumulator["params"], weighted)
-        return {**accumulator, "weight": accumulator["weight"] + weight, "params": params}
+        weight, mine = self.weight(update), update.tensors["params"]
+        before = accumulator or {"weight": 0.0, "params": None}
+        params = self._folded(before["params"], mine, weight)
+        return {**before, "weight": before["weight"] + weight, "params": params}
 
     def finish(self, state: Tree, accumulator: Any) -> Tree:
         """Turn the running sum into the next state."""
-        return {**state, "params": mean_of(accumulator["params"], accumulator["weight"], state["params"])}
+        return {**state, "params": self.combined(accumulator, state["params"])}
+
+    def combined(self, accumulator: Any, like: Tensors) -> Tensors:
+        """Return the mean of the folded parameters, or what the robust rule makes of them."""
+        if self.aggregation == "mean":
+            return mean_of(accumulator["params"], accumulator["weight"], like)
+        return robust.combine(self.aggregation, accumulator["params"], trim=self.trim, byzantine=self.byzantine)
+
+    def _folded(self, before: Any, mine: Tensors, weight: float) -> Any:
+        if self.aggregation == "mean":
+            return add_weighted(before, mine, weight)
+        return [*(before or []), mine]  # a robust rule must see all clients at once
 
     def aggregate(self, state: Tree, updates: Iterable[Update]) -> Tree:
         """Combine a round's updates, w ← Σ n_k/Σn_j · w_k here; pass them sorted by client id.
@@ -105,8 +155,3 @@ class Method:
     def weight(self, update: Update) -> float:
         """Weight of an update in the mean; a stale one counts less."""
         return (update.examples if self.weighting == "examples" else 1.0) * update.discount
-
-
-def mean_of(sums: Tensors, weight: float, like: Tensors) -> Tensors:
-    """Divide float64 sums by their weight and return them in the dtypes of `like`."""
-    return {name: (sums[name] / weight).to(value.dtype) for name, value in like.items()}

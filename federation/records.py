@@ -58,6 +58,14 @@ class ClassStats(NamedTuple):
     square: Tensor  # (C,) sum of squared feature norms
 
 
+class Training(NamedTuple):
+    """What the local round measured for the upload."""
+
+    before: ClassStats  # with the received model, if the method asked for it
+    after: ClassStats  # with the trained model, if the method asked for it
+    lr_sum: Tensor  # () Σ of learning rates over the optimizer's steps
+
+
 class Update(NamedTuple):
     """What reached the server from one client."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from federation.errors import UpdateError
-from federation.losses import no_stats
+from federation.losses import no_training
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Client, Tree
@@ -31,10 +31,8 @@ HEADER_BYTES = 1 << 20
 def upload_schema(method: Method, task: Task, client: Client) -> Schema:
     """Ask the method what a client of this shape uploads, without training it."""
     state = method.server_init(client.params, client.buffers, task)
-    received, round_state = method.receive(client, method.broadcast(state, ""))
-    first = next(iter(client.params.values()))
-    empty = no_stats(task, first)
-    _, tree = method.upload(received, round_state, empty, empty)
+    received, round_state = method.receive(method.join(client, task), method.broadcast(state, ""))
+    _, tree = method.upload(received, round_state, no_training(task, next(iter(client.params.values()))))
     return schema_of(tree)
 
 

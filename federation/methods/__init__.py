@@ -10,12 +10,50 @@ from pydantic import TypeAdapter, ValidationError
 
 from federation.errors import SettingsError, unknown_name
 from federation.method import Method
+from federation.methods.centralized import Centralized
+from federation.methods.ditto import Ditto
+from federation.methods.fedadam import FedAdam
 from federation.methods.fedali import FedAli
+from federation.methods.fedatt import FedAtt
 from federation.methods.fedavg import FedAvg
+from federation.methods.fedavgm import FedAvgM
+from federation.methods.fedpac import FedPac
+from federation.methods.fedper import FedPer
+from federation.methods.fedpr import FedPr
+from federation.methods.fedproto import FedProto
+from federation.methods.fedproto_margin import FedProtoMargin
 from federation.methods.fedprox import FedProx
+from federation.methods.fedrep import FedRep
+from federation.methods.fedyogi import FedYogi
+from federation.methods.fesem import FeSem
 from federation.methods.local import Local
+from federation.methods.moon import Moon
+from federation.methods.scaffold import Scaffold
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (Local, FedAvg, FedProx, FedAli)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        Local,
+        Centralized,
+        FedAvg,
+        FedProx,
+        FedAvgM,
+        FedAdam,
+        FedYogi,
+        Scaffold,
+        FedPer,
+        FedRep,
+        Ditto,
+        FeSem,
+        Moon,
+        FedAtt,
+        FedPac,
+        FedProto,
+        FedPr,
+        FedProtoMargin,
+        FedAli,
+    )
+}
 
 
 def method_to_json(method: Method) -> dict[str, Any]:

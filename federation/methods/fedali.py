@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from federation.averaging import add_weighted, mean_of
 from federation.errors import SettingsError
 from federation.kmeans import kmeans
-from federation.method import Method, mean_of
+from federation.method import Method
 from federation.plan import Task
-from federation.records import Broadcast, ClassStats, Client, Tensors, Tree, Update
+from federation.records import Broadcast, Client, Tensors, Training, Tree, Update
 from federation.tree import merge
 
 LOCAL, GLOBAL = "local_prototypes", "global_prototypes"
@@ -40,9 +41,9 @@ class FedAli(Method):
         centres = {block + kind: value for block, value in broadcast["prototypes"].items() for kind in (LOCAL, GLOBAL)}
         return client._replace(buffers=merge(client.buffers, centres)), state
 
-    def upload(self, client: Client, round_state: Tree, before: ClassStats, after: ClassStats) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
         """Send the parameters and each block's local prototypes (G, d)."""
-        client, tensors = super().upload(client, round_state, before, after)
+        client, tensors = super().upload(client, round_state, training)
         return client, {**tensors, "prototypes": _blocks(client.buffers, LOCAL)}
 
     def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
@@ -58,14 +59,10 @@ class FedAli(Method):
 
     def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
         """Sum parameters; pool the prototypes and their weighted sum."""
-        mine = update.tensors["prototypes"]
-        weighted = {block: value.double() * self.weight(update) for block, value in mine.items()}
-        folded = super().fold(state, accumulator, update)
-        if accumulator is None:
-            return {**folded, "pool": {b: [p] for b, p in mine.items()}, "prototype_sum": weighted}
-        pool = {block: [*accumulator["pool"][block], value] for block, value in mine.items()}
-        total = {block: accumulator["prototype_sum"][block] + value for block, value in weighted.items()}
-        return {**folded, "pool": pool, "prototype_sum": total}
+        mine, before = update.tensors["prototypes"], accumulator or {}
+        pool = {block: [*before.get("pool", {}).get(block, []), value] for block, value in mine.items()}
+        total = add_weighted(before.get("prototype_sum"), mine, self.weight(update))
+        return {**super().fold(state, accumulator, update), "pool": pool, "prototype_sum": total}
 
     def finish(self, state: Tree, accumulator: Any) -> Tree:
         """P_g ← k-means of the pool (K·G, d) with G clusters, from the weighted mean (algorithm 1, line 11)."""

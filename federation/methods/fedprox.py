@@ -1,7 +1,7 @@
 """FedProx: FedAvg with a proximal term that holds clients near the received model.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in Heterogeneous Networks,
-MLSys 2020, arXiv 1812.06127, equation 2. Partial work of stragglers is accepted by the round, not here.
+MLSys 2020, arXiv 1812.06127, equation 2. What stragglers did is used (section 3).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class FedProx(Method):
     """CE + μ/2 ‖w − w_t‖² over all parameters."""
 
     name: ClassVar[str] = "fedprox"
+    uses_partial_work: ClassVar[bool] = True
 
     mu: float = 0.01
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from federation.method import Method
 from federation.plan import Task
-from federation.records import Broadcast, ClassStats, Client, Tensors, Tree, Update
+from federation.records import Broadcast, Client, Tensors, Training, Tree, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,8 @@ class Local(Method):
 
     name: ClassVar[str] = "local"
     has_global_model: ClassVar[bool] = False
+    averages_parameters: ClassVar[bool] = False
+    mixes_architectures: ClassVar[bool] = True
 
     def shared(self, name: str) -> bool:
         """Share nothing."""
@@ -26,7 +28,7 @@ class Local(Method):
         """Keep the client's own model."""
         return client, {}
 
-    def upload(self, client: Client, round_state: Tree, before: ClassStats, after: ClassStats) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
         """Send nothing."""
         return client, {}
 

@@ -43,6 +43,10 @@ class Federation(NamedTuple):
         """Run every client's round alone."""
         return [Update(name, n, 1, self.train(name).upload) for name, n in SIZES.items()]
 
+    def next(self) -> Federation:
+        """Return the federation after every client's first round."""
+        return self._replace(state=self.setup.method.aggregate(self.state, self.updates()))
+
 
 def federation(method: Method, *, dropout: float = 0.0, epochs: int = 2) -> Federation:
     """Build the federation for a method."""
@@ -50,7 +54,7 @@ def federation(method: Method, *, dropout: float = 0.0, epochs: int = 2) -> Fede
     options = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": dropout, "prototypes": [5]}
     module = initial_model(lambda: models.build("cnn_alp", classes=3, **options), task.seed).double()
     setup = Setup(method, task, network(module))
-    initial = initial_client(module)
+    initial = method.join(initial_client(module), task)
     state = method.server_init(initial.params, initial.buffers, task)
     return Federation(setup, initial, _examples(), state)
 

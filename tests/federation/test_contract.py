@@ -11,13 +11,28 @@ import torch
 
 from federation import wire
 from federation.client_round import train_stacked
+from federation.errors import SettingsError
 from federation.local_round import Work, local_round
-from federation.losses import no_stats
+from federation.losses import no_training
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.optimizers import optimizer_for
 from federation.schedule import Schedule, in_order
+from federation.schema import check_tree, upload_schema
 from federation.tree import flatten, leaves, map_tree
 from tests.federation.federated import SIZES, federation
+
+PARAMETERS, PROTOTYPES = frozenset({"params"}), frozenset({"prototypes", "counts"})
+TRAVELS = {
+    **dict.fromkeys(METHODS, PARAMETERS),
+    "local": frozenset[str](),
+    "scaffold": PARAMETERS | {"variate"},
+    "fedali": PARAMETERS | {"prototypes"},
+    "fedproto": PROTOTYPES,
+    "fedpr": PARAMETERS | PROTOTYPES,
+    "fedpac": PARAMETERS | PROTOTYPES | {"weighted_means", "variance"},
+    "fedproto_margin": PARAMETERS | PROTOTYPES | {"margins"},
+}
+"""What each method's clients send, by its paper; the parameters are those that `shared` names."""
 
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -75,8 +90,9 @@ def test_padding_changes_nothing(name: str) -> None:
     task, method = fed.setup.task, fed.setup.method
     mine = fed.examples["ada"]
     order = in_order(len(mine.y), task.batch_size)
-    two_epochs = Schedule(order.rows.repeat(2, 0), order.mask.repeat(2, 0))
-    padded = Schedule(*(_pad_steps(part) for part in two_epochs))
+    epochs = sum(phase.epochs for phase in method.phases(task))
+    plain = Schedule(order.rows.repeat(epochs, 0), order.mask.repeat(epochs, 0))
+    padded = Schedule(*(_pad_steps(part) for part in plain))
     garbage = mine._replace(
         x=torch.cat([mine.x, torch.full_like(mine.x[:1], 1e6)]), y=torch.cat([mine.y, mine.y.new_tensor([2])])
     )
@@ -98,7 +114,7 @@ def test_padding_changes_nothing(name: str) -> None:
         )
         return as_tree(result)
 
-    assert difference(run(mine, two_epochs), run(garbage, padded)) < 1e-12
+    assert difference(run(mine, plain), run(garbage, padded)) < 1e-12
 
 
 def _pad_steps(part: Any) -> Any:
@@ -113,8 +129,9 @@ def test_hooks_do_not_change_their_inputs(name: str) -> None:
     before = copy.deepcopy((fed.state, fed.initial, updates))
     broadcast = method.broadcast(fed.state, "ada")
     received, round_state = method.receive(fed.initial, broadcast)
-    empty = no_stats(task, next(iter(fed.initial.params.values())))
-    method.upload(received, round_state, empty, empty)
+    method.upload(received, round_state, no_training(task, next(iter(fed.initial.params.values()))))
+    method.global_model(fed.initial, broadcast)
+    method.predict(fed.setup.network.evaluate, received, fed.examples["ada"].x)
     method.aggregate(fed.state, updates)
     fed.train("ada")
     for old, new in zip(leaves(before), leaves((fed.state, fed.initial, updates)), strict=True):
@@ -141,13 +158,26 @@ def test_state_survives_bytes_bit_for_bit(name: str) -> None:
 
 
 @every_method
+def test_a_state_that_came_from_bytes_goes_on(name: str) -> None:
+    """What the server reads back from its disk aggregates to the same, from the first round on."""
+    fed = federation(METHODS[name]())
+    method, updates = fed.setup.method, fed.updates()
+    first, second = fed.state, wire.decode(wire.encode(fed.state), limit_bytes=1 << 24)
+    for _ in range(2):
+        first = method.aggregate(first, updates)
+        second = wire.decode(wire.encode(method.aggregate(second, updates)), limit_bytes=1 << 24)
+    assert difference(dict(sorted(flatten(first).items())), dict(sorted(flatten(second).items()))) == 0.0
+
+
+@every_method
 def test_what_is_not_shared_does_not_travel(name: str) -> None:
     fed = federation(METHODS[name]())
     method = fed.setup.method
     upload = fed.train("ada").upload
     assert set(upload.get("params", {})) == {p for p in fed.initial.params if method.shared(p)}
-    assert set(upload) <= {"params", "prototypes"}
+    assert set(upload) == TRAVELS[name]
     assert not any("noise_state" in path for path in flatten(upload))
+    assert method.shared("convolutions.0.weight") or "params" not in upload
 
 
 @every_method
@@ -159,17 +189,89 @@ def test_order_of_other_clients_does_not_matter_to_a_client(name: str) -> None:
     assert difference(as_tree(first), as_tree(fed.train("cyd"))) == 0.0
 
 
-@pytest.mark.parametrize(("special", "simple"), [(("fedprox", {"mu": 0.0}), "fedavg")])
-def test_limits_reduce_to_the_simpler_method(special: tuple[str, dict[str, Any]], simple: str) -> None:
-    name, options = special
-    left, right = federation(METHODS[name](**options)), federation(METHODS[simple]())
-    assert (
-        difference(
-            left.setup.method.aggregate(left.state, left.updates()),
-            right.setup.method.aggregate(right.state, right.updates()),
-        )
-        < 1e-15
+FEDAVG, UNIFORM = {"name": "fedavg"}, {"name": "fedavg", "weighting": "uniform"}
+LIMITS = [
+    ("fedprox", {"mu": 0.0}, FEDAVG),
+    ("moon", {"mu": 0.0}, FEDAVG),
+    ("fedpr", {"pull": 0.0}, FEDAVG),
+    ("ditto", {"pull": 0.0}, FEDAVG),
+    ("fedavgm", {"momentum": 0.0}, FEDAVG),
+    ("fedavg", {"aggregation": "trimmed_mean", "trim": 0.0, "weighting": "uniform"}, UNIFORM),
+    ("centralized", {}, FEDAVG),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "simple"), LIMITS)
+def test_limits_reduce_to_the_simpler_method(name: str, options: dict[str, Any], simple: dict[str, Any]) -> None:
+    """Two rounds end in the same parameters on the server and on every client."""
+    left, right = (federation(method_from_json(one)).next() for one in ({"name": name, **options}, simple))
+    assert difference(left.state["params"], right.state["params"]) < 1e-14
+    for client in SIZES:
+        ours, theirs = left.train(client, round_number=2).upload, right.train(client, round_number=2).upload
+        assert difference(ours["params"], theirs["params"]) < 1e-14
+
+
+def test_fesem_with_one_centre_is_fedavg() -> None:
+    left, right = (
+        federation(method_from_json({"name": "fesem", "centres": 1})).next(),
+        federation(METHODS["fedavg"]()).next(),
     )
+    assert difference(left.state["centres"]["0"], right.state["params"]) == 0.0
+
+
+def test_fedproto_without_pull_is_local() -> None:
+    left, right = federation(method_from_json({"name": "fedproto", "pull": 0.0})).next(), federation(METHODS["local"]())
+    for client in SIZES:
+        ours, theirs = left.train(client, round_number=2).client, right.train(client, round_number=2).client
+        assert difference(ours.params, theirs.params) < 1e-14
+
+
+def test_fedproto_margin_is_fedavg_in_its_first_round() -> None:
+    left, right = federation(METHODS["fedproto_margin"]()).next(), federation(METHODS["fedavg"]()).next()
+    assert difference(left.state["params"], right.state["params"]) < 1e-15
+
+
+def test_ditto_serves_with_the_personal_model() -> None:
+    fed = federation(METHODS["ditto"]())
+    client = fed.train("ada").client
+    served = fed.setup.method.deployed(client)
+    assert set(served.params) == set(federation(METHODS["fedavg"]()).initial.params)
+    assert difference(served.params, fed.train("ada").upload["params"]) > 0
+
+
+@every_method
+def test_a_client_joins_in_one_shape(name: str) -> None:
+    """Newcomers and old hands are stacked together, so a round must not change what a client consists of."""
+    fed = federation(METHODS[name]())
+    after = fed.train("ada").client
+    assert [flatten(part._asdict()).keys() for part in (fed.initial, after)] == [flatten(after._asdict()).keys()] * 2
+
+
+@every_method
+def test_the_upload_is_as_its_schema_says(name: str) -> None:
+    fed = federation(METHODS[name]())
+    schema = upload_schema(fed.setup.method, fed.setup.task, fed.initial)
+    check_tree(fed.train("ada").upload, schema)
+
+
+ROBUST = [name for name, method in METHODS.items() if method.averages_parameters]
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])
+def test_a_robust_rule_forgets_a_client_that_sends_nonsense(name: str, rule: str) -> None:
+    fed = federation(method_from_json({"name": name, "aggregation": rule, "trim": 0.3, "byzantine": 1}))
+    honest = [update._replace(client_id=f"{update.client_id}{i}") for update in fed.updates() for i in range(2)]
+    params = {path: torch.full_like(value, 1e6) for path, value in honest[0].tensors["params"].items()}
+    liar = honest[0]._replace(client_id="zoe", tensors={**honest[0].tensors, "params": params})
+    state = fed.setup.method.aggregate(fed.state, [*honest, liar])
+    assert max(float(value.abs().max()) for value in state["params"].values()) < 10.0
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ROBUST])
+def test_a_robust_rule_is_refused_where_there_is_no_mean(name: str) -> None:
+    with pytest.raises(SettingsError, match="no mean of parameters"):
+        METHODS[name](aggregation="median")
 
 
 def test_fedali_with_one_client_keeps_its_prototypes() -> None:

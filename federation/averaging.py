@@ -1,0 +1,19 @@
+"""Weighted means of tensors as running sums, so that the server's memory does not grow with clients."""
+
+from __future__ import annotations
+
+from federation.records import Tensors
+
+
+def add_weighted(sums: Tensors | None, values: Tensors, weight: float) -> Tensors:
+    """Add weight · values to float64 sums (None: nothing yet).
+
+    In float64 the order in which clients come hardly matters, and 10,000 of them lose nothing.
+    """
+    weighted = {name: value.double() * weight for name, value in values.items()}
+    return weighted if sums is None else {name: sums[name] + value for name, value in weighted.items()}
+
+
+def mean_of(sums: Tensors, weight: float, like: Tensors) -> Tensors:
+    """Divide float64 sums by their weight and return them in the dtypes of `like`."""
+    return {name: (sums[name] / weight).to(value.dtype) for name, value in like.items()}

@@ -1,0 +1,78 @@
+"""Ditto: beside FedAvg's global model every client trains a personal one, held near the global.
+
+T. Li, S. Hu, A. Beirami, V. Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021,
+arXiv 2012.04221, equation 2 and algorithm 1.
+
+Both models take the same steps on the same batches: their losses are added, and since they have no parameter in common
+and the optimizers work element by element, each trains as if alone. ALP's prototypes, which are not parameters, follow
+the global model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from federation.losses import cross_entropy
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Batch, Broadcast, Client, Forward, Tensors, Tree
+from federation.tree import squared_distance
+
+_PERSONAL = "personal:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(Method):
+    """Global model w by FedAvg; personal model v by CE(v) + λ/2 ‖v − w_t‖²."""
+
+    name: ClassVar[str] = "ditto"
+
+    pull: float = 0.1  # λ
+
+    def shared(self, name: str) -> bool:
+        """Share the global model, not the personal one."""
+        return not name.startswith(_PERSONAL)
+
+    def join(self, client: Client, task: Task) -> Client:
+        """Start the personal model where the global one starts."""
+        personal = {_PERSONAL + name: value for name, value in client.params.items()}
+        return client._replace(params={**client.params, **personal})
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Lay the global model over the client's copy of it, and keep it as the anchor."""
+        client, _ = super().receive(client, broadcast)
+        return client, {"anchor": broadcast["params"]}
+
+    def loss(
+        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+    ) -> tuple[Tensor, Tensors]:
+        """CE(w) + CE(v) + λ/2 ‖v − w_t‖²."""
+        loss, moved = super().loss(forward, _global(params), buffers, batch, round_state)
+        personal = _personal(params)
+        own = cross_entropy(forward(personal, buffers, batch.x, batch.mask), batch)
+        return loss + own + self.pull / 2 * squared_distance(personal, round_state["anchor"]), moved
+
+    def deployed(self, client: Client) -> Client:
+        """Serve with the personal model."""
+        return client._replace(params=_personal(client.params))
+
+    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+        """Start from the initial model."""
+        return {"params": _global(params)}
+
+    def global_model(self, client: Client, broadcast: Broadcast) -> Client:
+        """Put the global model where the personal one is."""
+        received, _ = super().receive(client, broadcast)
+        personal = {_PERSONAL + name: value for name, value in broadcast["params"].items()}
+        return received._replace(params={**received.params, **personal})
+
+
+def _global(params: Tensors) -> Tensors:
+    return {name: value for name, value in params.items() if not name.startswith(_PERSONAL)}
+
+
+def _personal(params: Tensors) -> Tensors:
+    return {name.removeprefix(_PERSONAL): value for name, value in params.items() if name.startswith(_PERSONAL)}

@@ -1,0 +1,90 @@
+"""FedProto: only class prototypes travel; clients may have different networks.
+
+Y. Tan, G. Long, L. Liu, T. Zhou, Q. Lu, J. Jiang, C. Zhang: FedProto: Federated Prototype Learning across Heterogeneous
+Clients, AAAI 2022, arXiv 2105.00243: local loss eq. 7 and 8, aggregation eq. 6, prediction eq. 4, algorithm 1.
+Not to be confused with Michieli and Ozay's FedProto, here `fedproto_margin`.
+
+Differs from the paper: eq. 6 prints a factor 1/|N_j| that would shrink every prototype; it is left out.
+`weighting="uniform"` is what the authors' code does. A client predicts with the prototypes that it received last, and
+by its head while it knows none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from federation import prototypes
+from federation.losses import cross_entropy, masked_mean
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Batch, Broadcast, Client, Forward, Output, Tensors, Training, Tree, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProto(Method):
+    """CE + λ · mse(e, P[y]); P[c] = Σ n_k[c] p_k[c] / Σ n_k[c]."""
+
+    name: ClassVar[str] = "fedproto"
+    has_global_model: ClassVar[bool] = False
+    averages_parameters: ClassVar[bool] = False
+    mixes_architectures: ClassVar[bool] = True
+    class_stats_at: ClassVar[frozenset[str]] = frozenset({"after"})
+
+    pull: float = 1.0  # λ
+    predict_by: Literal["prototype", "head"] = "prototype"
+
+    def shared(self, name: str) -> bool:
+        """Share no parameter."""
+        return False
+
+    def join(self, client: Client, task: Task) -> Client:
+        """Make room for the prototypes that the client predicts with."""
+        dtype = next(iter(client.params.values())).dtype
+        return client._replace(memory=prototypes.nothing_known(task.classes, task.feature_dim, dtype))
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Remember the global prototypes."""
+        known = {"prototypes": broadcast["prototypes"], "known": broadcast["known"]}
+        return client._replace(memory=known), known
+
+    def loss(
+        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+    ) -> tuple[Tensor, Tensors]:
+        """Add the pull towards the prototype of each example's class (eq. 8)."""
+        output = forward(params, buffers, batch.x, batch.mask)
+        return cross_entropy(output, batch) + self.pull * self._regularization(
+            output, batch, round_state
+        ), output.buffers
+
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+        """Send p_k[c] and n_k[c], measured with the trained model."""
+        return client, prototypes.uploaded(training.after)
+
+    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Take the nearest global prototype (eq. 4), or the head."""
+        output = forward(client.params, client.buffers, x, mask)
+        if self.predict_by == "head":
+            return output.logits
+        memory = client.memory
+        return prototypes.nearest(output.features, memory["prototypes"], memory["known"], output.logits)
+
+    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+        """Know no prototype."""
+        return prototypes.nothing_known(task.classes, task.feature_dim, next(iter(params.values())).dtype)
+
+    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+        """Add a client's prototypes."""
+        before = accumulator or {"weight": 0.0, "prototypes": None}
+        sums = prototypes.fold(before["prototypes"], update, by_examples=self.weighting == "examples")
+        return {"weight": before["weight"] + self.weight(update), "prototypes": sums}
+
+    def finish(self, state: Tree, accumulator: Any) -> Tree:
+        """Average them class by class (eq. 6)."""
+        return prototypes.finish(state, accumulator["prototypes"])
+
+    def _regularization(self, output: Output, batch: Batch, round_state: Tree) -> Tensor:
+        squared = prototypes.squared_error(output.features, batch.y, round_state["prototypes"], round_state["known"])
+        return masked_mean(squared / output.features.shape[-1], batch.mask)

@@ -1,0 +1,113 @@
+"""FedProto of Michieli and Ozay: clients whose class prototypes deviate less weigh more.
+
+U. Michieli, M. Ozay: Prototype Guided Federated Learning of Visual Feature Representations, 2021, arXiv 2105.08982:
+prototypes eq. 4, margins eq. 5 to 7, LPM eq. 8, APM eq. 9, attention eq. 11 to 13, algorithm 1.
+Tan et al.'s FedProto is `fedproto`.
+
+Differs from the paper: it does not say what the ablation 'd⁺ only' passes to the sigmoid; here it is −d⁺, so that, as
+with the margin, a client that deviates less weighs more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from federation import prototypes
+from federation.averaging import add_weighted, mean_of
+from federation.losses import class_prototypes
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Client, Tensors, Training, Tree, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProtoMargin(Method):
+    """w ← Σ a_k w_k, a by the margins between prototypes before and after training (LPM) and over rounds (APM)."""
+
+    name: ClassVar[str] = "fedproto_margin"
+    averages_parameters: ClassVar[bool] = False
+    uses_partial_work: ClassVar[bool] = True
+    class_stats_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
+
+    margins: Literal["both", "lpm", "apm"] = "both"
+    distance: Literal["margin", "positive"] = "margin"
+
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+        """Send the parameters, the prototypes after training, and the local margins μ[c]."""
+        client, tensors = super().upload(client, round_state, training)
+        before, after = (normalized(class_prototypes(stats)) for stats in (training.before, training.after))
+        present = (training.after.counts > 0).to(after.dtype)
+        margin = class_margins(before, after, present, self.distance)
+        return client, {**tensors, **prototypes.uploaded(training.after), "margins": margin}
+
+    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+        """Start from the initial model, and know no prototype."""
+        unknown = prototypes.nothing_known(task.classes, task.feature_dim, next(iter(params.values())).dtype)
+        return {**super().server_init(params, buffers, task), **unknown}
+
+    def broadcast(self, state: Tree, client_id: str) -> Tree:
+        """Send the parameters; the aggregate prototypes stay on the server."""
+        return {"params": state["params"]}
+
+    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+        """Add one client to a running mean for each attention that counts this round, and to the prototypes'."""
+        before, tensors = accumulator or {"weight": 0.0, "means": {}, "prototypes": None}, update.tensors
+        means = dict(before["means"])
+        for kind, weight in self.attention(state, update).items():
+            total, sums = means.get(kind, (0.0, None))
+            means[kind] = (total + weight, add_weighted(sums, tensors["params"], weight))
+        ours = update._replace(tensors={**tensors, "prototypes": normalized(tensors["prototypes"])})
+        sums = prototypes.fold(before["prototypes"], ours, by_examples=True)
+        return {"weight": before["weight"] + self.weight(update), "means": means, "prototypes": sums}
+
+    def finish(self, state: Tree, accumulator: Any) -> Tree:
+        """Average the parameters by each attention, then those means (eq. 13, 14), and the prototypes (eq. 10)."""
+        means = [mean_of(sums, weight, sums) for weight, sums in accumulator["means"].values()]
+        params = {
+            name: torch.stack([mean[name] for mean in means]).mean(0).to(value.dtype)
+            for name, value in state["params"].items()
+        }
+        return {"params": params, **prototypes.finish(state, accumulator["prototypes"])}
+
+    def attention(self, state: Tree, update: Update) -> dict[str, float]:
+        """Return a client's unnormalised weight by its examples in the first round, then by each margin."""
+        if not bool(state["known"].any()):
+            return {"examples": self.weight(update)}
+        wanted = ("lpm", "apm") if self.margins == "both" else (self.margins,)
+        return {kind: update.discount * float(torch.sigmoid(self._total(kind, state, update))) for kind in wanted}
+
+    def _total(self, kind: str, state: Tree, update: Update) -> Tensor:
+        if kind == "lpm":
+            total: Tensor = update.tensors["margins"].sum()
+            return total
+        present = (update.tensors["counts"] > 0).to(state["known"].dtype) * state["known"]
+        ours = normalized(update.tensors["prototypes"])
+        return class_margins(ours, state["prototypes"], present, self.distance).sum()
+
+
+def normalized(prototype: Tensor) -> Tensor:
+    """Scale each prototype (C, D) to [0, 1] over its channels; a constant one becomes zeros."""
+    low, high = prototype.amin(-1, keepdim=True), prototype.amax(-1, keepdim=True)
+    return (prototype - low) / torch.where(high > low, high - low, 1.0)
+
+
+def class_margins(ours: Tensor, others: Tensor, present: Tensor, distance: str) -> Tensor:
+    """μ[c] (C,) of one set of normalised prototypes (C, D) against another, over the classes with present (C,) 1.
+
+    d⁺[c] = ‖p̂_i[c] − p̂_j[c]‖, d⁻[c] = mean of ‖p̂_i[c] − p̂_j[c′]‖ over the other present classes c′, and
+    μ[c] = (d⁻ − d⁺) / (d⁻ + d⁺) (eq. 5 to 7); 0 with fewer than two classes, and where both distances vanish.
+    """
+    squared = ((ours[:, None] - others[None]) ** 2).sum(-1)
+    away = torch.where(squared > 0, squared, 1.0).sqrt() * (squared > 0)
+    same = away.diagonal(dim1=-2, dim2=-1)
+    if distance == "positive":
+        return -same * present
+    shared = present.sum()
+    other = ((away * present).sum(-1) - same * present) / (shared - 1).clamp(min=1)
+    span = other + same
+    margin = torch.where(span > 0, (other - same) / torch.where(span > 0, span, 1.0), 0.0)
+    return margin * present * (shared >= 2)

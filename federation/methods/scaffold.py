@@ -1,0 +1,95 @@
+"""SCAFFOLD: control variates take a client's drift out of its steps.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging
+for Federated Learning, ICML 2020, arXiv 1910.06378, algorithm 1, equations 3 to 5, with option II for c_i.
+
+Differs from the paper: c is the mean of the c_i of the clients that have ever reported, since the server does not know
+how many there are; the paper counts those to come as zeros. With momentum c_i is scaled by what momentum adds to a
+step in the long run, 1/(1 − m).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from federation.averaging import add_weighted
+from federation.errors import SettingsError
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Batch, Broadcast, Client, Forward, Tensors, Training, Tree, Update
+from federation.tree import map_tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Method):
+    """y ← y − η_l (g(y) − c_i + c); w ← w + η_g · mean(y_i − w)."""
+
+    name: ClassVar[str] = "scaffold"
+
+    server_lr: float = 1.0
+
+    def join(self, client: Client, task: Task) -> Client:
+        """Start the client's variate c_i at zero."""
+        return client._replace(memory={"variate": map_tree(torch.zeros_like, client.params)})
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Keep the anchor w and the correction c − c_i."""
+        client, _ = super().receive(client, broadcast)
+        correction = map_tree(torch.sub, broadcast["variate"], client.memory["variate"])
+        return client, {"anchor": broadcast["params"], "correction": correction, "variate": broadcast["variate"]}
+
+    def loss(
+        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+    ) -> tuple[Tensor, Tensors]:
+        """Add ⟨c − c_i, y⟩, whose gradient is the correction (eq. 3)."""
+        loss, buffers = super().loss(forward, params, buffers, batch, round_state)
+        linear = [(params[name] * value).sum() for name, value in round_state["correction"].items()]
+        return loss + torch.stack(linear).sum(), buffers
+
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+        """c_i⁺ = c_i − c + (w − y)/(K η_l) (eq. 4, option II); send y and c_i⁺ − c_i."""
+        client, tensors = super().upload(client, round_state, training)
+        walked = training.lr_sum.clamp(min=torch.finfo(training.lr_sum.dtype).tiny)
+        slope = {name: (value - client.params[name]) / walked for name, value in round_state["anchor"].items()}
+        change = map_tree(torch.sub, slope, round_state["variate"])
+        variate = map_tree(torch.add, client.memory["variate"], change)
+        return client._replace(memory={"variate": variate}), {**tensors, "variate": change}
+
+    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+        """Start from the initial model with c = 0.
+
+        Raises:
+            SettingsError: with Adam, whose steps say nothing about the size of the gradient.
+        """
+        if task.optimizer != "sgd":
+            raise SettingsError(f"scaffold reads gradients off SGD's steps, not off {task.optimizer}'s: choose sgd")
+        start = super().server_init(params, buffers, task)
+        return {**start, "variate": map_tree(torch.zeros_like, start["params"])}
+
+    def broadcast(self, state: Tree, client_id: str) -> Tree:
+        """Send w and c."""
+        return {"params": state["params"], "variate": state["variate"]}
+
+    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+        """Add parameters by weight, and changes of variates plainly."""
+        before = accumulator or {}
+        changes = add_weighted(before.get("changes"), update.tensors["variate"], 1.0)
+        names = [*before.get("names", []), update.client_id]
+        return {**super().fold(state, accumulator, update), "changes": changes, "names": names}
+
+    def finish(self, state: Tree, accumulator: Any) -> Tree:
+        """Step towards the mean of the clients, and move c by the mean change (eq. 5)."""
+        mean, old = self.combined(accumulator, state["params"]), state["params"]
+        params = {name: torch.lerp(old[name], mean[name], self.server_lr) for name in old}
+        before = state.get("seen", {})
+        seen = dict(sorted({**before, **dict.fromkeys(accumulator["names"], torch.tensor(1))}.items()))
+        changes = accumulator["changes"]
+        variate = {
+            name: ((value.double() * len(before) + changes[name]) / len(seen)).to(value.dtype)
+            for name, value in state["variate"].items()
+        }
+        return {"params": params, "variate": variate, "seen": seen}
