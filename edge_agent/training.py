@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
         scene = set_scene(job)
         client = train(scene) if job.kind == "train" else final_client(scene)
         if client is not None:
-            export_candidate(job, scene.settings, scene.data, scene.module, client)
+            export_candidate(job, scene.settings, scene.data, scene.module, scene.setup.method.deployed(client))
     except EXPECTED as error:
         tell(event="error", reason=str(error) or type(error).__name__)
         return 1
@@ -92,7 +92,7 @@ def set_scene(job: Job) -> Scene:
     module = initial_model(
         lambda: build(plan.model.name, classes=len(plan.labels), **plan.model.options), plan.task.seed
     )
-    initial, setup = initial_client(module), Setup(method, plan.task, network(module))
+    initial, setup = method.join(initial_client(module), plan.task), Setup(method, plan.task, network(module))
     return Scene(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
 
 
@@ -152,7 +152,7 @@ def final_client(scene: Scene) -> Client | None:
         reason = f"the method {scene.setup.method.name} has no global model"
         write_file(scene.job.out / RESULT, json.dumps({"no_model": reason}).encode())
         return None
-    return scene.setup.method.receive(kept_client(scene), scene.broadcast)[0]
+    return scene.setup.method.global_model(kept_client(scene), scene.broadcast)
 
 
 def kept_client(scene: Scene) -> Client:
@@ -166,7 +166,8 @@ def kept_client(scene: Scene) -> Client:
         return initial
     tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
     params = _in_order(tree.get("params", {}), initial.params, "parameters")
-    return Client(params, _in_order(tree.get("buffers", {}), initial.buffers, "buffers"), tree.get("memory", {}))
+    memory = _in_key_order(tree.get("memory", {}), initial.memory)
+    return Client(params, _in_order(tree.get("buffers", {}), initial.buffers, "buffers"), memory)
 
 
 def _in_order(tree: Tree, like: Tensors, name: str) -> Tensors:

@@ -87,14 +87,15 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
     """Join the settings' parts into a simulation at round 0."""
     spec, task = settings.model, settings.task
     module = initial_model(lambda: models.build(spec.name, classes=task.classes, **spec.options), task.seed)
-    setup = Setup(method_from_json(settings.method), task, network(module.to(settings.device)))
+    method = method_from_json(settings.method)
+    setup = Setup(method, task, network(module.to(settings.device)))
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = settings.chunk if settings.engine == "stacked" and settings.device != "cpu" else 1
     return Simulation(
         setup=setup,
         rounds=settings.rounds,
         data=data,
-        initial=initial_client(module),
+        initial=method.join(initial_client(module), task),
         engine=engine_named(settings.engine, settings.chunk),
         evaluator=Evaluator(setup, settings.eval_batch, together),
         eval_every=settings.eval_every,
@@ -173,9 +174,9 @@ def _save_models(simulation: Simulation, settings: RunSettings, data: FederatedD
     """Leave what `python -m export` reads: the global model, and each client's model of the best round."""
     folder = out / "models"
     folder.mkdir(exist_ok=True)
-    chosen = dict(simulation.best)
-    if simulation.setup.method.has_global_model:
-        chosen["global"], _ = simulation.setup.method.receive(simulation.initial, simulation.state)
+    chosen, method = dict(simulation.best), simulation.setup.method
+    if method.has_global_model:
+        chosen["global"] = method.global_model(simulation.initial, method.broadcast(simulation.state, ""))
     for name, client in chosen.items():
         # under `client` normalization the global model has no statistics of its own: it gets the sum of all clients'
         statistics = data.statistics.get(name, reduce(add, data.statistics.values()))
@@ -189,7 +190,8 @@ def _save_models(simulation: Simulation, settings: RunSettings, data: FederatedD
             round=simulation.best_round if name != "global" else simulation.round_number,
             federation=f"sim-{settings.data}",
         )
-        save_checkpoint(folder / f"{name}.safetensors", {**client.params, **client.buffers}, info)
+        served = method.deployed(client)
+        save_checkpoint(folder / f"{name}.safetensors", {**served.params, **served.buffers}, info)
 
 
 def _claim(out: Path, settings: RunSettings, data: FederatedData, simulation: Simulation) -> None:

@@ -157,8 +157,8 @@ class Simulation:
         """Confusion matrix of the server's model on the union of test sets; None for methods without one."""
         if not self.setup.method.has_global_model:
             return None
-        received, _ = self.setup.method.receive(self.initial, self._broadcast(""))
-        return self.evaluator.own(received, self.data.union_test())
+        served = self.setup.method.global_model(self.initial, self._broadcast(""))
+        return self.evaluator.own(served, self.data.union_test())
 
     def generalization(self) -> dict[str, Matrix]:
         """Confusion matrices of the best round's client models on the union of test sets."""
