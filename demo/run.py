@@ -29,7 +29,7 @@ def main(
     devices: Annotated[int, typer.Option(min=1, max=16, help="Devices, a process each.")] = 4,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over its own data that a device makes in a round.")] = 3,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "hart_alp",
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "cnn_alp",
     method: Annotated[str, typer.Option(help="One of fedali, fedavg, fedprox, local.")] = "fedali",
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 3e-4,
     minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,

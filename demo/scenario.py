@@ -15,7 +15,7 @@ from processes import DemoError
 FEDERATION = "demo"
 
 # Sized for two cores; docs/results.md and `python -m sim` have the papers' sizes.
-MODELS: dict[str, dict[str, Any]] = {"hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]}, "cnn_alp": {}}
+MODELS: dict[str, dict[str, Any]] = {"cnn_alp": {}, "hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]}}
 
 SYNTHETIC_PHONES = ("phone100", "phone200")
 
