@@ -45,10 +45,16 @@ class RoundSettings(Strict):
 
     rounds: int = Field(default=3, ge=1, le=1_000_000)
     clients_per_round: int | None = Field(default=None, ge=1, description="none: every client")
+    sampling: Literal["uniform", "examples"] = Field(
+        default="uniform", description="examples: a client is drawn in proportion to how many it has"
+    )
     over_selection: float = Field(default=1.0, ge=1, le=10, description="invite this many times more")
     minimum_clients: int = Field(default=1, ge=1, description="updates needed at the deadline")
     deadline_s: float | None = Field(default=None, gt=0, description="none: wait for every client")
     late: Literal["drop", "next"] = Field(default="drop", description="next: use in the next round, discounted")
+    partial_work: Literal["method", "drop", "use"] = Field(
+        default="method", description="what a straggler did before the deadline; method: as its paper does"
+    )
     staleness_exponent: float = Field(default=0.5, ge=0, description="discount = (1 + rounds late)^-exponent")
 
 
@@ -66,6 +72,9 @@ class Plan(Strict):
 
     labels: tuple[str, ...] = Field(min_length=2)
     model: ModelSpec
+    alternatives: tuple[ModelSpec, ...] = Field(
+        default=(), description="other models that a device may choose, if the method mixes architectures"
+    )
     method: dict[str, Any] = Field(description='{"name": "fedali", …hyper-parameters}')
     task: Task
     rounds: RoundSettings = RoundSettings()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from federation.errors import RoundError
+from federation.method import Method
 from federation.plan import RoundSettings
 from federation.seeds import generator
 
@@ -187,6 +188,13 @@ def sample_cohort(
 def discount(settings: RoundSettings, rounds_late: int) -> float:
     """Weight factor of an update that is so many rounds late: (1 + lateness)^-exponent (FedBuff, arXiv 2106.06639)."""
     return float((1 + rounds_late) ** -settings.staleness_exponent)
+
+
+def keeps_partial_work(settings: RoundSettings, method: Method) -> bool:
+    """Whether an update of a client that did not do all of its steps is aggregated."""
+    if settings.partial_work == "method":
+        return method.uses_partial_work
+    return settings.partial_work == "use"
 
 
 def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived) -> Step:
