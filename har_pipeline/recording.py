@@ -37,12 +37,12 @@ class Recording(NamedTuple):
 
 
 def subject_of(client: str) -> str:
-    """Read the subject from a client's id `subject_device` (all of it where there is no device)."""
+    """Read the subject from a client's id: all before its last `_`, or all of it, e.g. "s07" of "s07_sw" and "s07"."""
     head, separator, _ = client.rpartition("_")
     return head if separator else client
 
 
 def device_of(client: str) -> str:
-    """Read the device, or body place, from a client's id `subject_device`; "" where there is none."""
+    """Read the device, or body place, from a client's id: all after its last `_`, or ""; `origin` tells which it is."""
     _, separator, tail = client.rpartition("_")
     return tail if separator else ""

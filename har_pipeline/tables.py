@@ -1,4 +1,4 @@
-"""CSV files as arrays of numbers, with the file and line of whatever is no number.
+"""Text files as arrays of numbers, with the file and line of whatever is no number: CSV, and columns without names.
 
 A row that lacks a number (an empty cell, NaN) is kept as NaN: the stream counts it as a lost sample. A word or an
 infinity where a number belongs is refused.
@@ -71,13 +71,51 @@ def read_chunks(
         raise SourceError(f"{place}: not a CSV with columns {wanted}: {error}") from error
 
 
+def read_columns(
+    stream: IO[bytes],
+    source: str,
+    columns: int,
+    used: Sequence[int],
+    *,
+    separator: str = r"\s+",
+    line: int = 1,
+    rows: int = 100_000,
+) -> Iterator[Table]:
+    """Read the `used` of so many columns that have no header, in chunks; `line` is that of the stream's first row.
+
+    Raises SourceError with the file, for another number of columns, a word or an infinity.
+    """
+    import pandas as pd
+
+    first = line
+    try:
+        frames = pd.read_csv(stream, sep=separator, header=None, chunksize=rows, skipinitialspace=True)
+        for frame in frames:
+            if frame.shape[1] != columns:
+                raise SourceError(f"{source}, line {line}: {frame.shape[1]} columns; expected {columns}")
+            numbers = np.stack([_numbers(frame[column], source, line, str(column + 1)) for column in used], axis=1)
+            _refuse_infinite(numbers, source, line)
+            yield Table(numbers, {}, source, line)
+            line += len(frame)
+    except pd.errors.EmptyDataError as error:
+        raise SourceError(f"{source} has no rows; expected {columns} columns") from error
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        at = re.search(r"line (\d+)", str(error))
+        place = f"{source}, line {first + int(at[1]) - 1}" if at else source
+        raise SourceError(f"{place}: not a row of {columns} columns; download it again") from error
+
+
+def _refuse_infinite(numbers: np.ndarray, source: str, line: int) -> None:
+    infinite = np.isinf(numbers).any(axis=1)
+    if infinite.any():
+        raise SourceError(f"{source}, line {line + int(np.argmax(infinite))}: infinite value; remove or repair the row")
+
+
 def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], text: Sequence[str]) -> Table:
     numbers = np.empty((len(frame), len(numeric)))
     for column, name in enumerate(numeric):
         numbers[:, column] = _numbers(frame[name], source, line, name)
-    infinite = np.isinf(numbers).any(axis=1)
-    if infinite.any():
-        raise SourceError(f"{source}, line {line + int(np.argmax(infinite))}: infinite value; remove or repair the row")
+    _refuse_infinite(numbers, source, line)
     lost = np.asarray(np.isnan(numbers).any(axis=1))
     if len(lost) >= LEAST_ROWS_TO_JUDGE and lost.mean() > 0.5:
         raise SourceError(

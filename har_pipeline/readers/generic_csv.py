@@ -12,8 +12,9 @@ import numpy as np
 
 from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError
+from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.recording import STANDARD_GRAVITY, Recording
+from har_pipeline.recording import STANDARD_GRAVITY, Recording, device_of, subject_of
 from har_pipeline.settings import nearest
 from har_pipeline.tables import read_table
 
@@ -98,5 +99,6 @@ READER = Reader(
     labels=labels,
     layout=layout,
     recordings=recordings,
+    origin=lambda client: Origin("generic_csv", subject_of(client), device_of(client)),
     defaults=DEFAULTS,
 )

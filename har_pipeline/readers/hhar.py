@@ -16,15 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SignalError, SourceError
+from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.recording import UNLABELLED, Recording, Sensor
+from har_pipeline.readers.spool import Spool
+from har_pipeline.recording import UNLABELLED, Recording, Sensor, device_of, subject_of
 from har_pipeline.settings import nearest
 from har_pipeline.tables import Table, read_chunks
 
@@ -48,22 +48,19 @@ Handset = tuple[str, str]
 
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield both sensors of each handset in step, in chunks of ten minutes."""
-    with TemporaryDirectory(prefix="gaitway-hhar-") as folder:
-        names: dict[Sensor, str] = {}
-        spools: dict[tuple[Handset, Sensor], Path] = {}
+    names: dict[Sensor, str] = {}
+    with Spool[tuple[Handset, Sensor]](ROW) as spool:
         for match, member in found(source, "hhar").members():
             sensor = SENSORS[match[1]]
             names[sensor] = member.name
-            _spool(member, sensor, clients, Path(folder), spools)
+            _spool(member, sensor, clients, spool)
         if len(names) < 2:
             raise SourceError(f"hhar: found only {list(names.values())}; expected {LAYOUT.expected}")
-        for handset in sorted({handset for handset, _ in spools}):
-            yield from _walk(handset, spools, names)
+        for handset in sorted({handset for handset, _ in spool}):
+            yield from _walk(handset, spool, names)
 
 
-def _spool(
-    member: Member, sensor: Sensor, clients: Clients, folder: Path, spools: dict[tuple[Handset, Sensor], Path]
-) -> None:
+def _spool(member: Member, sensor: Sensor, clients: Clients, spool: Spool[tuple[Handset, Sensor]]) -> None:
     with member.open() as stream:
         for table in read_chunks(stream, member.name, NUMBERS, WORDS):
             rows = _rows(table)
@@ -75,9 +72,7 @@ def _spool(
                 user, model, device = (str(word[low]) for word in words)
                 handset = (f"{user}_{model}", device)
                 if chosen(handset[0], clients):
-                    path = spools.setdefault((handset, sensor), folder / f"{len(spools)}.bin")
-                    with path.open("ab") as spool:
-                        spool.write(rows[low:high].tobytes())
+                    spool.append((handset, sensor), rows[low:high])
 
 
 def _rows(table: Table) -> np.ndarray:
@@ -95,16 +90,14 @@ def _rows(table: Table) -> np.ndarray:
     return timed
 
 
-def _walk(
-    handset: Handset, spools: dict[tuple[Handset, Sensor], Path], names: dict[Sensor, str]
-) -> Iterator[Recording]:
+def _walk(handset: Handset, spool: Spool[tuple[Handset, Sensor]], names: dict[Sensor, str]) -> Iterator[Recording]:
     """Yield ten minutes of one sensor, then the same ten minutes of the other."""
-    if any((handset, sensor) not in spools for sensor in SENSORS.values()):
+    if any((handset, sensor) not in spool for sensor in SENSORS.values()):
         return
     words = np.array([*LABELS, "null"])
     streams: dict[Sensor, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
     for sensor in SENSORS.values():
-        rows: np.ndarray = np.memmap(spools[handset, sensor], dtype=ROW, mode="r")
+        rows = spool.mapped((handset, sensor))
         times = _on_arrival_clock(rows, names[sensor])
         order = np.argsort(times, kind="stable")
         streams[sensor] = rows, order, times[order]
@@ -145,4 +138,5 @@ READER = Reader(
     labels=lambda options: LABELS,
     layout=lambda options: LAYOUT,
     recordings=recordings,
+    origin=lambda client: Origin("hhar", subject_of(client), device_of(client), "waist"),
 )

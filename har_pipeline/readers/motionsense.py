@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from har_pipeline.archive import Layout, Source
+from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 from har_pipeline.tables import Table, read_table
@@ -51,4 +52,5 @@ READER = Reader(
     labels=lambda options: LABELS,
     layout=lambda options: LAYOUT,
     recordings=recordings,
+    origin=lambda client: Origin("motionsense", client, "iphone_6s", "pocket"),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError
+from har_pipeline.origin import Origin
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings, nearest
 from har_pipeline.windows import ClientWindows
@@ -23,8 +24,9 @@ class Reader:
     """One data set: name, labels, where its files lie (None: it has none), its settings, and how it is read.
 
     `recordings` yields a client's sessions one after another in the order of their times, whatever container holds
-    them; only the chosen clients where `clients` is given. `windows` serves sets published as windows. `defaults`
-    names every option of the reader and its default.
+    them; only the chosen clients where `clients` is given. `origin` says of a client's id whose it is, on which device
+    and where it was worn. `windows` serves sets published as windows. `defaults` names every option of the reader and
+    its default.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Reader:
     labels: Callable[[Options], tuple[str, ...]]
     layout: Callable[[Options], Layout | None]
     recordings: ReadRecordings
+    origin: Callable[[str], Origin]
     windows: ReadWindows | None = None
     settings: PipelineSettings = field(default_factory=PipelineSettings)
     defaults: Options = field(default_factory=dict)

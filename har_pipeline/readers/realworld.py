@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from har_pipeline.archive import Layout, Source
+from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.recording import Recording, Sensor
+from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 from har_pipeline.tables import Table, read_table
 
 LABELS = ("climbingdown", "climbingup", "jumping", "lying", "running", "sitting", "standing", "walking")
@@ -75,5 +76,6 @@ READER = Reader(
     labels=lambda options: LABELS,
     layout=lambda options: LAYOUT,
     recordings=recordings,
+    origin=lambda client: Origin("realworld", subject_of(client), "", device_of(client)),
     defaults={"subject": "1"},
 )

@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterator
 
 from har_pipeline.archive import Layout, Source
+from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.recording import Recording
+from har_pipeline.recording import Recording, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.tables import Table, read_table
 
 LABELS = ("WALKING", "TURNING", "SEATED", "SITTING_DOWN", "STANDING_UP")
+PLACES = {"sp": "pocket", "sw": "wrist"}
 COLUMNS = ("timestamp", "x_acc", "y_acc", "z_acc", "x_gyro", "y_gyro", "z_gyro")
 LAYOUT = Layout(
     files=re.compile(r"(?:(?<=/)|^)DATA/s(\d+)/s\d+_(\d+)_(sp|sw)\.csv(\.gz)?$"),
@@ -46,5 +48,6 @@ READER = Reader(
     labels=lambda options: LABELS,
     layout=lambda options: LAYOUT,
     recordings=recordings,
+    origin=lambda client: Origin("spsw", subject_of(client), device_of(client), PLACES[device_of(client)]),
     settings=PipelineSettings(step=16),
 )

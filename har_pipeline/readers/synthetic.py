@@ -17,9 +17,10 @@ import numpy as np
 
 from har_pipeline.archive import Source
 from har_pipeline.errors import SettingsError
+from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen
 from har_pipeline.readers.synthetic_motion import ACTIVITIES, Motion, move
-from har_pipeline.recording import Recording, Sensor
+from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 from har_pipeline.settings import nearest
 
 CHUNK_S = 30.0
@@ -123,5 +124,6 @@ READER = Reader(
     labels=lambda options: ACTIVITIES,
     layout=lambda options: None,
     recordings=recordings,
+    origin=lambda client: Origin("synthetic", subject_of(client), *device_of(client).split("-")),
     defaults=DEFAULTS,
 )

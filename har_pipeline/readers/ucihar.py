@@ -15,6 +15,7 @@ import numpy as np
 
 from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError, SourceError
+from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 from har_pipeline.windows import ClientWindows
@@ -122,5 +123,6 @@ READER = Reader(
     labels=lambda options: LABELS,
     layout=lambda options: LAYOUT,
     recordings=recordings,
+    origin=lambda client: Origin("ucihar", client, "galaxy_s2", "waist"),
     windows=windows,
 )
