@@ -3,7 +3,15 @@
 from har_pipeline.cache import default_cache_dir
 from har_pipeline.errors import PipelineError, SettingsError, SignalError, SourceError
 from har_pipeline.normalization import ChannelStatistics, channel_statistics, normalize_clients
-from har_pipeline.preparation import DATASETS, dataset_labels, dataset_settings, prepare, recordings
+from har_pipeline.origin import Origin
+from har_pipeline.preparation import (
+    DATASETS,
+    dataset_labels,
+    dataset_settings,
+    prepare,
+    prepare_members,
+    recordings,
+)
 from har_pipeline.recording import CHANNELS, Recording, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.splits import Split, leave_devices_out, leave_subjects_out, split_client
@@ -15,6 +23,7 @@ __all__ = [
     "DATASETS",
     "ChannelStatistics",
     "ClientWindows",
+    "Origin",
     "PipelineError",
     "PipelineSettings",
     "Recording",
@@ -34,6 +43,7 @@ __all__ = [
     "leave_subjects_out",
     "normalize_clients",
     "prepare",
+    "prepare_members",
     "recordings",
     "split_client",
     "subject_of",

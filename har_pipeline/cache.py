@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from har_pipeline.errors import PipelineError
+from har_pipeline.origin import Origin
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.windows import ClientWindows, WindowedDataset
 
 # Raise it with every change that alters windows: old files are then no longer found.
-FORMAT = 1
+FORMAT = 2
 FIELDS = ("x", "y", "start_s", "session")
 
 
@@ -41,7 +42,7 @@ def save(path: Path, dataset: WindowedDataset) -> None:
         "name": dataset.name,
         "labels": dataset.labels,
         "settings": dataset.settings.to_json(),
-        "clients": [[each.client, len(each)] for each in clients],
+        "clients": [[each.client, len(each), *dataset.origin(each.client)] for each in clients],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
@@ -65,11 +66,12 @@ def load(path: Path) -> WindowedDataset | None:
             meta = json.loads(str(packed["meta"]))
             arrays = {name: packed[name] for name in FIELDS}
         settings = PipelineSettings.from_json(meta["settings"])
-        clients, start = {}, 0
-        for client, count in meta["clients"]:
+        clients, origins, start = {}, {}, 0
+        for client, count, *origin in meta["clients"]:
             clients[client] = ClientWindows(client, *(arrays[name][start : start + count] for name in FIELDS))
+            origins[client] = Origin(*origin)
             start += count
-        return WindowedDataset(meta["name"], tuple(meta["labels"]), clients, settings)
+        return WindowedDataset(meta["name"], tuple(meta["labels"]), clients, settings, origins)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, PipelineError):

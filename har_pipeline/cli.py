@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from har_pipeline import cache
-from har_pipeline.combination import COMBINATIONS
+from har_pipeline.combination import COMBINATIONS, Combination, combination_of
 from har_pipeline.errors import PipelineError
 from har_pipeline.preparation import (
     DATASETS,
@@ -40,7 +40,7 @@ RootOption = Annotated[
 ]
 OptionsOption = Annotated[
     str,
-    typer.Option("--options", help='The reader\'s options as JSON, e.g. \'{"subjects": 8, "minutes": 10}\'.'),
+    typer.Option("--options", help="As JSON, '{\"subjects\": 8}'; for a combination by member, '{\"hhar\": {…}}'."),
 ]
 
 
@@ -58,15 +58,17 @@ def info(
         for reader in READERS.values():
             layout = reader.layout(reader.defaults)
             table.add_row(reader.name, reader.summary, layout.expected if layout else "nothing")
-        for name, combination in COMBINATIONS.items():
-            table.add_row(name, f"{' + '.join(combination.parts)}, same activities merged", "the files of its parts")
+        for name, known in COMBINATIONS.items():
+            summary = f"{' + '.join(known.members)}, same activities merged"
+            table.add_row(name, summary, "the files of its members")
         console.print(table)
         return
     with _told():
-        for part in COMBINATIONS[dataset].parts if dataset in COMBINATIONS else (dataset,):
-            _describe(part, root)
-        if dataset in COMBINATIONS:
-            console.print(f"[bold]{dataset}[/]: labels {', '.join(dataset_labels(dataset))}")
+        combination = combination_of(dataset)
+        for member in combination.members if combination else (dataset,):
+            _describe(member, root)
+        if combination:
+            console.print(_merging(dataset, combination))
 
 
 @app.command("prepare")
@@ -152,6 +154,18 @@ def _describe(dataset: str, root: Path | None) -> None:
         source = open_source(reader, root, dict(reader.defaults))
         where = f"{source.count} files in {source.root}/{source.base}" if source else "needs no files"
         console.print(f"found     {where}", markup=False)
+
+
+def _merging(dataset: str, combination: Combination) -> Table:
+    """Lay out which activity of each member goes by which common name."""
+    table = Table("activity", *combination.members, title=dataset)
+    for common in dataset_labels(dataset):
+        published = (
+            [label for label in dataset_labels(member) if combination.common(label) == common]
+            for member in combination.members
+        )
+        table.add_row(common, *(", ".join(names) for names in published))
+    return table
 
 
 def _count(dataset: WindowedDataset, seconds: float) -> None:

@@ -1,28 +1,67 @@
 """Several data sets as one federation: clients side by side, activities of the same meaning under one name.
 
-`combined` is the Combined set of Ek et al. 2024: HHAR and RealWorld 2016, 141 clients, nine activities.
+`combined` is the Combined set of Ek et al. 2024: HHAR and RealWorld 2016, 141 clients, nine activities. `union` is its
+stand-in from what can be had: MotionSense, UCI HAR and SP-SW-HAR, 100 clients, whose labels, devices and body places
+differ. `pretraining` holds the sets that Ek et al. pretrain on. Any others are combined by joining their names with
+`+`, as in `motionsense+ucihar`.
+
+Each member is prepared with its own preset; settings that are given count for all where they differ from the defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from har_pipeline.errors import SettingsError
+from har_pipeline.errors import PipelineError, SettingsError
 from har_pipeline.recording import Recording
+from har_pipeline.settings import PipelineSettings, nearest
 from har_pipeline.windows import WindowedDataset
+
+MERGED: dict[str, tuple[str, ...]] = {
+    "walking": ("wlk", "WALKING", "walk", "WAL"),
+    "jogging": ("jog", "JOG", "running", "run"),
+    "upstairs": ("ups", "WALKING_UPSTAIRS", "stairsup", "climbingup", "ascending_stairs", "STU"),
+    "downstairs": ("dws", "WALKING_DOWNSTAIRS", "stairsdown", "climbingdown", "descending_stairs", "STN"),
+    "sitting": ("sit", "SITTING", "SEATED", "SIT"),
+    "standing": ("std", "STANDING", "stand", "STD"),
+    "lying": ("LAYING", "LYI"),
+    "turning": ("TURNING",),
+    "sitting_down": ("SITTING_DOWN", "SCH"),
+    "standing_up": ("STANDING_UP", "CHU"),
+    "jumping": ("JUM",),
+    "cycling": ("bike",),
+    "driving": ("car_driving", "car"),
+    "car_step_in": ("CSI",),
+    "car_step_out": ("CSO",),
+    "fall_forward": ("FOL",),
+    "fall_on_knees": ("FKL",),
+    "fall_backward": ("BSC",),
+    "fall_sideward": ("SDL",),
+}
+"""The common name of an activity, and the names under which data sets publish it; others keep their names.
+
+PAMAP2 calls running what was jogging outdoors, hence one class; sitting down and standing up are movements of seconds,
+sitting and standing postures; SHL's `still` is either posture and remains itself.
+"""
 
 
 class Combination(NamedTuple):
-    """Names of the data sets, and which activity goes by which other name."""
+    """Names of the data sets, and which published activity goes by which common name."""
 
-    parts: tuple[str, ...]
-    synonyms: dict[str, str]
+    members: tuple[str, ...]
+    synonyms: Mapping[str, str]
+
+    def common(self, label: str) -> str:
+        """Return the name that an activity has in the combination."""
+        return self.synonyms.get(label, label)
 
 
+SYNONYMS = {published: common for common, names in MERGED.items() for published in names}
 COMBINATIONS = {
     "combined": Combination(
         ("hhar", "realworld"),
@@ -33,44 +72,109 @@ COMBINATIONS = {
             "stairsup": "climbingup",
             "stairsdown": "climbingdown",
         },
-    )
+    ),
+    "union": Combination(("motionsense", "ucihar", "spsw"), SYNONYMS),
+    "pretraining": Combination(("pamap2", "motionsense", "mobiact", "ucihar", "shl"), SYNONYMS),
 }
 
 
-def united_labels(name: str, labels: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the union of the parts' labels after renaming, sorted."""
-    synonyms = COMBINATIONS[name].synonyms
-    return tuple(sorted({synonyms.get(label, label) for each in labels for label in each}))
+def combination_of(name: str) -> Combination | None:
+    """Return a combination by its name, or of the names that `+` joins; None for a single data set.
 
-
-def unite(name: str, datasets: Sequence[WindowedDataset]) -> WindowedDataset:
-    """Lay data sets together; a client `a_nexus4` of hhar becomes `hhar-a_nexus4`.
-
-    Raises SettingsError where the parts were cut with different settings.
+    Raises SettingsError where a member is named twice.
     """
-    if any(each.settings != datasets[0].settings for each in datasets):
-        raise SettingsError(f"{name}: its parts were prepared with different settings; give one for all")
-    labels = united_labels(name, [each.labels for each in datasets])
-    synonyms = COMBINATIONS[name].synonyms
-    clients = {}
-    for dataset in datasets:
-        to_united = np.array([labels.index(synonyms.get(label, label)) for label in dataset.labels])
-        for client, windows in dataset.clients.items():
-            united = f"{dataset.name}-{client}"
-            clients[united] = replace(windows, client=united, y=to_united[windows.y])
-    return WindowedDataset(name, labels, dict(sorted(clients.items())), datasets[0].settings)
+    if name in COMBINATIONS or "+" not in name:
+        return COMBINATIONS.get(name)
+    members = tuple(name.split("+"))
+    if len(set(members)) < len(members):
+        raise SettingsError(f"{name} names a data set twice; expected different names joined by +")
+    return Combination(members, SYNONYMS)
 
 
-def rename(name: str, part: str, recording: Recording) -> Recording:
-    """Give a part's recording the client id and the activity names of the combination."""
-    synonyms = COMBINATIONS[name].synonyms
+def member_options(name: str, members: Sequence[str], options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options of each member; those of a combination are given by member, {"hhar": {…}}.
+
+    Raises SettingsError for what is no member or no mapping of options.
+    """
+    for member, mine in (options or {}).items():
+        if member not in members:
+            raise SettingsError(
+                f"{name} takes options by member, as in {{{members[0]!r}: {{…}}}}, but came with {member!r}; "
+                f"{nearest(member, tuple(members))}"
+            )
+        if not isinstance(mine, Mapping):
+            raise SettingsError(f"{name}: the options of its member {member} are {mine!r}; expected a mapping")
+    return {member: dict((options or {}).get(member, {})) for member in members}
+
+
+def member_settings(preset: PipelineSettings, given: PipelineSettings) -> PipelineSettings:
+    """Lay what `given` changes of the defaults over a member's preset."""
+    defaults = asdict(PipelineSettings())
+    return replace(preset, **{name: value for name, value in asdict(given).items() if value != defaults[name]})
+
+
+@contextmanager
+def naming(name: str, member: str) -> Iterator[None]:
+    """Say in what goes wrong which member of the combination it concerns."""
+    try:
+        yield
+    except PipelineError as error:
+        raise type(error)(f"{name}, member {member}: {error}") from error
+
+
+def united_labels(combination: Combination, labels: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the union of the members' labels under their common names, sorted."""
+    return tuple(sorted({combination.common(label) for each in labels for label in each}))
+
+
+def adopt(combination: Combination, name: str, labels: tuple[str, ...], member: WindowedDataset) -> WindowedDataset:
+    """Give a member the combination's labels and client ids: `a_nexus4` of hhar becomes `hhar-a_nexus4`."""
+    # The last entry is that of windows without a label, -1.
+    to_united = np.array([*(labels.index(combination.common(label)) for label in member.labels), -1])
+    clients, origins = {}, {}
+    for client, windows in member.clients.items():
+        united = f"{member.name}-{client}"
+        clients[united] = replace(windows, client=united, y=to_united[windows.y])
+        origin = member.origin(client)
+        origins[united] = origin._replace(user=f"{member.name}-{origin.user}")
+    return WindowedDataset(name, labels, clients, member.settings, origins)
+
+
+def unite(name: str, members: Sequence[WindowedDataset], settings: PipelineSettings) -> WindowedDataset:
+    """Lay adopted members together under `settings`; their windows may advance by different steps.
+
+    Raises SettingsError where a member's windows have another length or rate.
+    """
+    for member in members:
+        if (member.settings.window, member.settings.rate_hz) != (settings.window, settings.rate_hz):
+            raise SettingsError(
+                f"{name}: windows of {settings.window} samples at {settings.rate_hz} Hz expected, but those of "
+                f"{next(iter(member.clients))} have {member.settings.window} at {member.settings.rate_hz} Hz"
+            )
+    clients = {client: windows for member in members for client, windows in member.clients.items()}
+    origins = {client: origin for member in members for client, origin in member.origins.items()}
+    return WindowedDataset(name, members[0].labels, dict(sorted(clients.items())), settings, origins)
+
+
+def rename(combination: Combination, member: str, recording: Recording) -> Recording:
+    """Give a member's recording the client id and the activity names of the combination."""
     names, codes = np.unique(np.atleast_1d(recording.activity), return_inverse=True)
-    renamed = np.array([synonyms.get(each, each) for each in names.tolist()])[codes]
+    renamed = np.array([combination.common(each) for each in names.tolist()])[codes]
     activity = str(renamed[0]) if isinstance(recording.activity, str) else renamed
-    return recording._replace(client=f"{part}-{recording.client}", activity=activity)
+    return recording._replace(client=f"{member}-{recording.client}", activity=activity)
 
 
-def part_clients(part: str, clients: Sequence[str] | None) -> list[str] | None:
-    """Return the chosen clients of one part, under their own ids."""
-    prefix = f"{part}-"
-    return None if clients is None else [each.removeprefix(prefix) for each in clients if each.startswith(prefix)]
+def member_clients(name: str, members: Sequence[str], clients: Sequence[str] | None) -> dict[str, list[str] | None]:
+    """Return the members of which clients are chosen, with these clients' own ids (None: all).
+
+    Raises SettingsError for an id that belongs to no member.
+    """
+    if clients is None:
+        return dict.fromkeys(members)
+    chosen: dict[str, list[str] | None] = {}
+    for client in clients:
+        member, dash, own = client.partition("-")
+        if not dash or member not in members:
+            raise SettingsError(f"{name} has no client {client!r}; they are called {{member}}-{{client}}: {members}")
+        chosen[member] = [*(chosen.get(member) or []), own]
+    return chosen

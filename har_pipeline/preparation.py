@@ -8,7 +8,18 @@ from typing import Any
 
 from har_pipeline import cache
 from har_pipeline.archive import Source, locate
-from har_pipeline.combination import COMBINATIONS, part_clients, rename, unite, united_labels
+from har_pipeline.combination import (
+    COMBINATIONS,
+    adopt,
+    combination_of,
+    member_clients,
+    member_options,
+    member_settings,
+    naming,
+    rename,
+    unite,
+    united_labels,
+)
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.readers import READERS
 from har_pipeline.readers.reader import Reader
@@ -31,17 +42,24 @@ def reader_of(dataset: str) -> Reader:
 
 
 def dataset_labels(dataset: str, options: dict[str, Any] | None = None) -> tuple[str, ...]:
-    """Return the label names of a data set, in the order of their indices."""
-    if dataset in COMBINATIONS:
-        return united_labels(dataset, [dataset_labels(part) for part in COMBINATIONS[dataset].parts])
+    """Return the label names of a data set, in the order of their indices; a combination takes options by member."""
+    if combination := combination_of(dataset):
+        labels = []
+        for member, mine in member_options(dataset, combination.members, options).items():
+            with naming(dataset, member):
+                labels.append(dataset_labels(member, mine))
+        return united_labels(combination, labels)
     reader = reader_of(dataset)
     return reader.labels(reader.options(options))
 
 
 def dataset_settings(dataset: str) -> PipelineSettings:
-    """Return the preset of a data set (spsw advances by 16 samples, all others by 64)."""
-    if dataset in COMBINATIONS:
-        return dataset_settings(COMBINATIONS[dataset].parts[0])
+    """Return the preset of a data set (spsw advances by 16 samples, all others by 64).
+
+    Of a combination these are the defaults: each member keeps its own preset, but for what is changed of them.
+    """
+    if combination_of(dataset):
+        return PipelineSettings()
     return reader_of(dataset).settings
 
 
@@ -56,12 +74,13 @@ def recordings(
 
     Raises SourceError where the files are not as published.
     """
-    if dataset in COMBINATIONS:
-        for part in COMBINATIONS[dataset].parts:
-            wanted = part_clients(part, None if clients is None else list(clients))
-            if wanted != []:
-                for recording in recordings(part, root, clients=wanted, options=options):
-                    yield rename(dataset, part, recording)
+    if combination := combination_of(dataset):
+        mine = member_options(dataset, combination.members, options)
+        chosen = member_clients(dataset, combination.members, None if clients is None else list(clients))
+        for member, wanted in chosen.items():
+            with naming(dataset, member):
+                for recording in recordings(member, root, clients=wanted, options=mine[member]):
+                    yield rename(combination, member, recording)
         return
     reader = reader_of(dataset)
     chosen_options = reader.options(options)
@@ -81,20 +100,16 @@ def prepare(
     """Read, filter, resample and cut a data set into windows.
 
     root is a folder or archive (None for `synthetic`); settings default to the data set's preset. With cache_dir the
-    result is kept there under a hash of inputs, settings, clients and options. Raises PipelineError.
+    result is kept there under a hash of inputs, settings, clients and options. A combination takes options by member,
+    {"spsw": {…}}, and keeps each member's preset but for what `settings` changes of the defaults. Raises PipelineError.
     """
     settings = settings or dataset_settings(dataset)
     wanted = None if clients is None else sorted(set(clients))
-    if dataset in COMBINATIONS:
-        parts = [(part, part_clients(part, wanted)) for part in COMBINATIONS[dataset].parts]
-        prepared = [
-            prepare(part, root, settings, cache_dir=cache_dir, progress=progress, clients=mine, options=options)
-            for part, mine in parts
-            if mine != []
-        ]
-        if wanted is not None and sum(len(each.clients) for each in prepared) < len(wanted):
-            raise SettingsError(f"{dataset} clients are called {{part}}-{{client}}; not all of {wanted} exist")
-        return unite(dataset, prepared)
+    if combination_of(dataset):
+        members = prepare_members(
+            dataset, root, settings, cache_dir=cache_dir, progress=progress, clients=wanted, options=options
+        )
+        return unite(dataset, list(members), settings)
     reader = reader_of(dataset)
     chosen_options = reader.options(options)
     source = open_source(reader, root, chosen_options)
@@ -108,6 +123,35 @@ def prepare(
         kept = _build(reader, source, settings, wanted, chosen_options, progress)
         cache.save(path, kept)
     return kept
+
+
+def prepare_members(
+    dataset: str,
+    root: Path | str | None,
+    settings: PipelineSettings | None = None,
+    *,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    clients: Collection[str] | None = None,
+    options: dict[str, Any] | None = None,
+) -> Iterator[WindowedDataset]:
+    """Yield a combination member by member, as prepare() does, for a pass over windows that memory need not hold.
+
+    Labels and client ids are already those of the combination. Raises PipelineError, which names the member.
+    """
+    combination = combination_of(dataset)
+    if combination is None:
+        raise SettingsError(f"{dataset} is one data set; use prepare(), or a combination: {', '.join(COMBINATIONS)}")
+    labels = dataset_labels(dataset, options)
+    mine = member_options(dataset, combination.members, options)
+    chosen = member_clients(dataset, combination.members, None if clients is None else sorted(set(clients)))
+    for member, wanted in chosen.items():
+        with naming(dataset, member):
+            own = member_settings(dataset_settings(member), settings or PipelineSettings())
+            prepared = prepare(
+                member, root, own, cache_dir=cache_dir, progress=progress, clients=wanted, options=mine[member]
+            )
+        yield adopt(combination, dataset, labels, prepared)
 
 
 def open_source(reader: Reader, root: Path | str | None, options: dict[str, Any]) -> Source | None:
@@ -136,7 +180,8 @@ def _build(
         raise SettingsError(f"{reader.name} has no client {missing[0]!r} ({len(missing)} of those asked for)")
     if not windows:
         raise SourceError(f"{reader.name}: no recordings of both sensors in {source.root if source else 'the options'}")
-    return WindowedDataset(reader.name, labels, dict(sorted(windows.items())), settings)
+    origins = {client: reader.origin(client) for client in windows}
+    return WindowedDataset(reader.name, labels, dict(sorted(windows.items())), settings, origins)
 
 
 def _cut(

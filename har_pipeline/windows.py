@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from har_pipeline.errors import PipelineError
+from har_pipeline.origin import Key, Origin
 from har_pipeline.recording import device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.stream import Window
@@ -55,30 +56,42 @@ class ClientWindows:
 
 @dataclass(frozen=True)
 class WindowedDataset:
-    """A data set as windows: label names, clients sorted by id, and the settings that made them."""
+    """A data set as windows: label names, clients sorted by id, the settings that made them, and clients' origins."""
 
     name: str
     labels: tuple[str, ...]
     clients: dict[str, ClientWindows]
     settings: PipelineSettings
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+
+    def origin(self, client: str) -> Origin:
+        """Say where a client's windows come from; what its reader did not state is read from its id."""
+        return self.origins.get(client) or Origin(self.name, subject_of(client), device_of(client))
+
+    def clients_by(self, key: Key) -> dict[str, tuple[str, ...]]:
+        """Group the clients by data set, user, device or place, both sorted; "" groups what is unknown."""
+        groups: dict[str, list[str]] = {}
+        for client in self.clients:
+            groups.setdefault(getattr(self.origin(client), key), []).append(client)
+        return {name: tuple(groups[name]) for name in sorted(groups)}
 
     def subject_of(self, client: str) -> str:
-        """Subject of a client, e.g. "a" of "a_nexus4"."""
-        return subject_of(client)
+        """Subject of a client, e.g. "a" of "a_nexus4"; "spsw-s07" of "spsw-s07_sw" in a combination."""
+        return self.origin(client).user
 
     def device_of(self, client: str) -> str:
-        """Device or body place of a client, e.g. "nexus4" of "a_nexus4"; "" where the set has only one."""
-        return device_of(client)
+        """Device or body place that tells a subject's clients apart, "nexus4" of "a_nexus4"; else the set's device."""
+        return device_of(client) or self.origin(client).device
 
     @property
     def subjects(self) -> tuple[str, ...]:
         """All subjects, sorted."""
-        return tuple(sorted({subject_of(client) for client in self.clients}))
+        return tuple(sorted({self.subject_of(client) for client in self.clients}))
 
     @property
     def devices(self) -> tuple[str, ...]:
         """All devices or body places, sorted."""
-        return tuple(sorted({device_of(client) for client in self.clients}))
+        return tuple(sorted({self.device_of(client) for client in self.clients}))
 
     def class_counts(self) -> dict[str, np.ndarray]:
         """Windows per class (len(labels),) of each client."""

@@ -41,6 +41,9 @@ def test_info_lists_every_set_and_describes_one(call, tmp_path):
     assert "4 files" in text
     assert '"step": 64' in text
     assert "climbingup" in call("info", "combined").output
+    merged = [line.replace("│", " ").split() for line in call("info", "union").output.splitlines()]
+    assert ["sitting", "sit", "SITTING", "SEATED"] in merged
+    assert ["turning", "TURNING"] in merged
     assert call("info", "generic_csv").exit_code == 0
 
 

@@ -15,12 +15,10 @@ from har_pipeline import (
     SourceError,
     dataset_labels,
     dataset_settings,
-    device_of,
     prepare,
     recordings,
-    subject_of,
 )
-from tests.har_pipeline import layouts
+from tests.har_pipeline import layouts, layouts_pretraining
 
 G = 9.80665
 FORMS = ["folder", "deep", "zip", "tar", "tar.gz", "tar.xz", "zip in zip in folder"]
@@ -34,6 +32,9 @@ def sources(tmp_path_factory) -> dict[str, dict[str, Path]]:
         "ucihar": (layouts.ucihar(), "human+activity+recognition+using+smartphones"),
         "hhar": (layouts.hhar(), "heterogeneity+activity+recognition"),
         "realworld": (layouts.realworld(), "realworld2016_dataset"),
+        "pamap2": (layouts_pretraining.pamap2(), "pamap2+physical+activity+monitoring"),
+        "mobiact": (layouts_pretraining.mobiact(), "MobiAct_Dataset_v2.0"),
+        "shl": (layouts_pretraining.shl(), "SHLDataset_preview_v1_part1"),
     }
     return {
         name: layouts.forms(files, tmp_path_factory.mktemp(name), archive) for name, (files, archive) in made.items()
@@ -46,6 +47,9 @@ EXPECTED = {
     "ucihar": ["s01", "s02"],
     "hhar": ["a_nexus4", "a_s3"],
     "realworld": ["1_shin", "1_waist", "2_shin", "2_waist"],
+    "pamap2": [f"{subject}_{place}" for subject in (101, 102) for place in ("ankle", "chest", "hand")],
+    "mobiact": ["s02", "s11"],
+    "shl": ["user3_hand", "user3_torso"],
 }
 
 
@@ -93,7 +97,7 @@ def test_a_wrong_path_says_what_was_expected_where(tmp_path, name):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(SourceError, match="neither a folder nor a zip"):
         prepare(name, tmp_path / "notes.txt", options=options)
-    broken = tmp_path / "realworld human activity recognition motionsense uci_har sp_sw.zip"
+    broken = tmp_path / "realworld human activity recognition motionsense uci_har sp_sw pamap mobiact SHL.zip"
     broken.write_bytes(b"PK\x03\x04 cut off")
     with pytest.raises(SourceError, match="cannot be read as an archive"):
         prepare(name, broken, options=options)
@@ -304,28 +308,11 @@ def test_an_empty_cell_is_a_lost_sample(tmp_path):
     np.testing.assert_allclose(windows.x[0, :, 0], 0.5 * G, rtol=1e-4)
 
 
-def test_combined_merges_hhar_and_realworld_into_nine_activities(tmp_path):
-    layouts.unpacked(layouts.hhar(), tmp_path / "hhar")
-    layouts.unpacked(layouts.realworld(), tmp_path / "rw")
-    dataset = prepare("combined", tmp_path)
-    assert len(dataset.labels) == 9
-    assert dataset.labels == dataset_labels("combined")
-    assert "hhar-a_nexus4" in dataset.clients
-    assert "realworld-2_shin" in dataset.clients
-    assert {dataset.labels[y] for y in dataset.clients["hhar-a_s3"].y} == {"walking"}
-    assert (subject_of("hhar-a_s3"), device_of("hhar-a_s3")) == ("hhar-a", "s3")
-    alone = prepare("combined", tmp_path, clients=["hhar-a_s3"])
-    assert alone.clients["hhar-a_s3"].x.tobytes() == dataset.clients["hhar-a_s3"].x.tobytes()
-    replayed = list(recordings("combined", tmp_path, clients=["realworld-1_waist"]))
-    assert {(each.client, str(np.asarray(each.activity))) for each in replayed} == {("realworld-1_waist", "walking")}
-    with pytest.raises(SettingsError, match="not all of"):
-        prepare("combined", tmp_path, clients=["hhar-a_s3", "a_s3"])
-
-
 def test_every_data_set_has_a_name_labels_and_settings():
-    assert DATASETS == ("motionsense", "ucihar", "spsw", "hhar", "realworld", "generic_csv", "synthetic", "combined")
-    sizes = {name: len(dataset_labels(name)) for name in DATASETS if name != "generic_csv"}
-    assert sizes == {"motionsense": 6, "ucihar": 6, "spsw": 5, "hhar": 6, "realworld": 8, "synthetic": 6, "combined": 9}
+    readers = ("motionsense", "ucihar", "spsw", "hhar", "realworld", "pamap2", "mobiact", "shl")
+    assert (*readers, "generic_csv", "synthetic", "combined", "union", "pretraining") == DATASETS
+    sizes = [len(dataset_labels(name)) for name in readers]
+    assert sizes == [6, 6, 5, 6, 8, 18, 16, 8]
     assert {name: dataset_settings(name).step for name in DATASETS if dataset_settings(name).step != 64} == {"spsw": 16}
     with pytest.raises(SettingsError, match="did you mean 'hhar'"):
         prepare("hha", None)

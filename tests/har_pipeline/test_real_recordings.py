@@ -10,6 +10,7 @@ from har_pipeline import (
     StreamPipeline,
     dataset_labels,
     dataset_settings,
+    leave_subjects_out,
     prepare,
     recordings,
     split_client,
@@ -78,3 +79,24 @@ def test_ucihar_windows_overlap_by_half_within_their_sessions(data):
         assert (windows.x[1:][follows][:, :64] == windows.x[:-1][follows][:, 64:]).all()
         split = split_client(windows, settings=dataset.settings)
         assert not np.isin(windows.x[split.train][:, 64:, 0], windows.x[split.test][:, :64, 0]).all(axis=1).any()
+
+
+@pytest.mark.slow
+def test_the_union_has_a_hundred_clients_of_three_sets_under_ten_activities(data):
+    dataset = prepare("union", data)
+    assert {name: len(clients) for name, clients in dataset.clients_by("dataset").items()} == {
+        "motionsense": 24,
+        "spsw": 46,
+        "ucihar": 30,
+    }
+    assert len(dataset.subjects) == 77
+    assert set(dataset.clients_by("place")) == {"pocket", "waist", "wrist"}
+    assert len(dataset.labels) == 10
+    counts = dataset.class_counts()
+    assert all(count[dataset.labels.index("walking")] for count in counts.values())
+    ucihar = sum(counts[client].sum() for client in dataset.clients_by("dataset")["ucihar"])
+    assert ucihar == 10_299
+    train, test = leave_subjects_out(dataset, 15, seed=0)
+    sides = [{dataset.subject_of(client) for client in side} for side in (train, test)]
+    assert (len(sides[0]), len(sides[1])) == (62, 15)
+    assert sides[0].isdisjoint(sides[1])
