@@ -32,7 +32,8 @@ class Natural(Partition):
         shares = {name: self._share(name, members, pool, seed) for name, members in owned.items()}
         large = {k: s for k, s in shares.items() if len(s.train) and len(s.train) + len(s.test) >= self.minimum}
         if not large:
-            raise SettingsError(f"natural: no client has {self.minimum} examples; the largest of all has fewer")
+            most = max(len(members) for members in owned.values())
+            raise SettingsError(f"natural: no client has {self.minimum} examples and one to train on; most is {most}")
         return {name: large[name] for name in self._chosen(tuple(large), seed)}
 
     def _share(self, name: str, members: Indices, pool: Pool, seed: int) -> Share:

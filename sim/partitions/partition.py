@@ -119,18 +119,15 @@ class LabelPartition(Partition):
         if self.test == "published":
             train = self.counts(pool.sizes(pool.train), seed)
             test = self.test_counts(train, pool.sizes(~pool.train))
-            hands = zip(
-                deal(decks(pool, pool.train, seed, "train"), train),
-                deal(decks(pool, ~pool.train, seed, "test"), test),
-                strict=True,
-            )
-            return named([Share(*hand) for hand in hands])
+            trained = deal(decks(pool, pool.train, seed, "train"), train)
+            tested = deal(decks(pool, ~pool.train, seed, "test"), test)
+            return named(list(map(Share, trained, tested)))
         both = self.counts(pool.sizes(), seed)
         test = self.held_out(both)
         everything = decks(pool, np.ones_like(pool.train), seed, "all")
         # each cell's run of its deck is cut in two, so that a client keeps its examples whatever its share
         cut = deal(everything, np.stack([both - test, test], axis=1).reshape(-1, pool.classes))
-        return named([Share(*hand) for hand in zip(cut[::2], cut[1::2], strict=True)])
+        return named(list(map(Share, cut[::2], cut[1::2])))
 
 
 def decks(pool: Pool, part: npt.NDArray[np.bool_], seed: int, name: str) -> list[Indices]:
@@ -141,13 +138,11 @@ def decks(pool: Pool, part: npt.NDArray[np.bool_], seed: int, name: str) -> list
 
 def deal(cards: list[Indices], counts: Counts) -> list[Indices]:
     """Take from each class's deck the runs that counts (H, C) ask for; returns H ascending arrays of positions."""
-    ends = counts.cumsum(axis=0)
-    runs = ([deck[low:high] for deck, low, high in zip(cards, *edges, strict=True)] for edges in _edges(ends, counts))
-    return [np.sort(np.concatenate(run)) for run in runs]
-
-
-def _edges(ends: Counts, counts: Counts) -> list[tuple[Sizes, Sizes]]:
-    return list(zip(ends - counts, ends, strict=True))
+    ends, hands = counts.cumsum(axis=0), []
+    for low, high in zip(ends - counts, ends, strict=True):
+        runs = [deck[first:last] for deck, first, last in zip(cards, low, high, strict=True)]
+        hands.append(np.sort(np.concatenate(runs)))
+    return hands
 
 
 def named(shares: list[Share]) -> dict[str, Share]:
