@@ -1,0 +1,171 @@
+"""One round of each method that shares prototypes, small enough to be computed by hand; the numbers stand here."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from federation.errors import SettingsError
+from federation.losses import class_stats, no_training
+from federation.methods import METHODS, method_from_json
+from federation.methods.fedpac import combination_weights
+from federation.methods.fedproto_margin import class_margins, normalized
+from federation.plan import Task
+from federation.records import Batch, Client, Output, Tree, Update
+from tests.federation.by_hand import Play, TwoWeights, scalars, sigmoid, update, weight
+
+
+def rows(*values: float) -> torch.Tensor:
+    """Prototypes of width 1, one a class."""
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"name": "fedproto"}, [3.25, 7.0]),  # (1·1 + 3·4)/4
+        ({"name": "fedproto", "weighting": "uniform"}, [2.5, 7.0]),
+        ({"name": "fedpr"}, [2.5, 7.0]),
+        ({"name": "fedpac"}, [3.25, 7.0]),
+    ],
+)
+def test_global_prototypes(options: dict[str, str], expected: list[float]) -> None:
+    """ada has only class 0, so her row of class 1 must not count, whatever it holds; nobody has class 2."""
+    method = method_from_json(options)
+    extra = {"weighted_means": torch.zeros(3, 1), "variance": torch.tensor(1.0)}
+    updates = [
+        update("ada", 1, 0.0, prototypes=rows(1.0, 99.0, 0.0), counts=torch.tensor([1.0, 0.0, 0.0]), **extra),
+        update("bob", 5, 0.0, prototypes=rows(4.0, 7.0, 0.0), counts=torch.tensor([3.0, 2.0, 0.0]), **extra),
+    ]
+    start = {"params": scalars(w=0.0), "prototypes": rows(0, 0, 5), "known": rows(0, 0, 1)[:, 0]}
+    state = method.aggregate(start, updates)
+    assert state["prototypes"][:, 0].tolist() == pytest.approx([*expected, 5.0])
+    assert state["known"].tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "pull"),
+    [
+        ({"name": "fedproto", "pull": 0.5}, 0.5 * 2 * (1 - 3)),  # ∂ λ(e − P)² = 2λ(e − P)
+        ({"name": "fedpr"}, -1.0),  # ∂ |e − P| = −1 below P
+    ],
+)
+def test_pull_towards_the_prototype(options: dict[str, object], pull: float) -> None:
+    """ada (x = 1, class 0) at b = h = 1 with P[0] = 3: the base moves by −(g·h·x + pull), the head by −g·b·x."""
+    played = Play(method_from_json(options), TwoWeights())
+    played.state = {**played.state, "prototypes": rows(3.0, 0.0), "known": torch.tensor([1.0, 0.0]).double()}
+    played.round()
+    ada, g = played.clients["ada"], sigmoid(1) - 1
+    assert weight(ada.params, "base") == pytest.approx(1 - (g + pull))
+    assert weight(ada.params, "head.w") == pytest.approx(1 - g)
+    bob = played.clients["bob"]  # nobody knows class 1, so nothing pulls him
+    assert weight(bob.params, "base") == pytest.approx(1 - 2 * sigmoid(2))
+    # P[0] is ada's feature after training, P[1] bob's
+    features = [weight(ada.params, "base"), 2 * weight(bob.params, "base")]
+    assert played.state["prototypes"][:, 0].tolist() == pytest.approx(features)
+
+
+def test_prediction_by_the_nearest_prototype() -> None:
+    method = METHODS["fedproto"]()
+
+    def forward(params: Tree, buffers: Tree, x: torch.Tensor, mask: torch.Tensor | None = None) -> Output:
+        return Output(x, torch.tensor([[0.0, 9.0, 0.0]]).expand(len(x), 3), {})
+
+    def classes(known: list[float]) -> list[int]:
+        memory = {"prototypes": rows(0.0, 4.0, 3.0), "known": torch.tensor(known)}
+        return method.predict(forward, Client({}, {}, memory), rows(1.0, 3.2)).argmax(-1).tolist()
+
+    assert classes([1.0, 1.0, 0.0]) == [0, 1]
+    assert classes([1.0, 1.0, 1.0]) == [0, 2]
+    assert classes([0.0, 0.0, 0.0]) == [1, 1], "before the first round the head decides"
+
+
+def test_fedproto_sends_four_and_a_half_kilobytes_for_six_classes() -> None:
+    task = Task(classes=6, feature_dim=192)
+    _, tree = METHODS["fedproto"]().upload(Client({}, {}, {}), {}, no_training(task, torch.zeros(1)))
+    assert {name: value.nbytes for name, value in tree.items()} == {"prototypes": 4608, "counts": 24}
+
+
+def test_fedpac_measures_its_statistics() -> None:
+    """Features 1, 3 of class 0 and 2 of class 1: h = (⅔·2, ⅓·2), v = ⅓(14/3 − (16/9 + 4/9)) = 22/27."""
+    batch = Batch(rows(0, 0, 0), torch.tensor([0, 0, 1]), torch.ones(3).double())
+    stats = class_stats(Output(rows(1.0, 3.0, 2.0), rows(0, 0, 0), {}), batch, 2)
+    training = no_training(Task(classes=2, feature_dim=1), torch.zeros(1).double())._replace(before=stats)
+    _, tree = METHODS["fedpac"]().upload(Client({}, {}, {}), {}, training)
+    assert tree["weighted_means"][:, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
+    assert float(tree["variance"]) == pytest.approx(22 / 27)
+
+
+def test_fedpac_combines_heads() -> None:
+    """Two clients, v = 1 and δ² = ‖h_1 − h_2‖² = 2: Q = diag(1, 1 + 2), so α = (3, 1)/4 for the first."""
+    weights = combination_weights(torch.tensor([[[0.0]], [[math.sqrt(2)]]]), torch.ones(2))
+    assert weights.flatten().tolist() == pytest.approx([0.75, 0.25, 0.25, 0.75])
+    same = {"prototypes": rows(0.0), "counts": torch.ones(1), "variance": torch.tensor(1.0)}
+    models = {"ada": scalars(**{"base": 0.0, "head.w": 0.0}), "bob": scalars(**{"base": 8.0, "head.w": 8.0})}
+    means = {"ada": rows(0.0), "bob": rows(math.sqrt(2))}
+    updates = [
+        Update(name, 1, 1, {**same, "params": params, "weighted_means": means[name]}) for name, params in models.items()
+    ]
+    method = METHODS["fedpac"]()
+    state = method.aggregate({"params": models["ada"], "prototypes": rows(0.0), "known": torch.zeros(1)}, updates)
+    sent = {name: method.broadcast(state, name)["params"] for name in ("ada", "bob", "new")}
+    assert [weight(params, "base") for params in sent.values()] == pytest.approx([4.0, 4.0, 4.0])
+    assert [weight(params, "head.w") for params in sent.values()] == pytest.approx([2.0, 6.0, 4.0])
+
+
+def test_margins() -> None:
+    """c = 0: d⁺ = 0, d⁻ = 4, so 1; c = 1: d⁺ = 3, d⁻ = 5, so 2/8."""
+    ours = torch.tensor([[0.0, 0.0], [3.0, 4.0], [7.0, 7.0]])
+    others = torch.tensor([[0.0, 0.0], [0.0, 4.0], [1.0, 1.0]])
+    present = torch.tensor([1.0, 1.0, 0.0])
+    assert class_margins(ours, others, present, "margin").tolist() == pytest.approx([1.0, 0.25, 0.0])
+    assert class_margins(ours, others, present, "positive").tolist() == pytest.approx([0.0, -3.0, 0.0])
+    assert class_margins(ours, others, torch.tensor([1.0, 0.0, 0.0]), "margin").tolist() == [0.0, 0.0, 0.0]
+    same = torch.zeros(2, 2)
+    assert class_margins(same, same, torch.ones(2), "margin").tolist() == [0.0, 0.0], "both distances vanish"
+    assert normalized(torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]])).tolist() == [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(("margins", "expected"), [("lpm", 2.8), ("apm", 2.5), ("both", 2.65)])
+def test_fedproto_margin(margins: str, expected: float) -> None:
+    """LPM Σμ = 0 and log 3, so v = ½ and ¾, a = (0.4, 0.6); one shared class, so APM is 0 for both: a = (½, ½)."""
+    method = method_from_json({"name": "fedproto_margin", "margins": margins})
+    sent = {"prototypes": torch.tensor([[0.0, 2.0], [0.0, 0.0]]), "counts": torch.tensor([1.0, 0.0])}
+    updates = [
+        update("ada", 1, 1.0, **sent, margins=torch.zeros(2)),
+        update("bob", 9, 4.0, **sent, margins=torch.tensor([math.log(3), 0.0])),
+    ]
+    start = {"params": scalars(w=0.0), "prototypes": torch.zeros(2, 2), "known": torch.zeros(2)}
+    first = method.aggregate(start, updates)
+    assert weight(first["params"]) == pytest.approx(3.7), "by examples in the first round"
+    assert first["prototypes"].tolist() == [[0.0, 1.0], [0.0, 0.0]]
+    assert weight(method.aggregate(first, updates)["params"]) == pytest.approx(expected)
+
+
+def prototypes(*values: float) -> Tree:
+    return {"alp.": rows(*values)}
+
+
+def test_fedali() -> None:
+    """Start (1·0 + 3·2)/4 = 1.5 and (1·10 + 3·14)/4 = 13; then {0, 2} and {10, 14} are the clusters."""
+    method = METHODS["fedali"]()
+    params = {"w": torch.tensor(0.0)}
+    state = {"params": params, "prototypes": prototypes(0.0, 0.0)}
+    updates = [
+        update("ada", 1, 1.0, prototypes=prototypes(0.0, 10.0)),
+        update("bob", 3, 5.0, prototypes=prototypes(2.0, 14.0)),
+    ]
+    new = method.aggregate(state, updates)
+    assert weight(new["params"]) == pytest.approx(4.0)
+    assert new["prototypes"]["alp."].flatten().tolist() == pytest.approx([1.0, 12.0])
+    buffers = {"alp.local_prototypes": torch.zeros(2, 1), "alp.global_prototypes": torch.ones(2, 1)}
+    client, _ = method.receive(Client(params, buffers, {}), new)
+    for kind in ("local", "global"):
+        assert client.buffers[f"alp.{kind}_prototypes"].flatten().tolist() == pytest.approx([1.0, 12.0])
+
+
+def test_fedali_says_that_it_needs_prototypes() -> None:
+    with pytest.raises(SettingsError, match="fedali needs a model with ALP layers"):
+        METHODS["fedali"]().server_init({"w": torch.zeros(1)}, {}, Task(classes=2))
