@@ -1,4 +1,4 @@
-"""The command line of the simulation: run, compare, report, presets."""
+"""The command line of the simulation: run, sweep, compare, report, presets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from har_pipeline import DATASETS, PipelineError, dataset_labels
 from models.errors import ModelError
 from sim.errors import SimError
 from sim.presets import PRESETS, with_defaults
+from sim.sweep.cli import sweep
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
 console = Console()
@@ -107,6 +108,9 @@ def run_command(
     }
     with _explained():
         _run(with_defaults(preset, given), preset, data_root, cache, out, checkpoint_every)
+
+
+app.command()(sweep)
 
 
 @app.command()

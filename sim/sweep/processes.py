@@ -1,0 +1,167 @@
+"""Runs the cells of a sweep, each one a process of its own, some at a time.
+
+A cell's log file is also its lock: the run inherits it as its output, so the lock is held exactly as long as the run
+lives, whatever became of the sweep that started it. A sweep that finds a cell locked waits for the run that an earlier,
+killed sweep left, and so no directory ever has two writers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from sim.sweep.grid import Cell
+
+POLL_S = 0.25
+PATIENCE_S = 10.0  # between asking a run to end and ending it
+REASON_BYTES = 8192
+# One thread each: several runs at a time share the cores better than several threads of one run.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+
+
+class Phase(StrEnum):
+    """Where a cell stands; `SKIPPED` was finished before this sweep began."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SKIPPED = "skipped"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class Standing(NamedTuple):
+    """A cell's phase, how far its run is, and why it failed."""
+
+    phase: Phase
+    rounds: int = 0
+    of: int | None = None
+    seconds: float = 0.0
+    reason: str = ""
+
+
+@dataclass
+class _Job:
+    cell: Cell
+    begun: float
+    process: subprocess.Popen[bytes] | None = None  # None while a run that another sweep started holds the lock
+
+
+def command(cell: Cell, folder: Path) -> list[str]:
+    """Return the arguments of Python that run a cell into its directory."""
+    return ["-m", "sim", "run", *cell.arguments, "--out", str(folder / cell.name)]
+
+
+def log_path(cell: Cell, folder: Path) -> Path:
+    """Return where a run's output goes."""
+    return folder / "logs" / f"{cell.name}.log"
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether a run is complete: the summary says that its rounds are, the report is the last file that it writes."""
+    return (directory / "summary.json").is_file() and (directory / "report.html").is_file()
+
+
+def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, Standing]]:
+    """Run what is not finished, `jobs` at a time, and yield where a cell stands whenever that changes.
+
+    Closing the iterator early ends the runs; the same sweep goes on with them later.
+    """
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    waiting, running = deque(cells), dict[str, _Job]()
+    last: dict[str, Standing] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.popleft()
+                running[cell.name] = _Job(cell, time.monotonic())
+            for name, job in list(running.items()):
+                now = _advance(job, folder)
+                if now.phase is not Phase.RUNNING:
+                    del running[name]
+                if now._replace(seconds=0.0) != last.get(name):
+                    last[name] = now._replace(seconds=0.0)
+                    yield job.cell, now
+            if len(running) == jobs or not waiting:
+                time.sleep(POLL_S if running else 0)
+    finally:
+        _end([job.process for job in running.values() if job.process])
+
+
+def _advance(job: _Job, folder: Path) -> Standing:
+    """Start a job as soon as its lock is free, and say where it stands."""
+    directory = folder / job.cell.name
+    if job.process is None:
+        with log_path(job.cell, folder).open("ab") as log:
+            if not _locked(log.fileno()):
+                return _standing(job, directory, Phase.RUNNING, "a run that an earlier sweep left is at work")
+            if is_finished(directory):
+                return _standing(job, directory, Phase.SKIPPED)
+            log.truncate(0)
+            arguments = [sys.executable, *command(job.cell, folder)]
+            environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
+            job.process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+    code = job.process.poll()
+    if code is None:
+        return _standing(job, directory, Phase.RUNNING)
+    if code == 0:
+        return _standing(job, directory, Phase.FINISHED)
+    return _standing(job, directory, Phase.FAILED, _reason(code, log_path(job.cell, folder)))
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the lock of an open file, or say that another process has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _standing(job: _Job, directory: Path, phase: Phase, reason: str = "") -> Standing:
+    return Standing(phase, *_rounds(directory), round(time.monotonic() - job.begun, 1), reason)
+
+
+def _rounds(directory: Path) -> tuple[int, int | None]:
+    """Count the rounds that are done, and those planned, None before the run has said so."""
+    lines, config = directory / "rounds.jsonl", directory / "config.json"
+    done = lines.read_bytes().count(b"\n") if lines.is_file() else 0
+    # written by rename, so it is whole if it is there
+    return done, int(json.loads(config.read_bytes())["rounds"]["rounds"]) if config.is_file() else None
+
+
+def _reason(code: int, log: Path) -> str:
+    """Say why a run ended: its own words, else its last line, else the signal."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - REASON_BYTES))
+        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"ended by {name}" + (": was the memory short?" if name == "SIGKILL" else "")
+    own = [line for line in lines if line.lower().startswith("error")]
+    return (own or lines or [f"exit code {code}, and no word"])[-1]
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + PATIENCE_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
