@@ -102,15 +102,25 @@ def reconstruction_loss(restored: Reconstruction, x: Tensor, mask: Tensor | None
 def pretrained_state(autoencoder: MaskedAutoencoder, model: Hart) -> dict[str, Tensor]:
     """Return a state for `model` (Hart or HartAlp, any classes): the encoder's, with the model's own fresh head.
 
-    Raises OptionError if encoder and model are not of the same sizes.
+    ALP's global prototypes become the local ones, as a server does with the only client of a round: FedAli's server
+    starts from the global ones, and pretraining moved the others. `autoencoder.encoder.state_dict()` has both as
+    they are. Raises OptionError if encoder and model are not of the same sizes.
     """
     own, encoder = model.state_dict(), autoencoder.encoder.state_dict()
-    state = {name: tensor if name.startswith("head.") else encoder.get(name, tensor) for name, tensor in own.items()}
-    differing = {name for name in own.keys() ^ encoder.keys() if not name.startswith("head.")}
+    differing = {name for name in own.keys() ^ encoder.keys() if not _in_head(name)}
+    state = {name: tensor if _in_head(name) else encoder.get(_source(name), tensor) for name, tensor in own.items()}
     differing |= {name for name in own if state[name].shape != own[name].shape}
     if differing:
         raise OptionError(f"the encoder and the model differ in {sorted(differing)[:5]}; build both with equal options")
     return state
+
+
+def _in_head(name: str) -> bool:
+    return name.startswith("head.")
+
+
+def _source(name: str) -> str:
+    return name.replace("global_prototypes", "local_prototypes")
 
 
 def _among(index: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call, vmap
 
 from models import OptionError
-from models.dropout import Dropout, DropPath, keep_mask, lowbias32
+from models.dropout import ChannelDropout, Dropout, DropPath, keep_mask, lowbias32
 
 
 def lowbias32_of_an_int(x: int) -> int:
@@ -60,7 +60,7 @@ def test_zero_probability_is_the_identity_and_costs_no_state() -> None:
     assert layer.noise_state is state
 
 
-@pytest.mark.parametrize("kind", [Dropout, DropPath])
+@pytest.mark.parametrize("kind", [Dropout, DropPath, ChannelDropout])
 def test_real_examples_of_a_padded_batch_get_the_masks_of_the_short_one(kind: type[Dropout]) -> None:
     short, padded = kind(0.4), kind(0.4)
     padded.noise_state = short.noise_state
@@ -68,7 +68,7 @@ def test_real_examples_of_a_padded_batch_get_the_masks_of_the_short_one(kind: ty
     assert torch.equal(padded(x)[:5], short(x[:5]))
 
 
-@pytest.mark.parametrize("kind", [Dropout, DropPath])
+@pytest.mark.parametrize("kind", [Dropout, DropPath, ChannelDropout])
 def test_stacked_masks_equal_single_ones(kind: type[Dropout]) -> None:
     layer, x, states = kind(0.4), torch.randn(4, 6, 3, 2), torch.tensor([5, 6, 2**33, 0])
 
@@ -84,6 +84,13 @@ def test_drop_path_drops_whole_examples() -> None:
     out = DropPath(0.5)(torch.ones(1000, 4))
     assert torch.equal((out == 0).all(dim=1), (out == 0).any(dim=1))
     assert 400 < (out[:, 0] == 0).sum() < 600
+
+
+def test_channel_dropout_drops_whole_maps() -> None:
+    out = ChannelDropout(0.5)(torch.ones(100, 10, 3, 2)).flatten(2)
+    assert torch.equal((out == 0).all(dim=2), (out == 0).any(dim=2))
+    assert 400 < (out[:, :, 0] == 0).sum() < 600
+    assert len((out[:, :, 0] == 0).unique(dim=0)) > 50
 
 
 def test_a_probability_out_of_range_is_refused() -> None:

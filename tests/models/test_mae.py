@@ -152,7 +152,8 @@ def test_the_encoder_starts_a_model_with_other_classes(name: str) -> None:
     assert isinstance(model, Hart)
     model.load_state_dict(pretrained_state(pretrained, model))
     encoder = pretrained.encoder.state_dict()
-    assert all(torch.equal(t, encoder[n]) for n, t in model.state_dict().items() if not n.startswith("head."))
+    state = {n: t for n, t in model.state_dict().items() if not n.startswith("head.")}
+    assert all(torch.equal(t, encoder[n.replace("global_", "local_")]) for n, t in state.items())
     assert all(torch.equal(t, head[n]) for n, t in model.head.state_dict().items())
     x = windows(4)
     assert torch.equal(model.eval()(x).features, pretrained.encoder.eval()(x).features)
