@@ -1,7 +1,8 @@
-"""Accuracy and macro-F1 from predicted classes, in numpy."""
+"""Accuracy, F1 by class and macro-F1 from predicted classes, and how the clients at the bottom fare, in numpy."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,14 +21,24 @@ def confusion(truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], cl
     return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
+def f1_per_class(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """F1 (C,) of each class of a confusion matrix (C, C); NaN for one that is neither present nor predicted."""
+    marked = matrix.sum(1) + matrix.sum(0)
+    return np.divide(2.0 * np.diag(matrix), marked, out=np.full(len(matrix), np.nan), where=marked > 0)
+
+
 def scores_of(matrix: npt.NDArray[np.int64]) -> Scores:
     """Score a confusion matrix (C, C); a class that is neither present nor predicted does not count.
 
     An empty matrix scores NaN: a client without test examples has no score.
     """
-    right, present, predicted = np.diag(matrix), matrix.sum(1), matrix.sum(0)
-    occurs = (present + predicted) > 0
-    if not occurs.any():
+    f1 = f1_per_class(matrix)
+    if np.isnan(f1).all():
         return Scores(float("nan"), float("nan"))
-    f1 = 2 * right[occurs] / (present + predicted)[occurs]
-    return Scores(float(f1.mean()), float(right.sum() / matrix.sum()))
+    return Scores(float(np.nanmean(f1)), float(np.trace(matrix) / matrix.sum()))
+
+
+def lowest_tenth(scores: Sequence[float]) -> float:
+    """Mean of the lowest tenth of the clients' scores (K,): ⌊K/10⌋ of them, one at least; NaN for none."""
+    lowest = sorted(scores)[: max(1, len(scores) // 10)]
+    return float(np.mean(lowest)) if lowest else float("nan")
