@@ -61,6 +61,15 @@ def load(path: Path, device: str) -> Checkpoint | None:
     return Checkpoint(header.pop("round_number"), tree.get("state", {}), clients, best, header)
 
 
+def in_order(tree: Tree, like: Tree) -> Tree:
+    """Return the tree with its keys in the order of `like`, and those that only the tree has after them.
+
+    The wire sorts names; sums over parameters keep the model's order, so that a resumed run rounds as a whole one does.
+    """
+    keys = [*(key for key in like if key in tree), *(key for key in tree if key not in like)]
+    return {key: in_order(tree[key], like.get(key, {})) if isinstance(tree[key], dict) else tree[key] for key in keys}
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a neighbour, flush it to the disk, and rename."""
     temporary = path.with_name(path.name + ".tmp")

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from federation.errors import FederationError
-from har_pipeline import DATASETS, PipelineError, dataset_labels
-from models.errors import ModelError
-from sim.errors import SimError
-from sim.presets import PRESETS, with_defaults
+from har_pipeline import DATASETS, dataset_labels
+from sim.presets import DEFAULTS, PRESETS, with_defaults
 from sim.sweep.cli import sweep
+from sim.terminal import bar, console, explained, round_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
-console = Console()
+app.command()(sweep)
 
 OPTION_GROUPS = ("Data", "Model and method", "Training", "Running")
 Text = str | None
@@ -30,6 +24,7 @@ _DATA, _METHOD, _TRAINING, _RUNNING = OPTION_GROUPS
 
 @app.command("run")
 def run_command(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Directory of the run; the same command goes on with it after a kill.")],
     data: Annotated[Text, typer.Option(help=f"One of {', '.join(DATASETS)}.", rich_help_panel=_DATA)] = None,
     data_root: Annotated[
@@ -44,13 +39,20 @@ def run_command(
     normalization: Annotated[
         Text, typer.Option(help="federated, client or pooled statistics.", rich_help_panel=_DATA)
     ] = None,
-    model: Annotated[Text, typer.Option(help="hart, hart_alp, cnn or cnn_alp.", rich_help_panel=_METHOD)] = None,
-    method: Annotated[Text, typer.Option(help="local, fedavg, fedprox, fedali.", rich_help_panel=_METHOD)] = None,
+    model: Annotated[
+        Text,
+        typer.Option(
+            help="A model of the table, or several that the clients take in turn: hart+cnn (local, fedproto).",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
+    method: Annotated[Text, typer.Option(help="Name of the method, such as fedavg.", rich_help_panel=_METHOD)] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="A method's hyper-parameter (mu=0.1), or model.KEY, data.KEY, pipeline.KEY, rounds.KEY; repeatable.",
+            help="A method's hyper-parameter (mu=0.1), or model.KEY (model.2.KEY for the second of several), "
+            "data.KEY, pipeline.KEY, rounds.KEY; repeatable.",
             rich_help_panel=_METHOD,
         ),
     ] = None,
@@ -63,6 +65,19 @@ def run_command(
     weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None,
     clients_per_round: Annotated[
         int | None, typer.Option(min=1, help="Default: every client.", rich_help_panel=_TRAINING)
+    ] = None,
+    sampling: Annotated[
+        Text, typer.Option(help="uniform, or examples: in proportion to them.", rich_help_panel=_TRAINING)
+    ] = None,
+    stragglers: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of each cohort that does a random part of its steps; dropped, or used if the method's paper "
+            "does (rounds.partial_work=drop|use overrides it).",
+            rich_help_panel=_TRAINING,
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="One seed repeats a run.", rich_help_panel=_TRAINING)] = None,
     preset: Annotated[Text, typer.Option(help="Start from a preset; see `presets`.", rich_help_panel=_RUNNING)] = None,
@@ -84,33 +99,10 @@ def run_command(
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
     """
-    given = {
-        "data": data,
-        "split": split,
-        "normalization": normalization,
-        "model": model,
-        "method": method,
-        "set": set_ or [],
-        "rounds": rounds,
-        "epochs": epochs,
-        "batch": batch,
-        "lr": lr,
-        "optimizer": optimizer,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "clients_per_round": clients_per_round,
-        "seed": seed,
-        "engine": engine,
-        "chunk": chunk,
-        "device": device,
-        "threads": threads,
-        "eval_every": eval_every,
-    }
-    with _explained():
+    # an option of a run is named as its default is; only --set has another name in Python
+    given = {**{name: value for name, value in context.params.items() if name in DEFAULTS}, "set": set_ or []}
+    with explained():
         _run(with_defaults(preset, given), preset, data_root, cache, out, checkpoint_every)
-
-
-app.command()(sweep)
 
 
 @app.command()
@@ -122,7 +114,7 @@ def compare(
     from sim.compare import compare as compare_runs
     from sim.tables import print_comparison
 
-    with _explained():
+    with explained():
         print_comparison(compare_runs(runs, out))
         console.print(f"Written to [bold]{out}[/bold]")
 
@@ -134,7 +126,7 @@ def report(run: Annotated[Path, typer.Argument(help="Directory of a run.")]) -> 
     from sim.report import write_report
     from sim.run_directory import RunDirectory
 
-    with _explained():
+    with explained():
         directory = RunDirectory(run)
         draw_run(directory)
         console.print(f"Report: [bold]{write_report(directory)}[/bold]")
@@ -162,18 +154,18 @@ def _run(
     labels = dataset_labels(options["data"], assignments(options["set"])["data"] or None)
     settings = run_settings(options, labels, preset)
     start = time.perf_counter()
-    with _bar(f"windows of {settings.data}") as (bar, task):
+    with bar(f"windows of {settings.data}") as (shown, task):
 
         def windows(done: int, client: str) -> None:
-            bar.update(task, completed=done, description=f"windows of {settings.data}, client {client}")
+            shown.update(task, completed=done, description=f"windows of {settings.data}, client {client}")
 
         data = load_data(settings, root, cache, windows)
     seconds = time.perf_counter() - start
-    with _bar(f"{settings.method['name']} · {settings.model.name}", settings.rounds.rounds) as (bar, task):
+    with bar(f"{settings.method['name']} · {settings.model.name}", settings.rounds.rounds) as (shown, task):
 
         def progress(kind: str, what: dict[str, Any]) -> None:
             if kind == "round":
-                bar.update(task, completed=what["round"], description=_line(what))
+                shown.update(task, completed=what["round"], description=round_line(what))
 
         run(settings, data, out, data_seconds=seconds, checkpoint_every_s=checkpoint_s, report=progress)
     directory = RunDirectory(out)
@@ -181,26 +173,3 @@ def _run(
     path = write_report(directory)
     print_summary(directory)
     console.print(f"Report: [bold]{path}[/bold]")
-
-
-def _line(record: dict[str, Any]) -> str:
-    own = record["personalization"]
-    score = f"personalization {100 * own['macro_f1']['mean']:.2f}" if own else ""
-    return f"round {record['round']} loss {record['train_loss']:.3f} {score}"
-
-
-@contextmanager
-def _bar(title: str, total: int | None = None) -> Iterator[tuple[Progress, Any]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        yield bar, bar.add_task(title, total=total)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Print errors that the user can mend as one line and exit with 2."""
-    try:
-        yield
-    except (SimError, FederationError, PipelineError, ModelError, OSError) as error:
-        console.print(f"[bold red]error:[/bold red] {error}", soft_wrap=True)
-        raise typer.Exit(2) from error

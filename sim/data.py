@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from sim.settings import Normalization, Split
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's examples: train and test, x (n, 128, 6) float32."""
+    """One client's examples: train and test, x (n, ...) float32, either of which may be empty."""
 
     train: Examples
     test: Examples
@@ -32,8 +33,18 @@ class FederatedData:
     statistics: Mapping[str, ChannelStatistics]  # what each client was normalized with
     split_leaks: bool
 
+    @property
+    def train_sizes(self) -> dict[str, int]:
+        """How many training examples each client has that has any: those that rounds are made of."""
+        sizes = {name: len(client.train.y) for name, client in self.clients.items()}
+        return {name: size for name, size in sizes.items() if size}
+
     def union_test(self) -> Examples:
-        """Every client's test examples, one client after the other in the order of their ids."""
+        """Every client's test examples, one client after the other in the order of `clients`; copied once."""
+        return self._union
+
+    @cached_property
+    def _union(self) -> Examples:
         tests = [client.test for client in self.clients.values()]
         return Examples(torch.cat([test.x for test in tests]), torch.cat([test.y for test in tests]))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,45 +13,86 @@ from federation.client_round import Setup
 from federation.evaluate import predict, predict_stacked
 from federation.records import Client, Examples
 from federation.scores import Scores, confusion, scores_of
+from sim.data import FederatedData
 
 Matrix = npt.NDArray[np.int64]
 
 
-class Evaluator(NamedTuple):
-    """How to evaluate: the federation's setup, examples at a time, and clients stacked at a time (1: none)."""
+class Model(NamedTuple):
+    """A client's model, and the setup that it was trained in."""
 
     setup: Setup
+    client: Client
+
+
+class Evaluator(NamedTuple):
+    """How to evaluate: examples at a time, and clients stacked at a time (1: none)."""
+
     batch: int
     chunk: int = 1
 
-    def own(self, client: Client, examples: Examples) -> Matrix:
+    def own(self, model: Model, examples: Examples) -> Matrix:
         """Confusion matrix (C, C) of one client's model on some examples."""
-        predicted = predict(self.setup.method, self.setup.network.evaluate, client, examples.x, self.batch)
-        return self._confusion(predicted, examples)
+        return _confusion(model, self._predicted(model, examples), examples)
 
-    def on_union(self, clients: Sequence[Client], union: Examples) -> list[Matrix]:
+    def on_each(self, model: Model, data: FederatedData) -> dict[str, Matrix]:
+        """Confusion matrices of one model on every client's test set, from one pass over their union."""
+        sizes = [len(client.test.y) for client in data.clients.values()]
+        predicted = np.split(self._predicted(model, data.union_test()), np.cumsum(sizes)[:-1])
+        tests = zip(data.clients.items(), predicted, strict=True)
+        return {name: _confusion(model, part, client.test) for (name, client), part in tests}
+
+    def on_union(self, models: Mapping[str, Model], union: Examples) -> dict[str, Matrix]:
         """Confusion matrices of many clients' models on the same examples."""
         if self.chunk == 1:
-            return [self.own(client, union) for client in clients]
-        matrices: list[Matrix] = []
-        for start in range(0, len(clients), self.chunk):
-            part = clients[start : start + self.chunk]
-            method, forward = self.setup.method, self.setup.network.evaluate
-            rows = predict_stacked(method, forward, part, union.x, self.batch)
-            matrices += [self._confusion(row, union) for row in rows]
-        return matrices
+            return {name: self.own(model, union) for name, model in models.items()}
+        matrices: dict[str, Matrix] = {}
+        for names in self._chunks(models):
+            setup = models[names[0]].setup
+            clients = [models[name].client for name in names]
+            rows = predict_stacked(setup.method, setup.network.evaluate, clients, union.x, self.batch)
+            matrices |= {n: _confusion(models[n], row, union) for n, row in zip(names, rows, strict=True)}
+        return dict(sorted(matrices.items()))
 
-    def _confusion(self, predicted: npt.NDArray[np.int64], examples: Examples) -> Matrix:
-        return confusion(examples.y.cpu().numpy(), predicted, self.setup.task.classes)
+    def _chunks(self, models: Mapping[str, Model]) -> Iterator[Sequence[str]]:
+        """Divide clients into chunks with one network each."""
+
+        def network(name: str) -> int:
+            return id(models[name].setup)
+
+        for _, alike in groupby(sorted(models, key=network), key=network):
+            names = list(alike)
+            yield from (names[start : start + self.chunk] for start in range(0, len(names), self.chunk))
+
+    def _predicted(self, model: Model, examples: Examples) -> Matrix:
+        setup, client = model
+        if not len(examples.y):
+            return np.zeros(0, np.int64)
+        return predict(setup.method, setup.network.evaluate, client, examples.x, self.batch)
 
 
-def spread(matrices: Mapping[str, Matrix]) -> dict[str, Any]:
-    """Mean and standard deviation over clients of macro-F1 and accuracy; clients without examples do not count."""
+def _confusion(model: Model, predicted: npt.NDArray[np.int64], examples: Examples) -> Matrix:
+    return confusion(examples.y.cpu().numpy(), predicted, model.setup.task.classes)
+
+
+def spread(matrices: Mapping[str, Matrix]) -> dict[str, Any] | None:
+    """Mean and standard deviation over clients of macro-F1 and accuracy; clients without examples do not count.
+
+    None where no client has examples.
+    """
     scores = [scores_of(matrix) for matrix in matrices.values() if matrix.sum()]
+    if not scores:
+        return None
     columns = {name: np.array([getattr(score, name) for score in scores]) for name in Scores._fields}
     return {name: {"mean": float(values.mean()), "std": float(values.std())} for name, values in columns.items()}
 
 
-def plain(matrix: Matrix) -> dict[str, float]:
-    """Scores of one confusion matrix as JSON."""
-    return dict(scores_of(matrix)._asdict())
+def total(matrices: Mapping[str, Matrix]) -> Matrix:
+    """Add the confusion matrices of at least one client."""
+    counts: Matrix = np.sum(list(matrices.values()), axis=0)
+    return counts
+
+
+def plain(matrix: Matrix) -> dict[str, float | None]:
+    """Scores of one confusion matrix as JSON; None where it is empty."""
+    return {name: None if np.isnan(value) else value for name, value in scores_of(matrix)._asdict().items()}

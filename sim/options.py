@@ -8,12 +8,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-import models
 from federation.methods import method_from_json, method_to_json
-from federation.plan import ModelSpec, RoundSettings, Task
+from federation.plan import RoundSettings, Task
 from sim.errors import SettingsError
+from sim.network_choice import chosen_networks, common_feature_dim
 from sim.settings import RunSettings
 
+SAME_NAME = (
+    *("data", "split", "normalization", "stragglers"),
+    *("engine", "chunk", "eval_every", "device", "threads"),
+)
+"""Options whose values go into the settings as they are."""
 SECTIONS = ("method", "model", "data", "pipeline", "rounds")
 
 
@@ -25,25 +30,25 @@ def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str 
     """
     extra = assignments(options["set"])
     method = method_from_json({"name": options["method"], **extra["method"]})
-    rounds = {"rounds": options["rounds"], "clients_per_round": options["clients_per_round"], **extra["rounds"]}
-    model = ModelSpec(name=options["model"], options=extra["model"])
+    rounds = {name: options[name] for name in ("rounds", "clients_per_round", "sampling")} | extra["rounds"]
+    networks = chosen_networks(options["model"], extra["model"], (128, 6), len(labels))
     task = {
         "classes": len(labels),
-        "feature_dim": models.build(model.name, classes=len(labels), **model.options).feature_dim,
+        "feature_dim": common_feature_dim(networks, len(labels)),
         "batch_size": options["batch"],
         **{name: options[name] for name in ("epochs", "lr", "optimizer", "momentum", "weight_decay", "seed")},
     }
-    same_name = ("data", "engine", "chunk", "split", "normalization", "eval_every", "device", "threads")
     try:
         return RunSettings(
             data_options=extra["data"],
             pipeline=extra["pipeline"],
-            model=model,
+            model=networks[0],
+            alternatives=tuple(networks[1:]),
             method=method_to_json(method),
             task=Task(**task),
             rounds=RoundSettings(**rounds),
             preset=preset,
-            **{name: options[name] for name in same_name},
+            **{name: options[name] for name in SAME_NAME},
         )
     except ValidationError as error:
         first = error.errors()[0]

@@ -67,6 +67,8 @@ DEFAULTS: dict[str, Any] = {
     "device": "cpu",
     "threads": 1,
     "clients_per_round": None,
+    "sampling": "uniform",
+    "stragglers": 0.0,
     "set": [],
 }
 

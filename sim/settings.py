@@ -20,9 +20,13 @@ class RunSettings(Strict):
     data_options: dict[str, Any] = Field(default_factory=dict)
     pipeline: dict[str, Any] = Field(default_factory=dict)
     model: ModelSpec
+    alternatives: tuple[ModelSpec, ...] = Field(
+        default=(), description="further networks, which the clients take in turn with `model`"
+    )
     method: dict[str, Any]
     task: Task
     rounds: RoundSettings
+    stragglers: float = Field(default=0.0, ge=0, le=1, description="share of a cohort that does F′ ~ U(0, F) steps")
     engine: Literal["serial", "stacked"] = "serial"
     chunk: int = Field(default=8, ge=1, description="clients stacked into one program")
     split: Split = "temporal"
@@ -32,3 +36,8 @@ class RunSettings(Strict):
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)
     preset: str | None = None
+
+    @property
+    def models(self) -> tuple[ModelSpec, ...]:
+        """Every network of the federation."""
+        return (self.model, *self.alternatives)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,55 +11,64 @@ from typing import Any
 import numpy as np
 
 from federation import wire
-from federation.client_round import Setup, steps_of
+from federation.client_round import Setup
 from federation.local_round import LocalRound
 from federation.plan import RoundSettings
 from federation.records import Client, Tree, Update
 from federation.server_round import (
     Action,
     Aggregated,
+    DeviceLost,
+    Event,
     Opened,
     Round,
     RoundPhase,
     UpdateArrived,
     discount,
-    sample_cohort,
     step,
 )
-from sim.checkpoint import Checkpoint
+from sim.architectures import Architecture, in_turn
+from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
 from sim.engines import Engine, Job
-from sim.errors import SimError
-from sim.evaluation import Evaluator, Matrix, plain, spread
+from sim.evaluation import Evaluator, Matrix, Model, plain, spread, total
+from sim.scoreboard import UNEVALUATED, Scoreboard
+from sim.staffing import Staff, staffed
 
 
 @dataclass
 class Simulation:
     """A federation in one process; `play` yields one record per round."""
 
-    setup: Setup
+    networks: Sequence[Architecture]
     rounds: RoundSettings
     data: FederatedData
-    initial: Client
     engine: Engine
     evaluator: Evaluator
+    straggling: float = 0.0
     eval_every: int = 1
     state: Tree = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)  # those that have trained
-    matrices: dict[str, Matrix] = field(default_factory=dict)  # each one's confusion matrix on its own test set
-    best: dict[str, Client] = field(default_factory=dict)
-    best_round: int = 0
-    best_score: float = -1.0
-    best_record: dict[str, Any] = field(default_factory=dict)
-    best_matrices: dict[str, Matrix] = field(default_factory=dict)
+    board: Scoreboard = field(default_factory=Scoreboard)
     round_number: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     on_client: Callable[[str], None] = lambda _client_id: None
 
     def __post_init__(self) -> None:
         """Start the server's state from the initial model."""
-        self.state = self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.task)
+        self.network_of = in_turn(self.data.clients, self.networks)
+        self.state = self._initial_state()
         self.seconds = {"train": 0.0, "aggregate": 0.0, "evaluate": 0.0}
+
+    @property
+    def setup(self) -> Setup:
+        """What the server knows of the clients: the first network's, where there are several."""
+        return self.networks[0].setup
+
+    @property
+    def initial(self) -> Client:
+        """A client that has not taken part in anything, with the first network."""
+        return self.networks[0].initial
 
     def play(self) -> Iterator[dict[str, Any]]:
         """Run the remaining rounds, and yield the line of `rounds.jsonl` after each."""
@@ -69,107 +78,126 @@ class Simulation:
 
     def _round(self) -> dict[str, Any]:
         before = dict(self.seconds)
-        task = self.setup.task
-        cohort = sample_cohort(self.rounds, self.data.clients, seed=task.seed, round_number=self.round_number)
-        current = step(self.rounds, Round(self.round_number, cohort), Opened()).round
+        staff = staffed(self.setup, self.rounds, self.straggling, self.data.train_sizes, self.round_number)
+        broadcasts = self._broadcasts(staff.cohort)
         with self._timed("train"):
-            results = self._train(cohort)
+            results = self._train(staff, broadcasts)
         with self._timed("aggregate"):
-            current = self._collect(current, results)
-        record = self._evaluated() if self._evaluates_now() else self._unevaluated()
-        sizes = {name: len(self.data.clients[name].train.y) for name in results}
-        losses = [float(result.loss) for result in results.values()]
+            ended = self._collect(staff, results)
+        scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
         return {
-            "round": current.number,
-            "cohort": list(cohort),
-            "train_loss": float(np.average(losses, weights=list(sizes.values()))),
-            **record,
-            "bytes_up": int(np.mean([wire.tensor_bytes(result.upload) for result in results.values()])),
-            "bytes_down": int(np.mean([wire.tensor_bytes(self._broadcast(name)) for name in cohort[:1]])),
+            "round": self.round_number,
+            "cohort": list(staff.cohort),
+            "train_loss": self._mean_loss(results),
+            **scores,
+            "bytes_up": _mean_bytes([result.upload for result in results.values()]),
+            "bytes_down": _mean_bytes(list(broadcasts.values())),
+            "steps": dict(staff.steps),
+            "lost": list(staff.lost),
+            **({"failed": ended.reason} if ended.phase is RoundPhase.FAILED else {}),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
         }
 
-    def _train(self, cohort: tuple[str, ...]) -> dict[str, LocalRound]:
-        broadcasts = self._broadcasts(cohort)
-        jobs = [
-            Job(name, self.clients.get(name, self.initial), broadcasts[name], self.data.clients[name].train)
-            for name in cohort
-        ]
+    # ---- one round
+
+    def _broadcasts(self, cohort: Sequence[str]) -> dict[str, Tree]:
+        """Ask for what each client gets; where that is the same for all it is one tree, which engines need not copy."""
+        method = self.setup.method
+        if method.personal_broadcast:
+            return {name: method.broadcast(self.state, name) for name in cohort}
+        return dict.fromkeys(cohort, method.broadcast(self.state, ""))
+
+    def _train(self, staff: Staff, broadcasts: Mapping[str, Tree]) -> dict[str, LocalRound]:
+        jobs = [self._job(name, broadcasts[name], staff.steps[name]) for name in staff.reporting]
         results: dict[str, LocalRound] = {}
-        for name, result in self.engine.run(self.setup, jobs, self.round_number):
+        for name, result in self.engine.run(jobs, self.round_number):
             results[name] = result
             self.clients[name] = result.client
-            self.matrices.pop(name, None)
+            self.board.matrices.pop(name, None)
             self.on_client(name)
         return dict(sorted(results.items()))
 
-    def _broadcasts(self, cohort: tuple[str, ...]) -> dict[str, Tree]:
-        return {name: self._broadcast(name) for name in cohort}
+    def _job(self, name: str, broadcast: Tree, steps: int) -> Job:
+        network = self.network_of[name]
+        client = self.clients.get(name, network.initial)
+        return Job(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
 
-    def _broadcast(self, name: str) -> Tree:
-        return self.setup.method.broadcast(self.state, name)
+    def _collect(self, staff: Staff, results: Mapping[str, LocalRound]) -> Round:
+        """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
-    def _collect(self, current: Round, results: dict[str, LocalRound]) -> Round:
-        """Hand every update to the round machine, and aggregate when it says so."""
-        for name in results:
-            moved = step(self.rounds, current, UpdateArrived(name, current.number))
+        A round that fails, because too few updates came, leaves the server's state as it was.
+        """
+        current = step(self.rounds, Round(self.round_number, staff.cohort), Opened()).round
+        events: list[Event] = [
+            *map(DeviceLost, staff.lost),
+            *(UpdateArrived(name, self.round_number) for name in results),
+        ]
+        for event in events:
+            moved = step(self.rounds, current, event)
             current = moved.round
             if Action.AGGREGATE in moved.actions:
                 break
         if current.phase is not RoundPhase.AGGREGATING:
-            raise SimError(f"round {current.number} ended in phase {current.phase}: {current.reason}")
-        updates = (self._update(name, results[name], late) for name, late in sorted(current.received.items()))
+            return current
+        updates = [
+            self._update(name, results[name], staff.steps[name], late)
+            for name, late in sorted(current.received.items())
+        ]
         self.state = self.setup.method.aggregate(self.state, updates)
         return step(self.rounds, current, Aggregated()).round
 
-    def _update(self, name: str, result: LocalRound, late: int) -> Update:
-        examples = len(self.data.clients[name].train.y)
-        steps = steps_of(self.setup, examples)
-        return Update(name, examples, steps, result.upload, discount(self.rounds, late))
+    def _update(self, name: str, result: LocalRound, steps: int, late: int) -> Update:
+        return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
+
+    def _mean_loss(self, results: Mapping[str, LocalRound]) -> float | None:
+        """Mean over the clients that trained, by examples; None where there are none."""
+        if not results:
+            return None
+        weights = [self.data.train_sizes[name] for name in results]
+        return float(np.average([float(result.loss) for result in results.values()], weights=weights))
 
     # ---- scores
 
     def _evaluates_now(self) -> bool:
         return self.round_number % self.eval_every == 0 or self.round_number == self.rounds.rounds
 
-    def _unevaluated(self) -> dict[str, Any]:
-        return {"evaluated": False, "personalization": None, "generalization": None, "global": None}
-
     def _evaluated(self) -> dict[str, Any]:
         with self._timed("evaluate"):
-            for name in sorted(self.clients):
-                if name not in self.matrices:
-                    self.matrices[name] = self.evaluator.own(self.clients[name], self.data.clients[name].test)
-            own = spread(self.matrices)
-            record = {
-                "evaluated": True,
-                "personalization": own,
-                "generalization": None,
-                "global": self._global_scores(),
-            }
-        score = own["macro_f1"]["mean"]
-        if score > self.best_score:
-            self.best_score, self.best_round, self.best_record = score, self.round_number, record
-            self.best, self.best_matrices = dict(self.clients), dict(self.matrices)
-        return record
+            for name in sorted(self.clients.keys() - self.board.matrices.keys()):
+                own = self.evaluator.own(self._model(name, self.clients), self.data.clients[name].test)
+                self.board.matrices[name] = own
+            served = self.global_matrices()
+        scores = {
+            "evaluated": True,
+            "personalization": spread(self.board.matrices),
+            "generalization": None,
+            "global": plain(total(served)) if served else None,
+            "global_per_client": spread(served),
+        }
+        self.board.offer(self.round_number, scores, self.clients)
+        return scores
 
-    def global_matrix(self) -> Matrix | None:
-        """Confusion matrix of the server's model on the union of test sets; None for methods without one."""
+    def global_matrices(self) -> dict[str, Matrix]:
+        """Confusion matrices of the server's model on every client's test set; {} for methods without one."""
         if not self.setup.method.has_global_model:
-            return None
-        served = self.setup.method.global_model(self.initial, self._broadcast(""))
-        return self.evaluator.own(served, self.data.union_test())
+            return {}
+        return self.evaluator.on_each(Model(self.setup, self.server_model()), self.data)
+
+    def server_model(self) -> Client:
+        """Return a client that serves with the server's model; only for methods with one."""
+        method = self.setup.method
+        return method.global_model(self.initial, method.broadcast(self.state, ""))
 
     def generalization(self) -> dict[str, Matrix]:
         """Confusion matrices of the best round's client models on the union of test sets."""
         with self._timed("evaluate"):
-            names = sorted(self.best)
-            matrices = self.evaluator.on_union([self.best[name] for name in names], self.data.union_test())
-        return dict(zip(names, matrices, strict=True))
+            # a model of everybody's examples is no client's
+            own = [name for name in sorted(self.board.best) if self.board.best_matrices[name].sum()]
+            models = {name: self._model(name, self.board.best) for name in own}
+            return self.evaluator.on_union(models, self.data.union_test())
 
-    def _global_scores(self) -> dict[str, float] | None:
-        matrix = self.global_matrix()
-        return None if matrix is None else plain(matrix)
+    def _model(self, name: str, clients: Mapping[str, Client]) -> Model:
+        return Model(self.network_of[name].setup, clients[name])
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -181,21 +209,29 @@ class Simulation:
 
     def checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs."""
-        progress = {
-            "best_round": self.best_round,
-            "best_score": self.best_score,
-            "best_record": self.best_record,
-            "matrices": {name: matrix.tolist() for name, matrix in self.matrices.items()},
-            "best_matrices": {name: matrix.tolist() for name, matrix in self.best_matrices.items()},
-            "seconds": self.seconds,
-        }
-        return Checkpoint(self.round_number, self.state, self.clients, self.best, progress)
+        progress = {**self.board.to_json(), "seconds": self.seconds}
+        return Checkpoint(self.round_number, self.state, self.clients, self.board.best, progress)
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on after the checkpoint's round."""
-        self.round_number, self.state = saved.round_number, saved.state
-        self.clients, self.best = dict(saved.clients), dict(saved.best)
-        for name in ("best_round", "best_score", "best_record", "seconds"):
-            setattr(self, name, saved.progress[name])
-        self.matrices = {n: np.array(m) for n, m in saved.progress["matrices"].items()}
-        self.best_matrices = {n: np.array(m) for n, m in saved.progress["best_matrices"].items()}
+        self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
+        self.state = in_order(saved.state, self._initial_state())
+        ordered = {id(client): self._in_order(name, client) for name, client in _all(saved)}
+        self.clients = {name: ordered[id(client)] for name, client in saved.clients.items()}
+        best = {name: ordered[id(client)] for name, client in saved.best.items()}
+        self.board = Scoreboard.from_json(saved.progress, best)
+
+    def _in_order(self, name: str, client: Client) -> Client:
+        like = self.network_of[name].initial
+        return Client(*(in_order(mine, theirs) for mine, theirs in zip(client, like, strict=True)))
+
+    def _initial_state(self) -> Tree:
+        return self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.task)
+
+
+def _all(saved: Checkpoint) -> list[tuple[str, Client]]:
+    return [*saved.clients.items(), *saved.best.items()]
+
+
+def _mean_bytes(trees: Sequence[Tree]) -> int:
+    return int(np.mean([wire.tensor_bytes(tree) for tree in trees])) if trees else 0

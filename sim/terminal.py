@@ -1,0 +1,45 @@
+"""What the commands show while they work: a progress bar, the round's line, and errors in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as TimeRemaining
+
+from federation.errors import FederationError
+from har_pipeline import PipelineError
+from models.errors import ModelError
+from sim.errors import SimError
+
+console = Console()
+
+
+@contextmanager
+def bar(title: str, total: int | None = None) -> Iterator[tuple[Progress, TaskID]]:
+    """Show one progress bar as long as the block runs."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemaining(), console=console) as progress:
+        yield progress, progress.add_task(title, total=total)
+
+
+def round_line(record: dict[str, Any]) -> str:
+    """Say in a few words how a round went."""
+    own, loss = record["personalization"], record["train_loss"]
+    score = f" personalization {100 * own['macro_f1']['mean']:.2f}" if own else ""
+    went = record.get("failed") or f"loss {loss:.3f}{score}"
+    return f"round {record['round']} {went}"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Print errors that the user can mend as one line and exit with 2."""
+    try:
+        yield
+    except (SimError, FederationError, PipelineError, ModelError, OSError) as error:
+        console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
+        raise SystemExit(2) from error

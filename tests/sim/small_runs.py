@@ -1,0 +1,56 @@
+"""Small federations on generated recordings: two clients, a CNN of eight channels, two rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from federation.records import Examples
+from har_pipeline import dataset_labels
+from sim.data import ClientData, FederatedData
+from sim.options import assignments, run_settings
+from sim.presets import with_defaults
+from sim.settings import RunSettings
+
+DATA = ["data.subjects=2", "data.phones=1", "data.places=1", "data.minutes=3"]
+CNN = ["model.channels=[8,8]", "model.feature_dim=16", "model.hidden=8"]
+ALP = [*CNN, "model.prototypes=[8]"]
+
+
+def settings_for(method: str = "fedavg", **options: Any) -> RunSettings:
+    """Settings of a small run; scaffold, which only knows SGD, gets it."""
+    more = options.pop("set", [])
+    given = {
+        "method": method,
+        "model": "cnn_alp",
+        "rounds": 2,
+        "lr": 2e-3,
+        "optimizer": "sgd" if method == "scaffold" else "adam",
+        **options,
+        "set": [*DATA, *(ALP if options.get("model", "cnn_alp") == "cnn_alp" else CNN), *more],
+    }
+    return run_settings(with_defaults(None, given), dataset_labels("synthetic", assignments(DATA)["data"]), None)
+
+
+def in_double(data: FederatedData) -> FederatedData:
+    """Return the same examples in float64."""
+    return replace(data, clients={name: _double(client) for name, client in data.clients.items()})
+
+
+def first(data: FederatedData, sizes: dict[str, int]) -> FederatedData:
+    """Keep so many training examples of these clients, in the order given; tests are halved."""
+    chosen = zip(sizes.items(), data.clients.values(), strict=False)
+    clients = {name: ClientData(_cut(c.train, size), _cut(c.test, len(c.test.y) // 2)) for (name, size), c in chosen}
+    return replace(data, clients=clients, statistics=dict.fromkeys(clients, next(iter(data.statistics.values()))))
+
+
+def _double(client: ClientData) -> ClientData:
+    return ClientData(*(Examples(part.x.to(torch.float64), part.y) for part in (client.train, client.test)))
+
+
+def _cut(examples: Examples, size: int) -> Examples:
+    # every few examples, so that all classes are there
+    rows = torch.linspace(0, len(examples.y) - 1, size).long()
+    return Examples(examples.x[rows], examples.y[rows])
