@@ -7,10 +7,19 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.contract import Contract
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.records import device_named, federation_named, open_round, read_round, round_numbered
+from aggregator_api.records import (
+    device_named,
+    federation_named,
+    last_number,
+    open_round,
+    participation,
+    read_round,
+    round_numbered,
+)
 from aggregator_api.tables import DeviceRow, FederationRow, UpdateRow
+from federation.plan import RoundSettings
 from federation.protocol.messages import UpdateManifest
-from federation.server_round import Action, UpdateArrived, step
+from federation.server_round import Action, RoundPhase, UpdateArrived, step
 
 
 def known_update(session: Session, federation: str, device: str, update_id: str) -> UpdateRow | None:
@@ -58,19 +67,32 @@ def admit(
             f"the manifest is of {'/'.join(claimed)}, but came on the topic of {'/'.join(topic)}", quarantine=True
         )
     contract.check_manifest(manifest)
-    _check_base(session, federation, manifest)
+    _check_base(session, federation, device, manifest)
     _check_round(session, federation, device, manifest, contract)
 
 
-def _check_base(session: Session, federation: FederationRow, manifest: UpdateManifest) -> None:
+def must_wait(session: Session, federation: FederationRow, settings: RoundSettings) -> bool:
+    """Whether no round collects now, but one will that takes late updates: what comes meanwhile is kept for it."""
+    if settings.late != "next" or federation.status not in ("running", "paused"):
+        return False
+    row = open_round(session, federation)
+    phase = row.phase if row else None
+    if phase in (RoundPhase.COLLECTING, RoundPhase.ANNOUNCED):
+        return phase == RoundPhase.ANNOUNCED
+    return last_number(session, federation) < settings.rounds
+
+
+def _check_base(session: Session, federation: FederationRow, device: DeviceRow, manifest: UpdateManifest) -> None:
     base = round_numbered(session, federation, manifest.round)
     if base is None:
         raise UpdateRefusedError(f"round {manifest.round} has not begun")
-    expected = base.base_version.broadcast_sha256
-    if manifest.base_version != expected:
+    part = participation(session, base, device)
+    if part is None or not part.invited:
+        raise UpdateRefusedError(f"{device.name} is not in the cohort of round {manifest.round}")
+    if manifest.base_version != part.broadcast_sha256:
         raise UpdateRefusedError(
-            f"the update started from {manifest.base_version[:12]}…, round {manifest.round} is based on "
-            f"{expected[:12]}…",
+            f"the update started from {manifest.base_version[:12]}…, {device.name} got "
+            f"{str(part.broadcast_sha256)[:12]}… in round {manifest.round}",
             quarantine=True,
         )
 
@@ -78,15 +100,18 @@ def _check_base(session: Session, federation: FederationRow, manifest: UpdateMan
 def _check_round(
     session: Session, federation: FederationRow, device: DeviceRow, manifest: UpdateManifest, contract: Contract
 ) -> None:
-    row = open_round(session, federation)
-    if row is None:
-        raise UpdateRefusedError(f"no round is open; round {manifest.round} is over")
-    # the machine is pure: asking it changes nothing, and its answer is the one that counts later
-    answer = step(contract.plan.rounds, read_round(row), UpdateArrived(device.name, manifest.round))
-    if Action.REFUSE in answer.actions:
-        raise UpdateRefusedError(answer.reason)
+    if not must_wait(session, federation, contract.plan.rounds):
+        row = open_round(session, federation)
+        if row is None:
+            raise UpdateRefusedError(f"no round is open; round {manifest.round} is over")
+        # the machine is pure: asking it changes nothing, and its answer is the one that counts later
+        answer = step(contract.plan.rounds, read_round(row), UpdateArrived(device.name, manifest.round))
+        if Action.REFUSE in answer.actions:
+            raise UpdateRefusedError(answer.reason)
     twice = select(UpdateRow).where(
-        UpdateRow.device_id == device.id, UpdateRow.base_round == manifest.round, UpdateRow.status == "accepted"
+        UpdateRow.device_id == device.id,
+        UpdateRow.base_round == manifest.round,
+        UpdateRow.status.in_(("accepted", "held")),
     )
     if session.scalar(twice) is not None:
         raise UpdateRefusedError(f"{device.name} has already reported for round {manifest.round}")

@@ -1,45 +1,65 @@
-"""The retained announcement of a federation, made from its rows alone, so that it can be made again at any time."""
+"""What a federation says, retained: the announcement to all, and each device's invitation.
+
+Both are made from its rows alone, so that they can be made again at any time.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.records import current_version, last_number, open_round, read_round
-from aggregator_api.tables import FederationRow, ModelVersionRow
+from aggregator_api.records import current_version, last_number, open_round
+from aggregator_api.tables import FederationRow, RoundRow
 from federation.plan import Plan
-from federation.protocol.messages import Announcement, BlobPointer
+from federation.protocol.messages import Announcement, BlobPointer, Invitation
 from federation.server_round import RoundPhase
+
+_SAID = {
+    RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written
+    RoundPhase.COLLECTING: "collecting",
+    RoundPhase.AGGREGATING: "aggregating",
+}
 
 
 def announcement(session: Session, federation: FederationRow, *, chunk_bytes: int) -> Announcement:
     """Say what a federation is doing now."""
     row = open_round(session, federation)
-    state = "waiting"
-    if federation.status != "running":
-        state = federation.status
-    elif row is not None:
-        state = "aggregating" if row.phase == RoundPhase.AGGREGATING else "collecting"
+    version = row.base_version if row else current_version(session, federation)
     return Announcement.model_validate(
         {
             "federation": federation.name,
-            "state": state,
+            "instance": federation.instance,
+            "state": _state(federation, row),
             "round": row.number if row else last_number(session, federation),
-            "cohort": read_round(row).cohort if row else None,
+            "invited": sum(part.invited for part in row.participations) if row else 0,
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
-            "model": pointer(row.base_version if row else current_version(session, federation)),
+            "model": pointer(version.broadcast_sha256, version.broadcast_size),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
         }
     )
 
 
-def pointer(version: ModelVersionRow) -> BlobPointer:
-    """Point to a model version's broadcast."""
-    return BlobPointer(
-        sha256=version.broadcast_sha256,
-        size=version.broadcast_size,
-        url=f"/v1/blobs/{version.broadcast_sha256}",
-    )
+def invitations(session: Session, federation: FederationRow) -> Iterator[tuple[str, Invitation]]:
+    """Yield the invitation of each device that the open round still waits for."""
+    row = open_round(session, federation)
+    if row is None or row.phase != RoundPhase.COLLECTING:
+        return
+    for part in row.participations:
+        if part.outcome == "waiting" and part.broadcast_sha256 is not None and part.broadcast_size is not None:
+            model = pointer(part.broadcast_sha256, part.broadcast_size)
+            yield part.device.name, Invitation(instance=federation.instance, round=row.number, model=model)
+
+
+def pointer(sha256: str, size: int) -> BlobPointer:
+    """Point to a broadcast's blob."""
+    return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}")
+
+
+def _state(federation: FederationRow, row: RoundRow | None) -> str:
+    if federation.status != "running":
+        return federation.status
+    return _SAID[RoundPhase(row.phase)] if row else "waiting"

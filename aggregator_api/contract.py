@@ -19,6 +19,7 @@ from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 from federation.schema import Schema, TensorSpec, check_tree, size_limit
+from federation.server_round import keeps_partial_work
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,36 @@ class Contract:
         """Largest plausible encoding of an update."""
         return size_limit(self.schema)
 
+    def steps(self, examples: int) -> int:
+        """Count the optimizer steps that the plan asks of a client with that many examples."""
+        epochs = sum(phase.epochs for phase in self.method.phases(self.plan.task))
+        return epochs * math.ceil(examples / self.plan.task.batch_size)
+
+    def partial_work(self, manifest: UpdateManifest) -> str:
+        """Say how little of its work a straggler did; empty if it did all."""
+        asked = self.steps(manifest.examples)
+        return "" if manifest.steps >= asked else f"partial work: {manifest.steps} of {asked} steps"
+
     def check_manifest(self, manifest: UpdateManifest) -> None:
         """Check what an update's manifest says against the plan.
 
         Raises:
-            UpdateRefusedError: for another method, an impossible size or impossible class counts.
+            UpdateRefusedError: for another method, an impossible size, steps or class counts, or for partial work
+                that this federation drops.
         """
         if manifest.method != self.method.name:
             raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
         if manifest.size > self.limit_bytes:
             raise _bad(f"{manifest.size:,} bytes were announced, at most {self.limit_bytes:,} are plausible here")
-        if not all(map(math.isfinite, (manifest.created, *manifest.metrics.values()))):
+        if not math.isfinite(manifest.created):
             raise _bad("the manifest holds NaN or infinity")  # JSON cannot keep them: the row could not be read again
+        if manifest.steps > (asked := self.steps(manifest.examples)):
+            raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
         counts = manifest.class_counts
         if counts is not None and (len(counts) != self.plan.task.classes or min(counts) < 0):
             raise _bad(f"class_counts must be {self.plan.task.classes} numbers of at least 0")
+        if (partial := self.partial_work(manifest)) and not keeps_partial_work(self.plan.rounds, self.method):
+            raise UpdateRefusedError(f"{partial}, which this federation drops (rounds.partial_work)")
 
     def decode(self, manifest: UpdateManifest, data: bytes) -> Tree:
         """Read an update's bytes as exactly the tensors of the schema, all finite.

@@ -6,39 +6,37 @@ again from the rows. So a server that was killed goes on with `recover`.
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from threading import RLock
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api import records
-from aggregator_api.aggregation import Aggregate, StoredUpdate, aggregate
-from aggregator_api.announcing import announcement
-from aggregator_api.blobs import BlobStore
+from aggregator_api import opening, records, waiting
+from aggregator_api.aggregation import Aggregate
+from aggregator_api.announcing import announcement, invitations
+from aggregator_api.blobs import Blob, BlobStore
 from aggregator_api.contract import Contract, read_contract
 from aggregator_api.database import Database
-from aggregator_api.tables import FederationRow, ModelVersionRow, RoundRow, UpdateRow
+from aggregator_api.long_work import LongWork
+from aggregator_api.tables import FederationRow, RoundRow
 from aggregator_api.transport import Publisher
 from federation.protocol import topics
-from federation.protocol.messages import UpdateManifest, write
+from federation.protocol.messages import write
 from federation.server_round import (
     Action,
     Aggregated,
     AggregationFailed,
     DeadlinePassed,
+    DeviceLost,
     Event,
-    Opened,
     RoundPhase,
     Step,
-    sample_cohort,
+    Stopped,
     step,
 )
-
-log = logging.getLogger("aggregator_api")
 
 
 class Coordinator:
@@ -52,16 +50,19 @@ class Coordinator:
         executor: Executor,
         *,
         chunk_bytes: int,
+        lost_after_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
-        self._blobs = blobs
         self._publisher = publisher
         self._executor = executor
+        self._long = LongWork(database, blobs, self)
         self._chunk_bytes = chunk_bytes
+        self._lost_after_s = lost_after_s
         self._clock = clock
+        self._listening_since = clock()
         self._contracts: dict[str, Contract] = {}
-        self.lock = threading.RLock()
+        self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
     def contract(self, federation: FederationRow) -> Contract:
@@ -70,28 +71,36 @@ class Coordinator:
             self._contracts[federation.name] = read_contract(federation)
         return self._contracts[federation.name]
 
+    # ---- what is said
+
+    def connected(self) -> None:
+        """Say everything again, after the broker may have lost it, and give devices time to say where they are."""
+        self._listening_since = self._clock()
+        for name in self._names():
+            self.announce(name)
+
+    def announce(self, name: str) -> None:
+        """Publish a federation's retained announcement, and before it the invitations of those it waits for."""
+        with self.lock, self._database.read() as session:
+            federation = _row(session, name)
+            for device, invitation in invitations(session, federation):
+                self._publisher.publish(topics.invitation(name, device), write(invitation), retain=True)
+            message = announcement(session, federation, chunk_bytes=self._chunk_bytes)
+            self._publisher.publish(topics.announce(name), write(message), retain=True)
+
+    # ---- what happens
+
     def recover(self) -> None:
         """Continue every federation where its rows say that it stands."""
         for name in self._names():
             with self.lock:
                 phase = self._phase(name)
                 if phase == RoundPhase.ANNOUNCED:
-                    self.feed(name, Opened())
+                    self._open(name)
                 elif phase == RoundPhase.AGGREGATING:
                     self.act(name, (Action.AGGREGATE,))
                 else:
                     self.go_on(name)
-
-    def announce_all(self) -> None:
-        """Publish every announcement again, after the broker may have lost them."""
-        for name in self._names():
-            self.announce(name)
-
-    def announce(self, name: str) -> None:
-        """Publish a federation's retained announcement."""
-        with self.lock, self._database.read() as session:
-            message = announcement(session, _row(session, name), chunk_bytes=self._chunk_bytes)
-            self._publisher.publish(topics.announce(name), write(message), retain=True)
 
     def feed(self, name: str, event: Event) -> None:
         """Apply an event to the open round, if there is one, and act on it."""
@@ -119,7 +128,7 @@ class Coordinator:
                     self.announce(name)
                 case Action.AGGREGATE:
                     self.announce(name)
-                    self._executor.submit(self._aggregate, name)
+                    self._executor.submit(self._long.aggregate, name, self._number(name))
                 case Action.PUBLISH | Action.FAIL:
                     self.go_on(name)
 
@@ -129,32 +138,82 @@ class Coordinator:
             self.announce(name)
 
     def devices_changed(self, name: str) -> None:
-        """Open the next round if it waited for devices; an open one waits for its deadline, not for a last will."""
+        """Open the next round if it waited for devices."""
         self._try_open(name)
+
+    def tick(self) -> None:
+        """Tell the rounds whose deadline has passed, and those that wait for devices that are gone."""
+        now = self._clock()
+        with self._database.read() as session:
+            late = waiting.deadlines_passed(session, now)
+            heard_out = now - self._listening_since >= self._lost_after_s
+            gone = waiting.devices_gone(session, now - self._lost_after_s) if heard_out else []
+        for name in late:
+            self.feed(name, DeadlinePassed())
+        for name, device in gone:
+            self.feed(name, DeviceLost(device))
+
+    def refused(self, name: str, device: str, number: int) -> None:
+        """Await a device no longer whose update to the open round was refused: it does not train for it again."""
+        if number == self._number(name):
+            self.feed(name, DeviceLost(device))
+
+    # ---- opening a round, and what comes of the long work
+
+    def begin(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
+        """Open the written round `number`; `broadcasts` is what each client gets, empty if all get the same."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                row = _at(session, federation, number, RoundPhase.ANNOUNCED)
+                if row is None:
+                    return  # the operator stopped it meanwhile
+                if broadcasts:
+                    opening.give(row, broadcasts)
+                actions = opening.begin(session, federation, lambda event: self.transition(session, federation, event))
+            self.act(name, actions)
+
+    def publish(self, name: str, number: int, result: Aggregate, seconds: float) -> None:
+        """Make an aggregate the federation's model, and go on."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                if _at(session, federation, number, RoundPhase.AGGREGATING) is None:
+                    return  # stopped while it was aggregated: the result is not used
+                records.add_version(session, federation, number, result.state, result.broadcast)
+                published = self.transition(session, federation, Aggregated())
+                detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
+                records.journal(session, federation, "model.published", round_number=number, detail=detail)
+            if published is not None:
+                self.act(name, published.actions)
+
+    def give_up(self, name: str, number: int, reason: str) -> None:
+        """End round `number`, whose long work has failed."""
+        with self.lock:
+            match self._phase(name), self._number(name):
+                case RoundPhase.AGGREGATING, current if current == number:
+                    self.feed(name, AggregationFailed(reason))
+                case RoundPhase.ANNOUNCED, current if current == number:
+                    self.feed(name, Stopped(reason))
 
     def _try_open(self, name: str) -> bool:
         with self.lock:
             with self._database.write() as session:
-                opened = self._open_or_finish(session, _row(session, name))
-            if opened:
-                self.feed(name, Opened())
-            return opened
+                federation = _row(session, name)
+                drawn = opening.draw(session, federation, self.contract(federation).plan, self._clock())
+            if drawn:
+                self._open(name)
+            return drawn
 
-    def tick(self) -> None:
-        """Tell the rounds whose deadline has passed."""
-        late = (
-            select(FederationRow.name)
-            .join(RoundRow, RoundRow.federation_id == FederationRow.id)
-            .where(
-                RoundRow.phase == RoundPhase.COLLECTING,
-                RoundRow.deadline_passed.is_(False),
-                RoundRow.deadline_at <= self._clock(),
-            )
-        )
+    def _open(self, name: str) -> None:
         with self._database.read() as session:
-            names = list(session.scalars(late))
-        for name in names:
-            self.feed(name, DeadlinePassed())
+            personal = self.contract(_row(session, name)).method.personal_broadcast
+        if personal:
+            self._executor.submit(self._long.personalize, name, self._number(name))
+        else:
+            self.begin(name, self._number(name), {})
+
+    # ---- looking things up
 
     def _names(self) -> list[str]:
         with self._database.read() as session:
@@ -165,84 +224,15 @@ class Coordinator:
             row = records.open_round(session, _row(session, name))
             return row.phase if row else None
 
-    def _open_or_finish(self, session: Session, federation: FederationRow) -> bool:
-        if federation.status != "running" or records.open_round(session, federation) is not None:
-            return False
-        plan = self.contract(federation).plan
-        number = records.last_number(session, federation) + 1
-        if number > plan.rounds.rounds:
-            federation.status = "finished"
-            records.journal(session, federation, "federation.finished", round_number=number - 1)
-            return False
-        online = records.online_devices(session, federation)
-        if len(online) < max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1):
-            return False
-        cohort = sample_cohort(plan.rounds, online, seed=plan.task.seed, round_number=number)
-        deadline = self._clock() + plan.rounds.deadline_s if plan.rounds.deadline_s else None
-        records.add_round(session, federation, number, [online[name] for name in cohort], deadline)
-        return True
-
-    def _aggregate(self, name: str) -> None:
-        """Aggregate the open round; runs in the aggregation thread, and again after a restart."""
-        started = time.perf_counter()
-        try:
-            with self._database.read() as session:
-                federation = _row(session, name)
-                row = records.open_round(session, federation)
-                if row is None or row.phase != RoundPhase.AGGREGATING:
-                    return  # the operator stopped it meanwhile
-                number, state, updates = row.number, row.base_version.state_sha256, _updates(session, row)
-                contract = self.contract(federation)
-            result = aggregate(contract, self._blobs, state, updates)
-            self._publish(name, number, result, time.perf_counter() - started)
-        except Exception as error:
-            # whatever a method or a disk does wrong must end this round, not the server
-            log.exception("aggregation failed federation=%s", name)
-            self._give_up(name, f"aggregation failed: {error}")
-
-    def _publish(self, name: str, number: int, result: Aggregate, seconds: float) -> None:
-        with self.lock:
-            with self._database.write() as session:
-                federation = _row(session, name)
-                row = records.open_round(session, federation)
-                if row is None or (row.number, row.phase) != (number, RoundPhase.AGGREGATING):
-                    return  # stopped while it was aggregated: the result is not used
-                self._add_version(session, federation, number, result)
-                step_ = self.transition(session, federation, Aggregated())
-                detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
-                records.journal(session, federation, "model.published", round_number=number, detail=detail)
-            if step_ is not None:
-                self.act(name, step_.actions)
-
-    def _add_version(self, session: Session, federation: FederationRow, number: int, result: Aggregate) -> None:
-        previous = records.current_version(session, federation)
-        version = ModelVersionRow(
-            federation_id=federation.id,
-            version=previous.version + 1,
-            round_number=number,
-            state_sha256=result.state.sha256,
-            broadcast_sha256=result.broadcast.sha256,
-            broadcast_size=result.broadcast.size,
-            created_at=self._clock(),
-        )
-        session.add(version)
-        session.flush()
-        records.point_alias(session, federation, "previous", previous.id)
-        records.point_alias(session, federation, "stable", version.id)
-
-    def _give_up(self, name: str, reason: str) -> None:
-        with self.lock:
-            if self._phase(name) == RoundPhase.AGGREGATING:
-                self.feed(name, AggregationFailed(reason))
+    def _number(self, name: str) -> int:
+        with self._database.read() as session:
+            return records.last_number(session, _row(session, name))
 
 
 def _row(session: Session, name: str) -> FederationRow:
     return session.scalars(select(FederationRow).where(FederationRow.name == name)).one()
 
 
-def _updates(session: Session, row: RoundRow) -> list[StoredUpdate]:
-    stored = session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id))
-    return [
-        StoredUpdate(UpdateManifest.model_validate(update.manifest), row.number - update.base_round)
-        for update in stored
-    ]
+def _at(session: Session, federation: FederationRow, number: int, phase: RoundPhase) -> RoundRow | None:
+    row = records.open_round(session, federation)
+    return row if row is not None and (row.number, row.phase) == (number, phase) else None

@@ -42,13 +42,13 @@ class Database:
         with Session(self._writer) as session, session.begin():
             yield session
 
-    def migrate(self) -> None:
-        """Bring the schema to this program's version."""
+    def migrate(self, revision: str = "head") -> None:
+        """Bring the schema to this program's version, or to an earlier one."""
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         with self.engine.connect() as connection:
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
 
     def close(self) -> None:
         """Close every pooled connection."""

@@ -14,13 +14,13 @@ from federation import schema, wire
 from federation.errors import SettingsError
 from federation.forward import initial_client, initial_model
 from federation.method import Method
-from federation.methods import method_from_json
-from federation.plan import Plan
+from federation.methods import METHODS, method_from_json
+from federation.plan import ModelSpec, Plan
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
 
 PLAN_BYTES = MESSAGE_BYTES // 2
-"""A plan travels in every announcement, beside the cohort."""
+"""A plan travels in every announcement, which must stay a message."""
 
 
 class Founding(NamedTuple):
@@ -40,16 +40,52 @@ def found(plan: Plan, *, max_model_bytes: int) -> Founding:
     size = len(plan.model_dump_json())
     if size > PLAN_BYTES:
         raise UnprocessableError(f"plan: {size:,} bytes of JSON, at most {PLAN_BYTES:,} fit into an announcement")
+    _check_labels(plan)
+    method = _method(plan)
+    client = _initial_client(plan, plan.model, max_model_bytes)
+    founding = _first_state(plan, method, client)
+    for spec in plan.alternatives:
+        other = _initial_client(plan, spec, max_model_bytes)
+        if schema.upload_schema(method, plan.task, other) != founding.upload_schema:
+            raise UnprocessableError(f"plan.alternatives: {spec.name!r} would upload other tensors than the model")
+    return founding
+
+
+def _check_labels(plan: Plan) -> None:
     if len(plan.labels) != plan.task.classes:
         raise UnprocessableError(f"plan.task.classes is {plan.task.classes}, but plan.labels has {len(plan.labels)}")
     if len(set(plan.labels)) != len(plan.labels):
         raise UnprocessableError("plan.labels names a label twice")
+
+
+def _method(plan: Plan) -> Method:
     try:
         method = method_from_json(plan.method)
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
-    client = _initial_client(plan, max_model_bytes)
-    return _first_state(plan, method, client)
+    if method.pools_data:
+        raise UnprocessableError(
+            f"plan.method: {method.name} trains on everybody's examples in one place, which only a simulation can; "
+            "run it with `python -m sim run`"
+        )
+    if plan.alternatives:
+        _check_alternatives(plan, method)
+    return method
+
+
+def _check_alternatives(plan: Plan, method: Method) -> None:
+    if not method.mixes_architectures:
+        mixing = ", ".join(name for name, kind in METHODS.items() if kind.mixes_architectures)
+        raise UnprocessableError(
+            f"plan.alternatives: {method.name} shares parameters, so every device needs the same network; "
+            f"leave them out, or choose a method that mixes architectures ({mixing})"
+        )
+    names = [plan.model.name, *(spec.name for spec in plan.alternatives)]
+    if len(set(names)) != len(names):
+        listed = ", ".join(names)
+        raise UnprocessableError(
+            f"plan.alternatives: a device chooses by name, but these are not all different: {listed}"
+        )
 
 
 def _first_state(plan: Plan, method: Method, client: Client) -> Founding:
@@ -66,25 +102,27 @@ def _first_state(plan: Plan, method: Method, client: Client) -> Founding:
     return Founding(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads)
 
 
-def _initial_client(plan: Plan, max_model_bytes: int) -> Client:
+def _initial_client(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client:
     from models import ModelError, build  # only the founding of a federation needs the networks
 
+    where = "plan.model" if spec is plan.model else "plan.alternatives"
+
     def make() -> torch.nn.Module:
-        return build(plan.model.name, classes=len(plan.labels), **plan.model.options)
+        return build(spec.name, classes=len(plan.labels), **spec.options)
 
     try:
         with torch.device("meta"):  # shapes without memory: the size is known before it is taken
             size = sum(value.nbytes for value in make().state_dict().values())
         if size > max_model_bytes:
             raise UnprocessableError(
-                f"plan.model: {size:,} bytes of weights, at most {max_model_bytes:,} are allowed (max_model_bytes)"
+                f"{where}: {size:,} bytes of weights, at most {max_model_bytes:,} are allowed (max_model_bytes)"
             )
         module = initial_model(make, plan.task.seed)
     except (ModelError, TypeError, ValueError, RuntimeError) as error:
-        raise UnprocessableError(f"plan.model: {error}") from error
+        raise UnprocessableError(f"{where}: {error}") from error
     if module.feature_dim != plan.task.feature_dim:
         raise UnprocessableError(
-            f"plan.task.feature_dim is {plan.task.feature_dim}, but the features of {plan.model.name!r} "
-            f"have {module.feature_dim} dimensions"
+            f"{where}: the features of {spec.name!r} have {module.feature_dim} dimensions, "
+            f"but plan.task.feature_dim is {plan.task.feature_dim}"
         )
     return initial_client(module)

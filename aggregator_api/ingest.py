@@ -6,6 +6,9 @@ Nothing here raises for what a device sent: it is refused with a reason, or it i
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
+
+from sqlalchemy.orm import Session
 
 from aggregator_api import admission, receipts, records
 from aggregator_api.blobs import BlobStore
@@ -13,6 +16,7 @@ from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
 from aggregator_api.errors import UpdateRefusedError
 from aggregator_api.spool import Key, Spool, Upload
+from aggregator_api.tables import DeviceRow, FederationRow
 from aggregator_api.transport import Publisher
 from federation.errors import WireError
 from federation.protocol import topics
@@ -21,6 +25,16 @@ from federation.protocol.topics import DeviceTopic
 from federation.server_round import Action, UpdateArrived
 
 log = logging.getLogger("aggregator_api")
+
+TAKEN = ("accepted", "held")
+"""Statuses of updates that are safe here, as their device is told."""
+
+
+class Taken(NamedTuple):
+    """What follows from an update that is safe now, and what its device should know about it."""
+
+    actions: tuple[Action, ...]
+    reason: str
 
 
 class Ingest:
@@ -136,29 +150,33 @@ class Ingest:
         contract.decode(upload.manifest, upload.path.read_bytes())
         self._blobs.adopt(upload.path, upload.manifest.sha256)
         with self._coordinator.lock:
-            actions = self._commit(key, upload.manifest)
+            taken = self._commit(key, upload.manifest)
             self._spool.discard(key)
-            self._answer(key, "accepted")
-            self._coordinator.act(key[0], actions)
+            self._answer(key, "accepted", reason=taken.reason)
+            self._coordinator.act(key[0], taken.actions)
 
-    def _commit(self, key: Key, manifest: UpdateManifest) -> tuple[Action, ...]:
+    def _commit(self, key: Key, manifest: UpdateManifest) -> Taken:
         with self._database.write() as session:
             federation, device = admission.sender(session, *key[:2])
-            admission.admit(session, federation, device, manifest, key[2], self._coordinator.contract(federation))
-            row = records.open_round(session, federation)
-            result = self._coordinator.transition(session, federation, UpdateArrived(device.name, manifest.round))
-            if row is None or result is None or Action.REFUSE in result.actions:
-                raise UpdateRefusedError(result.reason if result else "no round is open")
-            receipts.note_update(session, device, manifest, row.id)
-            records.journal(
-                session,
-                federation,
-                "update.accepted",
-                round_number=manifest.round,
-                device=device.name,
-                detail=f"{manifest.size:,} bytes, {manifest.examples} examples",
-            )
-            return result.actions
+            contract = self._coordinator.contract(federation)
+            admission.admit(session, federation, device, manifest, key[2], contract)
+            round_id, actions = self._into_round(session, federation, device, manifest)
+            kept = "" if round_id else "kept for the next round"
+            reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
+            receipts.note_update(session, federation, device, manifest, round_id, reason)
+            return Taken(actions, reason)
+
+    def _into_round(
+        self, session: Session, federation: FederationRow, device: DeviceRow, manifest: UpdateManifest
+    ) -> tuple[int | None, tuple[Action, ...]]:
+        """Hand an update to the open round; None if it waits for the next one."""
+        if admission.must_wait(session, federation, self._coordinator.contract(federation).plan.rounds):
+            return None, ()
+        row = records.open_round(session, federation)
+        result = self._coordinator.transition(session, federation, UpdateArrived(device.name, manifest.round))
+        if row is None or result is None or Action.REFUSE in result.actions:
+            raise UpdateRefusedError(result.reason if result else "no round is open")
+        return row.id, result.actions
 
     def _admit(self, key: Key, manifest: UpdateManifest) -> None:
         with self._database.read() as session:
@@ -185,10 +203,10 @@ class Ingest:
             if row is None:
                 return False
             status, reason, sha256 = row.status, row.reason, row.sha256
-        if manifest is not None and status == "accepted" and sha256 != manifest.sha256:
+        if manifest is not None and status in TAKEN and sha256 != manifest.sha256:
             self._answer(key, "refused", reason="this update id was accepted with other bytes; use a new one")
-        elif status == "accepted":
-            self._answer(key, "accepted")
+        elif status in TAKEN:
+            self._answer(key, "accepted", reason=reason)
         else:
             self._answer(key, "refused", reason=reason)
         return True
@@ -203,6 +221,8 @@ class Ingest:
                 log.warning("update refused federation=%s device=%s: %s", key[0], key[1], refusal.reason)
         self._spool.discard(key)
         self._answer(key, "refused", reason=refusal.reason)
+        if manifest is not None and manifest.client == key[1]:
+            self._coordinator.refused(*key[:2], manifest.round)
 
     def _answer(self, key: Key, status: str, *, next_chunk: int = 0, reason: str = "") -> None:
         message = Acknowledgement.model_validate(

@@ -153,6 +153,7 @@ def _participant(part: ParticipationRow, update: UpdateRow | None) -> views.Part
         "invited": part.invited,
         "outcome": part.outcome,
         "rounds_late": part.rounds_late,
+        "base_model": part.broadcast_sha256,
     }
     if update is not None:
         manifest = UpdateManifest.model_validate(update.manifest)

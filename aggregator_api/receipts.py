@@ -36,15 +36,27 @@ def note_status(session: Session, federation: FederationRow, name: str, status: 
     changed = row.state != status.state
     if changed:
         journal(session, federation, f"device.{status.state}", round_number=status.round, device=name)
-    row.state, row.detail, row.seen_at = status.state, status.detail, now
+    row.state, row.detail = status.state, status.detail
     if status.state != "offline":  # a last will knows nothing about examples
         row.examples = status.examples
+    if changed or status.state != "offline":  # a repeated last will is no sign of life
+        row.seen_at = now
     return changed
 
 
-def note_update(session: Session, device: DeviceRow, manifest: UpdateManifest, round_id: int) -> None:
-    """Record an accepted update and its metrics."""
+def note_update(
+    session: Session,
+    federation: FederationRow,
+    device: DeviceRow,
+    manifest: UpdateManifest,
+    round_id: int | None,
+    reason: str,
+) -> None:
+    """Record an update and its metrics: accepted into a round, or (without one) held for the next."""
     now = time.time()
+    status = "held" if round_id is None else "accepted"
+    detail = f"{manifest.size:,} bytes, {manifest.examples} examples" + (f"; {reason}" if reason else "")
+    journal(session, federation, f"update.{status}", round_number=manifest.round, device=device.name, detail=detail)
     session.add(
         UpdateRow(
             federation_id=device.federation_id,
@@ -52,8 +64,8 @@ def note_update(session: Session, device: DeviceRow, manifest: UpdateManifest, r
             round_id=round_id,
             update_id=manifest.update_id,
             base_round=manifest.round,
-            status="accepted",
-            reason="",
+            status=status,
+            reason=reason,
             sha256=manifest.sha256,
             size=manifest.size,
             manifest=manifest.model_dump(mode="json"),

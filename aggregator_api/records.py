@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from aggregator_api.blobs import Blob
 from aggregator_api.tables import (
     DeviceRow,
     EventRow,
@@ -86,16 +87,48 @@ def current_version(session: Session, federation: FederationRow) -> ModelVersion
     ).one()
 
 
-def point_alias(session: Session, federation: FederationRow, alias: str, version_id: int) -> None:
-    """Move an alias to a model version."""
-    session.merge(ModelAliasRow(federation_id=federation.id, alias=alias, version_id=version_id))
+def is_broadcast(session: Session, sha256: str) -> bool:
+    """Whether that blob was made for devices: for all of them, or for some in one round."""
+    for column in (ModelVersionRow.broadcast_sha256, ParticipationRow.broadcast_sha256):
+        if session.scalars(select(column).where(column == sha256).limit(1)).first() is not None:
+            return True
+    return False
+
+
+def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> None:
+    """Write the model that a round made (0: the initial one), and let `stable` and `previous` move on."""
+    aliases = {row.alias: row.version_id for row in _aliases(session, federation)}
+    version = ModelVersionRow(
+        federation_id=federation.id,
+        version=current_version(session, federation).version + 1 if aliases else 0,
+        round_number=number,
+        state_sha256=state.sha256,
+        broadcast_sha256=broadcast.sha256,
+        broadcast_size=broadcast.size,
+        created_at=time.time(),
+    )
+    session.add(version)
+    session.flush()
+    if aliases:
+        session.merge(ModelAliasRow(federation_id=federation.id, alias="previous", version_id=aliases["stable"]))
+    session.merge(ModelAliasRow(federation_id=federation.id, alias="stable", version_id=version.id))
+
+
+def _aliases(session: Session, federation: FederationRow) -> Sequence[ModelAliasRow]:
+    return session.scalars(select(ModelAliasRow).where(ModelAliasRow.federation_id == federation.id)).all()
+
+
+def participation(session: Session, row: RoundRow, device: DeviceRow) -> ParticipationRow | None:
+    """Find a device's part in a round."""
+    return session.get(ParticipationRow, (row.id, device.id))
 
 
 def add_round(
     session: Session, federation: FederationRow, number: int, cohort: list[DeviceRow], deadline: float | None
 ) -> None:
-    """Write a new round in phase `announced` and invite its cohort."""
+    """Write a new round in phase `announced`, its cohort, and that they all get the present broadcast."""
     fresh = Round(number, tuple(device.name for device in cohort))
+    base = current_version(session, federation)
     session.add(
         RoundRow(
             federation_id=federation.id,
@@ -104,12 +137,19 @@ def add_round(
             paused=fresh.paused,
             deadline_passed=fresh.deadline_passed,
             reason=fresh.reason,
-            base_version_id=current_version(session, federation).id,
+            base_version_id=base.id,
             deadline_at=deadline,
             opened_at=time.time(),
             closed_at=None,
             participations=[
-                ParticipationRow(device_id=device.id, invited=True, outcome="waiting", rounds_late=None)
+                ParticipationRow(
+                    device_id=device.id,
+                    invited=True,
+                    outcome="waiting",
+                    rounds_late=None,
+                    broadcast_sha256=base.broadcast_sha256,
+                    broadcast_size=base.broadcast_size,
+                )
                 for device in cohort
             ],
         )
@@ -141,20 +181,17 @@ def write_round(session: Session, federation: FederationRow, row: RoundRow, new:
         row.closed_at = time.time() if new.phase in ENDED else None
         journal(session, federation, f"round.{new.phase}", round_number=new.number, detail=new.reason)
     parts = {part.device.name: part for part in row.participations}
-    for name in _changed(parts, new):
-        part = parts.get(name) or _late_comer(session, federation, row, name)
-        part.rounds_late = new.received.get(name)
-        part.outcome = "received" if name in new.received else "lost"
-
-
-def _changed(parts: dict[str, ParticipationRow], new: Round) -> Iterable[str]:
-    ended = [*new.received, *new.lost]
-    return [name for name in ended if name not in parts or parts[name].outcome == "waiting"]
+    # a device that was given up for lost may have come after all
+    outcomes = {**dict.fromkeys(new.lost, "lost"), **dict.fromkeys(new.received, "received")}
+    for name, outcome in outcomes.items():
+        if name not in parts or parts[name].outcome != outcome:
+            part = parts.get(name) or _late_comer(session, federation, row, name)
+            part.outcome, part.rounds_late = outcome, new.received.get(name)
 
 
 def _late_comer(session: Session, federation: FederationRow, row: RoundRow, name: str) -> ParticipationRow:
     """Add a device that was not invited: its update is from an earlier round."""
     device = device_named(session, federation, name)
-    part = ParticipationRow(round=row, device=device, invited=False, outcome="waiting", rounds_late=None)
+    part = ParticipationRow(round=row, device=device, invited=False, outcome="waiting")
     session.add(part)
     return part

@@ -33,7 +33,12 @@ class Runtime:
             1, "aggregation", initializer=torch.set_num_threads, initargs=(settings.torch_threads,)
         )
         self.coordinator = Coordinator(
-            self.database, self.blobs, self.transport, self._aggregation, chunk_bytes=settings.chunk_bytes
+            self.database,
+            self.blobs,
+            self.transport,
+            self._aggregation,
+            chunk_bytes=settings.chunk_bytes,
+            lost_after_s=settings.lost_after_s,
         )
         self.ingest = Ingest(
             self.database,
@@ -70,4 +75,4 @@ class Runtime:
         self._inbox.put(message)
 
     def _connected(self) -> None:
-        self._inbox.put(self.coordinator.announce_all)
+        self._inbox.put(self.coordinator.connected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from uuid import uuid4
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -13,7 +14,7 @@ from aggregator_api.contract import write_schema
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.founding import Founding, found
 from aggregator_api.runtime import Runtime
-from aggregator_api.tables import FederationRow, ModelVersionRow
+from aggregator_api.tables import FederationRow
 from aggregator_api.views import NewFederation
 from federation.server_round import Event, Paused, Resumed, Stopped
 
@@ -91,28 +92,17 @@ def _steer(runtime: Runtime, name: str, status: str, allowed: tuple[str, ...], e
 
 
 def _write(session: Session, new: NewFederation, founding: Founding, state: Blob, broadcast: Blob) -> None:
-    now = time.time()
     row = FederationRow(
         name=new.name,
+        instance=uuid4().hex,
         plan=new.plan.model_dump(mode="json"),
         upload_schema=write_schema(founding.upload_schema),
         status="running",
-        created_at=now,
+        created_at=time.time(),
     )
     session.add(row)
     session.flush()
-    version = ModelVersionRow(
-        federation_id=row.id,
-        version=0,
-        round_number=0,
-        state_sha256=state.sha256,
-        broadcast_sha256=broadcast.sha256,
-        broadcast_size=broadcast.size,
-        created_at=now,
-    )
-    session.add(version)
-    session.flush()
-    records.point_alias(session, row, "stable", version.id)
+    records.add_version(session, row, 0, state, broadcast)
     records.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}")
 
 

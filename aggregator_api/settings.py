@@ -31,6 +31,9 @@ class Settings(BaseSettings):
     mqtt_password: str | None = None
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
     inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")
+    lost_after_s: float = Field(
+        default=120.0, gt=0, description="a round without a deadline gives up a device that was offline for so long"
+    )
     uploads_per_device: int = Field(default=2, ge=1, le=64)
     torch_threads: int = Field(default=1, ge=1, description="1 gives the same aggregate on every machine")
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="largest request body")

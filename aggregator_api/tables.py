@@ -34,6 +34,8 @@ class FederationRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(NAME, unique=True)
+    # a random uuid: a new federation of an old name has another
+    instance: Mapped[str] = mapped_column(String(32), server_default="")
     plan: Mapped[dict[str, Any]] = mapped_column(JSON)
     upload_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(16))  # running, paused, finished, stopped
@@ -105,7 +107,7 @@ class RoundRow(Base):
 
 
 class ParticipationRow(Base):
-    """A device's part in a round: invited, and what became of it."""
+    """A device's part in a round: invited, what it got to start from, and what became of it."""
 
     __tablename__ = "participations"
 
@@ -114,13 +116,16 @@ class ParticipationRow(Base):
     invited: Mapped[bool]
     outcome: Mapped[str] = mapped_column(String(16))  # waiting, received, lost
     rounds_late: Mapped[int | None]
+    # of the blob that the device gets; null until it is written, and for a late comer, who was not invited
+    broadcast_sha256: Mapped[str | None] = mapped_column(SHA256, index=True)
+    broadcast_size: Mapped[int | None]
 
     round: Mapped[RoundRow] = relationship(back_populates="participations")
     device: Mapped[DeviceRow] = relationship(lazy="joined")
 
 
 class UpdateRow(Base):
-    """An update that was accepted (it has a round) or quarantined (it has a reason)."""
+    """An update that a round has accepted, that is held for the next round, or that will not be used for a reason."""
 
     __tablename__ = "updates"
     __table_args__ = (
@@ -134,7 +139,7 @@ class UpdateRow(Base):
     round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
     update_id: Mapped[str] = mapped_column(NAME)
     base_round: Mapped[int]
-    status: Mapped[str] = mapped_column(String(16))  # accepted, quarantined
+    status: Mapped[str] = mapped_column(String(16))  # accepted, held, refused, quarantined
     reason: Mapped[str] = mapped_column(Text)
     sha256: Mapped[str] = mapped_column(SHA256)
     size: Mapped[int]

@@ -36,6 +36,7 @@ class FederationSummary(View):
 
     id: int
     name: str
+    instance: str = Field(description="tells it from an earlier federation of that name")
     status: Literal["running", "paused", "finished", "stopped"]
     created_at: float
 
@@ -80,7 +81,7 @@ class RoundView(View):
 class RoundDetail(RoundView):
     """A round and what has come of it."""
 
-    base_model: str = Field(description="sha256 of the broadcast that the clients start from")
+    base_model: str = Field(description="sha256 of the broadcast that the clients start from, if all get the same")
     invited: int
     received: int
     lost: int
@@ -93,6 +94,7 @@ class Participant(View):
     invited: bool
     outcome: Literal["waiting", "received", "lost"]
     rounds_late: int | None
+    base_model: str | None = Field(description="sha256 of the broadcast that it got")
     update_id: str | None = None
     sha256: str | None = None
     bytes: int | None = None
@@ -102,13 +104,13 @@ class Participant(View):
 
 
 class UpdateView(View):
-    """An update that was accepted, or is in quarantine for a reason."""
+    """An update that was accepted, is held for the next round, or will not be used for a reason."""
 
     id: int
     update_id: str
     device: str
     base_round: int = Field(description="the round that it was trained for")
-    status: Literal["accepted", "quarantined"]
+    status: Literal["accepted", "held", "refused", "quarantined"]
     reason: str
     sha256: str
     size: int

@@ -32,8 +32,8 @@ def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, modu
     module.load_state_dict({**client.params, **client.buffers})
     module.eval()
     info = CheckpointInfo(
-        model=job.plan.model.name,
-        options=job.plan.model.options,
+        model=job.network.name,
+        options=job.network.options,
         labels=job.plan.labels,
         mean=data.mean,
         std=data.std,

@@ -19,9 +19,9 @@ class PublishStatus:
 
 @dataclass(frozen=True)
 class StartOver:
-    """Forget everything learnt under another plan."""
+    """Forget everything learnt in another founding of the federation, or by another network."""
 
-    plan_key: str
+    identity: str
 
 
 @dataclass(frozen=True)

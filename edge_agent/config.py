@@ -31,6 +31,9 @@ class AgentSection(Section):
     device: Name = Field(description="this device's id, also its MQTT client id")
     federation: Name = Field(description="the federation that it takes part in")
     data_dir: Path = Field(description="folder for windows, outbox, models; relative to this file")
+    model: Name | None = Field(
+        default=None, description="the plan's model or one of its alternatives; none: the plan's model"
+    )
 
 
 class ServerSection(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from federation.protocol.messages import Acknowledgement, Announcement
+from federation.protocol.messages import Acknowledgement, Announcement, Invitation
 
 Kind = Literal["train", "adopt"]
 """A round's training, or the final model's export."""
@@ -28,6 +28,13 @@ class Announced:
     """The federation said what it is doing."""
 
     announcement: Announcement
+
+
+@dataclass(frozen=True)
+class Invited:
+    """This device is in a round's cohort."""
+
+    invitation: Invitation
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,7 @@ Event = (
     Connected
     | Disconnected
     | Announced
+    | Invited
     | DataReady
     | SensorFailed
     | BlobFetched

@@ -17,10 +17,12 @@ from pydantic import BaseModel, ConfigDict
 
 from edge_agent.commands import StartJob
 from edge_agent.config import Config
+from edge_agent.errors import JobError
 from edge_agent.events import Kind
 from edge_agent.files import write_file
 from edge_agent.local_data import pipeline_settings
-from federation.plan import Name, Plan
+from edge_agent.state import misfit, network_of
+from federation.plan import ModelSpec, Name, Plan
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
@@ -37,6 +39,7 @@ class Job(BaseModel):
     device: Name
     round: int
     plan: Plan
+    network: ModelSpec
     store: Path
     client: str
     pipeline: dict[str, Any]
@@ -56,15 +59,20 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
     """Describe a command's work; `client_state` is relative to the data folder, or empty before the first round.
 
     Raises:
+        JobError: if the plan does not offer the network that this device runs.
         PipelineError: if the plan's pipeline settings are impossible.
     """
     folder, training = config.agent.data_dir.resolve(), config.training
+    network = network_of(command.plan, config.agent.model)
+    if network is None:
+        raise JobError(misfit(command.plan, config.agent.model))
     return Job(
         kind=command.kind,
         federation=config.agent.federation,
         device=config.agent.device,
         round=command.round,
         plan=command.plan,
+        network=network,
         chunk_bytes=command.chunk_bytes,
         store=folder,
         client=config.sensor_client,

@@ -65,7 +65,7 @@ def remembered(store: Store) -> Agent:
     _sweep(store)
     rows = store.rounds()
     return Agent(
-        plan_key=store.get("plan_key"),
+        identity=store.get("identity"),
         done=frozenset((row.round, row.base) for row in rows),
         outbox=tuple(store.outbox()),
         final=store.get("final"),
@@ -124,9 +124,9 @@ def forget_update(store: Store, update_id: str, status: str, reason: str) -> Non
         path.unlink(missing_ok=True)
 
 
-def start_over(store: Store, plan_key: str) -> None:
-    """Forget everything learnt under another plan."""
-    store.reset(plan_key=plan_key, device=store.get("device"), federation=store.get("federation"))
+def start_over(store: Store, identity: str) -> None:
+    """Forget everything learnt in another founding of the federation, or by another network."""
+    store.reset(identity=identity, device=store.get("device"), federation=store.get("federation"))
     for name in (OUTBOX, CLIENTS, MODELS, JOBS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 

@@ -16,10 +16,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_agent.config import BrokerSection
-from edge_agent.events import Acknowledged, Announced, Connected, Disconnected
+from edge_agent.events import Acknowledged, Announced, Connected, Disconnected, Invited
 from federation.errors import WireError
 from federation.protocol import topics
-from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, read, write
+from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, read, write
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 
@@ -39,7 +39,7 @@ class Unreadable:
     reason: str
 
 
-BrokerEvent = Connected | Disconnected | Announced | Acknowledged | Delivered | Unreadable
+BrokerEvent = Connected | Disconnected | Announced | Invited | Acknowledged | Delivered | Unreadable
 
 
 class Broker:
@@ -55,6 +55,11 @@ class Broker:
         post: Callable[[BrokerEvent], None],
     ) -> None:
         self.settings, self.federation, self.device, self.post = settings, federation, device, post
+        self._heard: dict[str, Callable[[bytes], BrokerEvent]] = {
+            topics.announce(federation): lambda payload: Announced(read(Announcement, payload)),
+            topics.invitation(federation, device): lambda payload: Invited(read(Invitation, payload)),
+            topics.ack(federation, device): lambda payload: Acknowledged(read(Acknowledgement, payload)),
+        }
         self._stopping = threading.Event()
         self._last_status: paho.MQTTMessageInfo | None = None
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
@@ -129,8 +134,7 @@ class Broker:
             self.post(Disconnected(f"the broker refuses this device: {code}"))
             return
         self._taken = True
-        wanted = (topics.announce(self.federation), topics.ack(self.federation, self.device))
-        client.subscribe([(topic, 1) for topic in wanted])
+        client.subscribe([(topic, 1) for topic in self._heard])
         self.post(Connected())
 
     def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:
@@ -141,9 +145,7 @@ class Broker:
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         try:
-            if message.topic == topics.announce(self.federation):
-                self.post(Announced(read(Announcement, bytes(message.payload))))
-            elif message.topic == topics.ack(self.federation, self.device):
-                self.post(Acknowledged(read(Acknowledgement, bytes(message.payload))))
+            if hear := self._heard.get(message.topic):
+                self.post(hear(bytes(message.payload)))
         except WireError as error:
             self.post(Unreadable(message.topic, str(error)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_agent.events import Acknowledged, Announced, Connected, DataReady, Disconnected, Event
+from edge_agent.events import Acknowledged, Announced, Connected, DataReady, Disconnected, Event, Invited
 
 
 def narrate(event: Event) -> str:
@@ -13,8 +13,9 @@ def narrate(event: Event) -> str:
         case Disconnected(reason):
             return f"no connection to the broker: {reason}"
         case Announced(a):
-            cohort = "every device" if a.cohort is None else ", ".join(a.cohort)
-            return f"announced: round {a.round} {a.state}, {cohort}"
+            return f"announced: round {a.round} {a.state}" + (f", {a.invited} devices" if a.invited else "")
+        case Invited(invitation):
+            return f"invited to round {invitation.round}"
         case DataReady(examples):
             return f"{examples:,} windows to train on"
         case Acknowledged(ack) if ack.status == "send":

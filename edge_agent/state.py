@@ -6,15 +6,14 @@ outbox, and the connection.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 from edge_agent.events import Kind
-from federation.plan import Plan
-from federation.protocol.messages import Announcement, BlobPointer, DeviceStatus
+from federation.plan import ModelSpec, Plan
+from federation.protocol.messages import Announcement, BlobPointer, DeviceStatus, Invitation
 
 
 class Stage(StrEnum):
@@ -36,6 +35,7 @@ class Policy:
     attempts: int = 3
     retry_s: float = 2.0
     until: Literal["never", "round", "finished"] = "never"
+    model: str | None = None  # name of the network that this device runs; none: the plan's
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,12 @@ class Upload:
 
 @dataclass(frozen=True)
 class Agent:
-    """The device's whole state; `plan_key`, `examples`, `done`, `outbox` and `final` survive a restart."""
+    """The device's whole state; `identity`, `examples`, `done`, `outbox` and `final` survive a restart."""
 
-    plan_key: str = ""
+    identity: str = ""
     connected: bool = False
     announcement: Announcement | None = None
+    invitation: Invitation | None = None  # the latest; may come before its round is announced
     collecting: bool = False
     examples: int | None = None  # for training; none: not known yet
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
@@ -90,22 +91,38 @@ class Agent:
         return over and self.work is None
 
 
-def plan_key(plan: Plan) -> str:
-    """Name what a device has learnt something about: everything in the plan except how rounds are staffed."""
-    return hashlib.sha256(plan.model_dump_json(exclude={"rounds"}).encode()).hexdigest()
+def network_of(plan: Plan, model: str | None) -> ModelSpec | None:
+    """Return the network that a device runs: the plan's, or the one that it has chosen by name, if it is offered."""
+    offered = {spec.name: spec for spec in (plan.model, *plan.alternatives)}
+    return plan.model if model is None else offered.get(model)
 
 
-def wanted(policy: Policy, agent: Agent) -> Work | None:
+def misfit(plan: Plan, model: str | None) -> str:
+    """Say why a device with that network cannot take part; empty if it can."""
+    if network_of(plan, model):
+        return ""
+    if not plan.alternatives:
+        return f"[agent] model is {model!r}, but in this federation every device runs {plan.model.name!r}; leave it out"
+    names = ", ".join(repr(spec.name) for spec in (plan.model, *plan.alternatives))
+    return f"[agent] model is {model!r}, but this federation offers {names}; choose one of them"
+
+
+def identity(a: Announcement, model: str | None) -> str:
+    """Name what a device learns something about: one founding of a federation (whose plan is fixed), one network."""
+    return f"{a.instance}/{model or a.plan.model.name}"
+
+
+def wanted(agent: Agent) -> Work | None:
     """Return the work that the present announcement asks of this device, if it can do it and has not done it."""
     a = agent.announcement
     if a is None or a.model is None or not agent.examples:
         return None
     if a.state == "finished":
         return None if a.model.sha256 == agent.final else Work("adopt", a.round, a.model)
-    if a.state != "collecting" or (a.round, a.model.sha256) in agent.done:
+    mine = agent.invitation
+    if a.state != "collecting" or mine is None or (mine.instance, mine.round) != (a.instance, a.round):
         return None
-    invited = a.cohort is None or policy.device in a.cohort
-    return Work("train", a.round, a.model) if invited else None
+    return None if (mine.round, mine.model.sha256) in agent.done else Work("train", mine.round, mine.model)
 
 
 def superseded(work: Work, a: Announcement, following: Work | None) -> str:
@@ -120,7 +137,7 @@ def superseded(work: Work, a: Announcement, following: Work | None) -> str:
         return f"round {a.round} has begun" if again else ""
     if a.state in ("finished", "stopped"):
         return f"the federation is {a.state}"
-    replaced = a.model is not None and a.model.sha256 != work.model.sha256
+    replaced = following is not None and following.model.sha256 != work.model.sha256
     if a.round == work.round and not replaced and a.state not in ("aggregating", "waiting"):
         return ""
     late_is_welcome = a.plan.rounds.late == "next" and a.round >= work.round and work.stage is Stage.TRAINING

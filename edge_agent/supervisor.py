@@ -9,31 +9,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from edge_agent import commands as do
 from edge_agent.agent import step
-from edge_agent.blobs import Blobs
 from edge_agent.config import Config
-from edge_agent.errors import AgentError, StoreError
-from edge_agent.events import (
-    Acknowledged,
-    AdoptFinished,
-    BlobFailed,
-    BlobFetched,
-    CandidateReady,
-    Event,
-    JobFailed,
-    Kind,
-    Tick,
-    TrainingFinished,
-)
+from edge_agent.errands import Errands, Judged
+from edge_agent.errors import StoreError
+from edge_agent.events import AdoptFinished, CandidateReady, Event, JobFailed, Kind, Tick, TrainingFinished
 from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
-from edge_agent.judging import Shelf, Verdict, judge_job
+from edge_agent.judging import Shelf, Verdict
 from edge_agent.memory import claim, forget_update, keep_round, remembered, start_over
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
@@ -41,10 +28,7 @@ from edge_agent.sensors import Replay
 from edge_agent.state import Policy, status_of
 from edge_agent.store import Store
 from edge_agent.summary import note_doing, write_summary
-from edge_agent.uploads import ChunkSender
-from federation.plan import Plan
-from federation.protocol.messages import Acknowledgement, BlobPointer, write
-from har_pipeline import PipelineError
+from edge_agent.uploads import Uploads
 
 log = logging.getLogger("edge_agent")
 
@@ -57,14 +41,6 @@ class Stop:
     """Someone wants the program to end."""
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A verdict, and the plan that it belongs to."""
-
-    plan_key: str
-    verdict: Verdict
-
-
 Posted = Event | BrokerEvent | JobLine | JobEnded | Judged | Stop
 
 
@@ -74,18 +50,18 @@ class Supervisor:
     def __init__(self, config: Config, until: Literal["never", "round", "finished"] = "never") -> None:
         me, uploads, training = config.agent, config.uploads, config.training
         self.config = config
-        self.policy = Policy(me.device, uploads.ack_timeout_s, training.attempts, training.retry_s, until)
+        self.policy = Policy(me.device, uploads.ack_timeout_s, training.attempts, training.retry_s, until, me.model)
         self.store = Store(me.data_dir)
         self._claim = claim(self.store, me)
         self.agent = remembered(self.store)
         self._posted: queue.SimpleQueue[Posted] = queue.SimpleQueue()
-        self._blobs = Blobs(me.data_dir / "blobs", config.server.url, config.server.timeout_s)
+        self._errands = Errands(config, self._posted.put)
         self._sensors = Replay(config.sensors, config.sensor_client, me.data_dir, self._posted.put)
         self._broker = Broker(
             config.broker, me.federation, me.device, in_flight=uploads.in_flight, post=self._posted.put
         )
         self._process: TrainingProcess | None = None
-        self._sender: ChunkSender | None = None
+        self._uploads = Uploads(self.store, self._broker, uploads.in_flight)
         self._code: int | None = None
 
     def stop(self) -> None:
@@ -132,8 +108,8 @@ class Supervisor:
             case JobLine() | JobEnded():
                 if self._process and posted.job is self._process.job:
                     self._from_job(posted)
-            case Judged(plan_key, verdict):
-                if plan_key == self.agent.plan_key:
+            case Judged(identity, verdict):
+                if identity == self.agent.identity:
                     self._judged(verdict)
             case _:
                 if text := narrate(posted):
@@ -145,13 +121,13 @@ class Supervisor:
             job = self._process.job
             self._end_process()
             self._step(JobFailed(job.round, job.kind, f"it took longer than {self.config.training.timeout_s:.0f} s"))
-        self._pump()
+        self._uploads.pump()
         self._step(Tick())
 
     def _delivered(self, mid: int) -> None:
-        if self._sender and (event := self._sender.delivered(mid)):
+        if event := self._uploads.delivered(mid):
             self._step(event)
-        self._pump()
+        self._uploads.pump()
 
     def _from_job(self, posted: JobLine | JobEnded) -> None:
         job = posted.job
@@ -194,21 +170,21 @@ class Supervisor:
                 log.info("%s", text)
             case do.PublishStatus(status):
                 self._broker.publish_status(status)
-            case do.StartOver(key):
+            case do.StartOver(identity):
                 self._sensors.stop()
-                start_over(self.store, key)
+                start_over(self.store, identity)
                 self._tell_summary()
             case do.Collect(plan):
                 self._sensors.start(plan)
             case do.FetchBlob(model):
-                _in_background(lambda: self._fetch(model))
+                self._errands.fetch(model)
             case do.StartJob():
                 self._start_job(command)
             case do.StopJob(reason):
                 log.info("the training process is stopped: %s", reason)
                 self._end_process()
             case do.Judge(number, kind):
-                self._start_judging(number, kind)
+                self._judge(number, kind)
             case do.Leave(code):
                 self._code = code
             case _:
@@ -217,11 +193,12 @@ class Supervisor:
     def _about_rounds(self, command: do.Command) -> None:
         match command:
             case do.SendBegin(update_id):
-                self._broker.publish_update(update_id, write(self.store.manifest(update_id)), "begin")
+                self._uploads.begin(update_id)
             case do.SendChunks(update_id, first):
-                self._send_chunks(update_id, first)
+                if gone := self._uploads.send(update_id, first):
+                    self._posted.put(gone)
             case do.StopSending():
-                self._sender = None
+                self._uploads.stop()
             case do.Forget(update_id, status, reason):
                 forget_update(self.store, update_id, status, reason)
                 log.info("update %s: %s by the server %s", update_id, status, reason)
@@ -235,28 +212,9 @@ class Supervisor:
             case _:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
-    def _send_chunks(self, update_id: str, first: int) -> None:
-        path = self.store.outbox()[update_id]
-        if path.is_file():
-            self._sender = ChunkSender(self.store.manifest(update_id), path, first, self.config.uploads.in_flight)
-            self._pump()
-            return
-        # a damaged disk must not hold up the updates behind this one
-        gone = Acknowledgement(update_id=update_id, status="refused", reason="its file is gone from this device")
-        self._posted.put(Acknowledged(gone))
-
-    def _fetch(self, model: BlobPointer) -> None:
-        try:
-            self._blobs.fetch(model)
-        except (AgentError, OSError) as error:
-            self._posted.put(BlobFailed(model.sha256, str(error)))
-        else:
-            self._posted.put(BlobFetched(model.sha256))
-
     def _start_job(self, command: do.StartJob) -> None:
         log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")
-        broadcast = self._blobs.path(command.model.sha256)
-        job = make_job(self.config, command, broadcast, self.store.get("client_state"))
+        job = make_job(self.config, command, self._errands.blob(command.model), self.store.get("client_state"))
         self._process = TrainingProcess(job, self.config.training.timeout_s, self._posted.put)
 
     def _end_process(self) -> None:
@@ -264,26 +222,10 @@ class Supervisor:
             self._process.stop(STOP_S)
         self._process = None
 
-    def _start_judging(self, number: int, kind: Kind) -> None:
+    def _judge(self, number: int, kind: Kind) -> None:
         announcement = self.agent.announcement
         if announcement is not None:
-            plan, key = announcement.plan, self.agent.plan_key
-            _in_background(lambda: self._judge(plan, key, number, kind))
-
-    def _judge(self, plan: Plan, key: str, number: int, kind: Kind) -> None:
-        try:
-            verdict = judge_job(self.config, plan, number, kind)
-        except (AgentError, PipelineError, OSError) as error:
-            verdict = Verdict(number, kind, False, f"round {number}: the candidate cannot be judged: {error}")
-        self._posted.put(Judged(key, verdict))
-
-    def _pump(self) -> None:
-        if self._sender:
-            self._sender.pump(self._broker)
+            self._errands.judge(announcement.plan, self.agent.identity, number, kind)
 
     def _tell_summary(self) -> None:
         write_summary(self.store, self.policy.device)
-
-
-def _in_background(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, daemon=True).start()

@@ -7,6 +7,7 @@ of a round is `federation.client_round`, the same code as in the simulation.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -88,10 +89,8 @@ def set_scene(job: Job) -> Scene:
         store.close()
     if not len(data.train):
         raise JobError(f"client {job.client} has no training windows for this plan")
-    plan, method = job.plan, method_from_json(job.plan.method)
-    module = initial_model(
-        lambda: build(plan.model.name, classes=len(plan.labels), **plan.model.options), plan.task.seed
-    )
+    plan, spec, method = job.plan, job.network, method_from_json(job.plan.method)
+    module = initial_model(lambda: build(spec.name, classes=len(plan.labels), **spec.options), plan.task.seed)
     initial, setup = method.join(initial_client(module), plan.task), Setup(method, plan.task, network(module))
     return Scene(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
 
@@ -135,7 +134,7 @@ def train(scene: Scene) -> Client:
         "steps": steps_of(setup, len(y)),
         "class_counts": np.bincount(data.train.y, minlength=len(job.plan.labels)).tolist(),
         # a device without holdout windows has no scores, and JSON no NaN
-        "metrics": {name: v for name, v in {**metrics, "train_loss": float(result.loss)}.items() if np.isfinite(v)},
+        "metrics": {name: v for name, v in {**metrics, "train_loss": float(result.loss)}.items() if math.isfinite(v)},
         "seconds": time.monotonic() - begun,
     }
     compression, precision = job.compression, job.precision
@@ -166,7 +165,10 @@ def kept_client(scene: Scene) -> Client:
         return initial
     tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
     params = _in_order(tree.get("params", {}), initial.params, "parameters")
-    memory = _in_key_order(tree.get("memory", {}), initial.memory)
+    memory = tree.get("memory", {})
+    if schema_of(memory) != schema_of(initial.memory):
+        raise JobError("the kept client state has another memory than the plan's method; delete the data folder")
+    memory = _in_key_order(memory, initial.memory)
     return Client(params, _in_order(tree.get("buffers", {}), initial.buffers, "buffers"), memory)
 
 

@@ -1,13 +1,14 @@
-"""One update's chunks on their way, with a bounded number of them unacknowledged."""
+"""Updates on their way from the outbox to the broker, one after the other, a bounded number of chunks in flight."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
-from edge_agent.events import ChunkDelivered, ChunksSent
+from edge_agent.events import Acknowledged, ChunkDelivered, ChunksSent
+from edge_agent.store import Store
 from federation.protocol.chunks import chunk_count, chunk_range
-from federation.protocol.messages import UpdateManifest
+from federation.protocol.messages import Acknowledgement, UpdateManifest, write
 
 
 class Publisher(Protocol):
@@ -16,6 +17,42 @@ class Publisher(Protocol):
     def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
         """Publish one part and return its message number, or None while it cannot be taken."""
         ...
+
+
+class Uploads:
+    """The upload that is on its way, if there is one; only the supervisor's one thread calls it."""
+
+    def __init__(self, store: Store, publisher: Publisher, in_flight: int) -> None:
+        self._store, self._publisher, self._in_flight = store, publisher, in_flight
+        self._sender: ChunkSender | None = None
+
+    def begin(self, update_id: str) -> None:
+        """Publish the manifest."""
+        self._publisher.publish_update(update_id, write(self._store.manifest(update_id)), "begin")
+
+    def send(self, update_id: str, first: int) -> Acknowledged | None:
+        """Publish the chunks from `first` on; where the file is gone, answer as a server that refuses would."""
+        path = self._store.outbox()[update_id]
+        if path.is_file():
+            self._sender = ChunkSender(self._store.manifest(update_id), path, first, self._in_flight)
+            self.pump()
+            return None
+        # a damaged disk must not hold up the updates behind this one
+        gone = Acknowledgement(update_id=update_id, status="refused", reason="its file is gone from this device")
+        return Acknowledged(gone)
+
+    def stop(self) -> None:
+        """Publish no further chunks."""
+        self._sender = None
+
+    def pump(self) -> None:
+        """Publish what may be in flight."""
+        if self._sender:
+            self._sender.pump(self._publisher)
+
+    def delivered(self, mid: int) -> ChunkDelivered | ChunksSent | None:
+        """Take the broker's acknowledgement of a message; None if it was no chunk."""
+        return self._sender.delivered(mid) if self._sender else None
 
 
 class ChunkSender:

@@ -1,4 +1,4 @@
-"""Downloads of global models by their sha256: whole, in parts (RFC 9110, 14), or not at all if the client has them.
+"""Downloads of broadcasts by their sha256: whole, in parts (RFC 9110, 14), or not at all if the client has them.
 
 Only broadcasts are served: what a device uploaded, and the server's own state, stay here.
 """
@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 from fastapi.responses import StreamingResponse
-from sqlalchemy import select
 
+from aggregator_api import records
 from aggregator_api.errors import NotFoundError
 from aggregator_api.problems import responses
 from aggregator_api.routes.dependencies import RuntimeDep, SessionDep
-from aggregator_api.tables import ModelVersionRow
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 
@@ -41,8 +40,7 @@ def blob(
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Send a broadcast's bytes; the name is their sha256, so they never change."""
-    known = select(ModelVersionRow.id).where(ModelVersionRow.broadcast_sha256 == sha256)
-    if session.scalars(known).first() is None:
+    if not records.is_broadcast(session, sha256):
         raise NotFoundError(f"there is no model {sha256}")
     headers = {
         "ETag": f'"{sha256}"',

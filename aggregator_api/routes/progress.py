@@ -37,7 +37,9 @@ def updates(
     session: SessionDep,
     federation: FederationDep,
     window: WindowDep,
-    status: Annotated[Literal["accepted", "quarantined"] | None, Query(description="only these")] = None,
+    status: Annotated[
+        Literal["accepted", "held", "refused", "quarantined"] | None, Query(description="only these")
+    ] = None,
 ) -> Page[UpdateView]:
     """List the updates that were accepted, and those in quarantine with the reason."""
     return listings.updates(session, federation, status, window)

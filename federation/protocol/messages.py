@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Instance = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""Tells a federation from another one of the same name, such as one that was founded anew."""
 
 MESSAGE_BYTES = 256 * 1024
 """No JSON message of the protocol may be larger."""
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+Metrics = Annotated[dict[str, float], Field(max_length=64), AfterValidator(_finite)]
+"""What a device measured; NaN and infinity, which JSON cannot say, are left out."""
 
 
 class BlobPointer(Strict):
@@ -25,22 +36,37 @@ class BlobPointer(Strict):
 
 
 class Announcement(Strict):
-    """Retained on the announce topic: the federation's present round.
+    """Retained on the announce topic: what the federation is doing. Its size does not depend on the cohort.
 
-    `collecting`: clients of the cohort (null: every client) train from `model` and upload before the deadline.
+    `collecting`: devices that hold an `Invitation` to this round train and upload before the deadline.
     `waiting`: not enough devices yet. `finished`: `model` is the last broadcast.
     """
 
     schema_version: Literal[1] = 1
     federation: Name
+    instance: Instance
     state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
     round: int = Field(ge=0)
-    cohort: tuple[Name, ...] | None = None
+    invited: int = Field(default=0, ge=0, description="how many devices hold an invitation to this round")
     deadline: float | None = Field(default=None, description="Unix time in seconds")
     plan: Plan
-    model: BlobPointer | None = Field(default=None, description="the broadcast of this round, in wire format")
+    model: BlobPointer | None = Field(
+        default=None, description="the present broadcast to a client that the server knows nothing of, in wire format"
+    )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
     created: float
+
+
+class Invitation(Strict):
+    """Retained on a device's invitation topic: it is in that round's cohort, and trains from `model`.
+
+    It holds while the announcement collects for the same round of the same instance; the next one replaces it.
+    """
+
+    schema_version: Literal[1] = 1
+    instance: Instance
+    round: int = Field(ge=1)
+    model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
 
 
 class DeviceStatus(Strict):
@@ -51,7 +77,7 @@ class DeviceStatus(Strict):
     round: int = Field(default=0, ge=0)
     examples: int = Field(default=0, ge=0, le=10**9)
     detail: str = Field(default="", max_length=500)
-    metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
+    metrics: Metrics = Field(default_factory=dict)
 
 
 class UpdateManifest(Strict):
@@ -74,14 +100,15 @@ class UpdateManifest(Strict):
     chunk_bytes: int = Field(ge=1024, le=1 << 20)
     nonce: str = Field(min_length=8, max_length=64)
     created: float
-    metrics: dict[str, float] = Field(default_factory=dict, max_length=64)
+    metrics: Metrics = Field(default_factory=dict)
 
 
 class Acknowledgement(Strict):
     """The server's answer about one update.
 
     `send`: chunks from `next_chunk` on are missing. `accepted`: the update is on disk and in SQL; the device may
-    forget it. `refused`: it will never be used, for `reason`.
+    forget it; `reason` says so if it is partial work, or kept for the next round. `refused`: it will never be used,
+    for `reason`.
     """
 
     schema_version: Literal[1] = 1

@@ -26,6 +26,11 @@ def ack(federation: str, device: str) -> str:
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/ack"
 
 
+def invitation(federation: str, device: str) -> str:
+    """Retained: the latest round that one device is invited to, and the model that it gets."""
+    return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/invitation"
+
+
 def update(federation: str, device: str, update_id: str, *step: str | int) -> str:
     """One part of an upload: step is ("begin",), ("chunk", n) or ("end",)."""
     base = f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/update/{_checked(update_id)}"

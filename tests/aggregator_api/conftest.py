@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,8 @@ from .devices import FEDERATION, Parcel, Wires, generated, status, tiny_plan
 class Bench:
     """A running server whose messages the test hands in itself."""
 
-    def __init__(self, folder: Path, plan: Plan | None = None) -> None:
-        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024), Wires)
+    def __init__(self, folder: Path, plan: Plan | None = None, **settings: Any) -> None:
+        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **settings), Wires)
         self.runtime.start()
         self.wires: Wires = self.runtime.transport  # type: ignore[assignment]
         if plan is not None:
@@ -49,11 +50,24 @@ class Bench:
             assert row is not None
             return announcement(session, row, chunk_bytes=1024)
 
-    def update_of(self, device: str, *, examples: int = 10) -> Parcel:
-        """Generate a device's update of the present round."""
+    def base_of(self, device: str) -> str:
+        """Return the sha256 of what a device starts the present round from."""
         announced = self.now()
         assert announced.model is not None
-        return generated(announced, self.runtime.blobs.read(announced.model.sha256), device, examples=examples)
+        latest = self.wires.invitations(device)[-1:]
+        invited = latest and latest[0].round == announced.round
+        return latest[0].model.sha256 if invited else announced.model.sha256
+
+    def update_of(self, device: str, **changes: Any) -> Parcel:
+        """Generate a device's update of the present round; `changes` go into the manifest."""
+        base = self.base_of(device)
+        return generated(self.now(), self.runtime.blobs.read(base), device, **{"base_version": base, **changes})
+
+    def invited(self) -> tuple[str, ...]:
+        """Return the devices that hold an invitation to the present round."""
+        now = self.now().round
+        names = [device for device in "abcd" if any(one.round == now for one in self.wires.invitations(device))]
+        return tuple(names)
 
     def begin(self, parcel: Parcel) -> Acknowledgement:
         """Announce an update and return the answer."""

@@ -16,7 +16,15 @@ from federation import wire
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.chunks import chunk_count, chunk_range
-from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, UpdateManifest, read, write
+from federation.protocol.messages import (
+    Acknowledgement,
+    Announcement,
+    DeviceStatus,
+    Invitation,
+    UpdateManifest,
+    read,
+    write,
+)
 from federation.records import Tree, Update
 from federation.tree import map_tree
 
@@ -24,13 +32,16 @@ FEDERATION = "walk"
 CHUNK_BYTES = 1024
 
 
-def tiny_plan(*, rounds: int = 2, clients: int | None = 2, **round_settings: Any) -> Plan:
-    """FedAvg with a CNN of a few kilobytes."""
+SMALL = {"channels": [8, 8], "feature_dim": 8, "hidden": 8}
+
+
+def tiny_plan(*, rounds: int = 2, clients: int | None = 2, method: str = "fedavg", **round_settings: Any) -> Plan:
+    """A CNN of a few kilobytes, with FedAvg if no method is named."""
     return Plan.model_validate(
         {
             "labels": ["still", "walking"],
-            "model": {"name": "cnn", "options": {"channels": [8, 8], "feature_dim": 8, "hidden": 8}},
-            "method": {"name": "fedavg"},
+            "model": {"name": "cnn", "options": SMALL},
+            "method": {"name": method},
             "task": {"classes": 2, "feature_dim": 8},
             "rounds": {"rounds": rounds, "clients_per_round": clients, "minimum_clients": 2, **round_settings},
         }
@@ -63,6 +74,11 @@ class Wires:
         """Return every answer to one device."""
         return [read(Acknowledgement, body) for topic, body, _ in self.sent if topic == topics.ack(FEDERATION, device)]
 
+    def invitations(self, device: str) -> list[Invitation]:
+        """Return every invitation to one device."""
+        wanted = topics.invitation(FEDERATION, device)
+        return [read(Invitation, body) for topic, body, _ in self.sent if topic == wanted]
+
     def announcements(self) -> list[Announcement]:
         """Return every announcement."""
         return [read(Announcement, body) for topic, body, _ in self.sent if topic == topics.announce(FEDERATION)]
@@ -91,12 +107,12 @@ class Parcel:
         return Update(self.manifest.client, self.manifest.examples, self.manifest.steps, self.tree)
 
 
-def generated(announced: Announcement, broadcast: bytes, device: str, *, examples: int = 10) -> Parcel:
+def generated(announced: Announcement, broadcast: bytes, device: str, *, examples: int = 10, **changes: Any) -> Parcel:
     """Make random tensors of the broadcast's shapes; the same device and round give the same bytes."""
     generator = torch.Generator().manual_seed(announced.round * 1000 + sum(device.encode()))
     like = wire.decode(broadcast, limit_bytes=len(broadcast))
     tree = map_tree(lambda value: torch.randn(value.shape, generator=generator), like)
-    return parcel(announced, device, tree, examples=examples)
+    return parcel(announced, device, tree, examples=examples, **changes)
 
 
 def parcel(announced: Announcement, device: str, tree: Tree, *, examples: int = 10, **changes: Any) -> Parcel:
@@ -112,7 +128,7 @@ def parcel(announced: Announcement, device: str, tree: Tree, *, examples: int = 
         "method": announced.plan.method["name"],
         "base_version": announced.model.sha256,
         "examples": examples,
-        "steps": 3,
+        "steps": -(-examples // announced.plan.task.batch_size),
         "size": len(data),
         "sha256": sha256,
         "chunk_bytes": CHUNK_BYTES,

@@ -54,8 +54,9 @@ def test_a_round_opens_only_once_enough_devices_are_ready(waiting: Bench) -> Non
     assert waiting.now().state == "waiting"
     waiting.say("b", "ready")
     announced = waiting.now()
-    assert (announced.state, announced.round, announced.cohort) == ("collecting", 1, ("a", "b"))
-    assert waiting.wires.announcements()[-1].cohort == ("a", "b")
+    assert (announced.state, announced.round, announced.invited) == ("collecting", 1, 2)
+    assert waiting.wires.announcements()[-1].invited == 2
+    assert waiting.invited() == ("a", "b")
     assert all(retain for topic, _, retain in waiting.wires.sent if topic == topics.announce(FEDERATION))
 
 

@@ -29,12 +29,35 @@ def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
 def test_migrating_twice_changes_nothing(database: Database) -> None:
     database.migrate()
     with database.write() as session:
-        session.execute(
-            text("INSERT INTO federations (name, plan, upload_schema, status, created_at) VALUES ('a','{}','{}','x',0)")
-        )
+        columns = "name, instance, plan, upload_schema, status, created_at"
+        session.execute(text(f"INSERT INTO federations ({columns}) VALUES ('a','0','{{}}','{{}}','x',0)"))
     database.migrate()
     with database.read() as session:
         assert session.execute(text("SELECT count(*) FROM federations")).scalar() == 1
+    database.close()
+
+
+OLD_ROWS = (
+    "INSERT INTO federations VALUES (1, 'a', '{}', '{}', 'running', 0), (2, 'b', '{}', '{}', 'running', 0)",
+    "INSERT INTO devices VALUES (1, 1, 'd', 'idle', 9, '', 0, 0), (2, 1, 'e', 'idle', 9, '', 0, 0)",
+    "INSERT INTO model_versions VALUES (1, 1, 0, 0, 'state', 'broadcast', 77, 0)",
+    "INSERT INTO rounds VALUES (1, 1, 1, 'collecting', 0, 0, '', 1, NULL, 0, NULL)",
+    "INSERT INTO participations VALUES (1, 1, 1, 'waiting', NULL), (1, 2, 0, 'received', 1)",
+)
+
+
+def test_rows_of_the_first_version_get_an_instance_and_what_their_devices_got(database: Database) -> None:
+    database.migrate("0001")
+    with database.write() as session:
+        for row in OLD_ROWS:
+            session.execute(text(row))
+    database.migrate()
+    with database.read() as session:
+        instances = session.scalars(text("SELECT instance FROM federations")).all()
+        got = session.execute(text("SELECT broadcast_sha256, broadcast_size FROM participations ORDER BY device_id"))
+        assert got.all() == [("broadcast", 77), (None, None)]  # the second came late and was not invited
+    assert [len(instance) for instance in instances] == [32, 32]
+    assert len(set(instances)) == 2
     database.close()
 
 

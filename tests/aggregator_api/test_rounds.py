@@ -27,7 +27,7 @@ def test_the_first_updates_of_an_over_selected_cohort_are_enough(tmp_path: Path)
     for device in ("a", "b", "c"):
         bench.say(device, "ready")
     service.resume(bench.runtime, FEDERATION)
-    assert bench.now().cohort == ("a", "b", "c")
+    assert bench.invited() == ("a", "b", "c")
     state = wire.decode(bench.state(), limit_bytes=1 << 20)
     updates = [bench.update_of(device) for device in ("a", "c")]
     for update in updates:

@@ -7,21 +7,40 @@ from typing import Any
 
 from edge_agent.config import AgentSection, Config, SensorsSection, ServerSection, TrainingSection
 from federation.plan import ModelSpec, Plan, RoundSettings, Task
-from federation.protocol.messages import Announcement, BlobPointer
+from federation.protocol.messages import Announcement, BlobPointer, Invitation
 from har_pipeline import dataset_labels
 
 DEVICE = "s00_phone100-waist"
 OPTIONS: dict[str, Any] = {"subjects": 1, "phones": ["phone100"], "places": ["waist"], "minutes": 2.0}
+INSTANCE = "0" * 32
 SMALL: dict[str, Any] = {"channels": [8, 8], "feature_dim": 16}
 
 
-def make_plan(method: str = "fedavg", model: str = "cnn", *, seed: int = 1, late: str = "drop", **options: Any) -> Plan:
+def make_plan(
+    method: str = "fedavg",
+    model: str = "cnn",
+    *,
+    seed: int = 1,
+    late: str = "drop",
+    optimizer: str = "adam",
+    alternatives: tuple[ModelSpec, ...] = (),
+    **options: Any,
+) -> Plan:
     labels = dataset_labels("synthetic")
     return Plan(
         labels=labels,
         model=ModelSpec(name=model, options={**SMALL, **options}),
+        alternatives=alternatives,
         method={"name": method},
-        task=Task(classes=len(labels), feature_dim=16, epochs=2, batch_size=16, lr=1e-2, seed=seed),
+        task=Task(
+            classes=len(labels),
+            feature_dim=16,
+            epochs=2,
+            batch_size=16,
+            optimizer=optimizer,  # type: ignore[arg-type]
+            lr=1e-2,
+            seed=seed,
+        ),
         rounds=RoundSettings(rounds=3, late=late),  # type: ignore[arg-type]
     )
 
@@ -33,13 +52,18 @@ def pointer(letter: str = "a") -> BlobPointer:
 def announcement(
     round_number: int = 1, state: str = "collecting", model: str | None = "a", **fields: Any
 ) -> Announcement:
-    values: dict[str, Any] = {"plan": make_plan(), "created": 0.0, "federation": "demo", **fields}
+    """What the server says to all; one founding of the federation if no `instance` is given."""
+    values: dict[str, Any] = {"plan": make_plan(), "created": 0.0, "federation": "demo", "instance": INSTANCE, **fields}
     return Announcement(state=state, round=round_number, model=model and pointer(model), **values)
 
 
-def make_config(folder: Path, **training: Any) -> Config:
+def invitation(round_number: int = 1, model: str = "a", instance: str = INSTANCE) -> Invitation:
+    return Invitation(instance=instance, round=round_number, model=pointer(model))
+
+
+def make_config(folder: Path, model: str | None = None, **training: Any) -> Config:
     return Config(
-        agent=AgentSection(device=DEVICE, federation="demo", data_dir=folder),
+        agent=AgentSection(device=DEVICE, federation="demo", data_dir=folder, model=model),
         server=ServerSection(url="http://127.0.0.1:9"),
         sensors=SensorsSection(options=OPTIONS),
         training=TrainingSection(**training),

@@ -17,6 +17,7 @@ from edge_agent.commands import (
     Judge,
     Leave,
     PublishStatus,
+    Say,
     SendBegin,
     SendChunks,
     StartJob,
@@ -37,14 +38,16 @@ from edge_agent.events import (
     DataReady,
     Disconnected,
     Event,
+    Invited,
     JobFailed,
     SensorFailed,
     Tick,
     TrainingFinished,
 )
 from edge_agent.state import Agent, Policy, Stage
-from federation.protocol.messages import Acknowledgement
-from tests.edge_agent.scene import announcement, make_plan, pointer
+from federation.plan import ModelSpec, Plan
+from federation.protocol.messages import Acknowledgement, Invitation
+from tests.edge_agent.scene import announcement, invitation, make_plan, pointer
 
 A, B = "a" * 64, "b" * 64
 Kind = TypeVar("Kind", bound=Command)
@@ -66,6 +69,10 @@ class Device:
             self.agent, self.last = result.agent, (*self.last, *result.commands)
         return self
 
+    def announced(self, number: int, model: str = "a", **fields: Any) -> Device:
+        """Hear of a round, and be invited to it."""
+        return self.on(Invited(invitation(number, model)), Announced(announcement(number, model=model, **fields)))
+
     def asked(self, kind: type[Kind]) -> list[Kind]:
         return [command for command in self.last if isinstance(command, kind)]
 
@@ -80,7 +87,8 @@ def ready(**policy: Any) -> Device:
 
 
 def training(**policy: Any) -> Device:
-    return ready(**policy).on(Announced(announcement(1)), BlobFetched(A))
+    device = ready(**policy).announced(1)
+    return device.on(BlobFetched(A))
 
 
 def uploading(**policy: Any) -> Device:
@@ -101,7 +109,7 @@ def test_a_new_device_collects_and_says_how_many_examples_it_has() -> None:
 
 
 def test_a_round_goes_from_download_to_training_to_upload_to_judging() -> None:
-    device = ready().on(Announced(announcement(1)))
+    device = ready().announced(1)
     assert device.asked(FetchBlob) == [FetchBlob(pointer())]
     assert device.on(BlobFetched(A)).asked(StartJob)[0].round == 1
     device.on(TrainingFinished(1, "u1"))
@@ -124,13 +132,34 @@ def test_the_same_announcement_twice_does_not_train_twice() -> None:
 
 
 def test_without_an_invitation_nothing_happens() -> None:
-    device = ready().on(Announced(announcement(1, cohort=("d2", "d3"))))
+    device = ready().on(Announced(announcement(1)))
     assert not device.asked(FetchBlob)
-    assert device.on(Announced(announcement(2, cohort=("d1",)))).asked(FetchBlob)
+    assert device.on(Invited(invitation(1))).asked(FetchBlob)
+
+
+def test_an_invitation_may_come_before_its_round_is_announced_and_says_what_to_train_from() -> None:
+    device = ready().on(Invited(invitation(1, "b")))
+    assert not device.asked(FetchBlob)
+    assert device.on(Announced(announcement(1, model="a"))).asked(FetchBlob) == [FetchBlob(pointer("b"))]
+    device.on(Invited(invitation(2, "c")))
+    assert not device.asked(FetchBlob)
+    assert device.agent.work is not None  # round 1 goes on until round 2 is announced
+    assert device.on(Announced(announcement(2))).asked(FetchBlob) == [FetchBlob(pointer("c"))]
+
+
+@pytest.mark.parametrize("stale", [invitation(2), invitation(1, instance="1" * 32)])
+def test_an_invitation_to_another_round_or_another_founding_is_none(stale: Invitation) -> None:
+    assert not ready().on(Invited(stale), Announced(announcement(1))).asked(FetchBlob)
+
+
+def test_another_broadcast_for_the_same_round_replaces_the_first() -> None:
+    device = training().on(Invited(invitation(1, "b")))
+    assert device.asked(StopJob)
+    assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
 
 
 def test_no_data_no_training() -> None:
-    device = Device().on(Connected(), DataReady(0), Announced(announcement(1)))
+    device = Device().on(Connected(), DataReady(0)).announced(1)
     assert not device.asked(FetchBlob)
     assert device.on(SensorFailed("no such file")).asked(Leave) == [Leave(1)]
 
@@ -171,7 +200,7 @@ def test_a_reconnect_in_mid_upload_stops_the_chunks_and_begins_again() -> None:
 
 
 def test_a_new_round_while_uploading_trains_and_still_delivers_the_old_update() -> None:
-    device = uploading().on(answer("send"), Announced(announcement(2, model="b")))
+    device = uploading().on(answer("send")).announced(2, "b")
     assert device.asked(StopJob)  # the export of round 1, which round 2 does not wait for
     assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
     assert device.agent.outbox == ("u1",)
@@ -184,8 +213,8 @@ def test_a_new_round_while_uploading_trains_and_still_delivers_the_old_update() 
 @pytest.mark.parametrize(("late", "stopped"), [("drop", True), ("next", False)])
 def test_training_for_a_round_that_is_over_goes_on_only_where_late_updates_count(late: str, stopped: bool) -> None:
     plan = make_plan(late=late)
-    device = ready().on(Announced(announcement(1, plan=plan)), BlobFetched(A))
-    device.on(Announced(announcement(2, model="b", plan=plan)))
+    device = ready().announced(1, plan=plan).on(BlobFetched(A))
+    device.announced(2, "b", plan=plan)
     assert bool(device.asked(StopJob)) is stopped
     assert bool(device.asked(FetchBlob)) is stopped
 
@@ -201,11 +230,11 @@ def test_a_failed_training_is_tried_again_and_then_left_out() -> None:
     assert [(command.round, command.base) for command in device.asked(GiveUp)] == [(1, A)]
     assert "2 tries failed" in device.asked(GiveUp)[0].reason
     assert not device.on(Announced(announcement(1)), Tick(), at=100.0).asked(FetchBlob)
-    assert device.on(Announced(announcement(2, model="b"))).asked(FetchBlob)
+    assert device.announced(2, "b").asked(FetchBlob)
 
 
 def test_a_download_is_tried_for_as_long_as_the_round_lasts() -> None:
-    device = ready().on(Announced(announcement(1)))
+    device = ready().announced(1)
     for attempt in range(5):
         device.on(BlobFailed(A, "no route"))
         assert device.on(Tick(), at=device.now + 100.0).asked(FetchBlob), attempt
@@ -244,13 +273,41 @@ def test_a_finished_federation_stops_training_that_is_under_way() -> None:
     assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
 
 
-def test_another_plan_makes_the_device_forget_and_collect_anew() -> None:
-    device = uploading().on(Announced(announcement(1, plan=make_plan(seed=2))))
+def test_a_federation_founded_anew_makes_the_device_forget_and_collect_anew() -> None:
+    device = uploading().on(Announced(announcement(1, instance="1" * 32)))  # the same plan, seed and round
     assert device.asked(StopJob)
     assert device.asked(StartOver)
     assert device.asked(Collect)
     assert device.agent.outbox == ()
     assert device.agent.done == frozenset()
+
+
+MIXED = make_plan("fedproto", alternatives=(ModelSpec(name="hart"),))
+
+
+def test_a_device_that_runs_another_network_is_another_identity() -> None:
+    plain, other = (Device(model=model).on(Announced(announcement(1, plan=MIXED))) for model in (None, "hart"))
+    assert plain.asked(StartOver)[0].identity != other.asked(StartOver)[0].identity
+    named = Device(plain.agent, model="cnn").on(Announced(announcement(1, plan=MIXED)))
+    assert not named.asked(StartOver)  # the plan's own network by its name
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"), [(make_plan(), "every device runs 'cnn'; leave it out"), (MIXED, "offers 'cnn', 'hart'")]
+)
+def test_a_network_that_the_federation_does_not_offer_ends_the_program_and_forgets_nothing(
+    plan: Plan, words: str
+) -> None:
+    device = Device(uploading().agent, model="resnet").on(Announced(announcement(1, plan=plan)))
+    assert device.asked(Leave) == [Leave(1)]
+    assert "[agent] model is 'resnet'" in device.asked(Say)[0].text
+    assert words in device.asked(Say)[0].text
+    assert not device.asked(StartOver)
+
+
+def test_metrics_that_are_no_numbers_are_not_reported() -> None:
+    device = training().on(TrainingFinished(1, "u1", {"train_loss": 0.5, "macro_f1_after": float("nan")}))
+    assert device.asked(PublishStatus)[-1].status.metrics == {"train_loss": 0.5}
 
 
 def test_an_event_about_work_that_was_dropped_changes_nothing() -> None:

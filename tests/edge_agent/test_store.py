@@ -13,16 +13,16 @@ from edge_agent.agent import step
 from edge_agent.commands import FetchBlob, PublishStatus, SendBegin
 from edge_agent.config import Config
 from edge_agent.errors import StoreError
-from edge_agent.events import Announced, Connected, DataReady
+from edge_agent.events import Announced, Connected, DataReady, Invited
 from edge_agent.files import write_file
 from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.memory import forget_update, keep_round, remembered, start_over
-from edge_agent.state import Policy, plan_key
+from edge_agent.state import Policy, identity
 from edge_agent.store import FILE_NAME, AdoptionRow, Store
 from edge_agent.summary import summary
 from federation.protocol.messages import read, write
 from har_pipeline import Window
-from tests.edge_agent.scene import DEVICE, announcement, make_config, make_plan
+from tests.edge_agent.scene import DEVICE, announcement, invitation, make_config, make_plan
 
 RESULT_JSON: dict[str, Any] = {
     "examples": 40,
@@ -48,6 +48,7 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
         device=DEVICE,
         round=round_number,
         plan=make_plan(),
+        network=make_plan().model,
         chunk_bytes=4096,
         store=folder,
         client=DEVICE,
@@ -96,14 +97,14 @@ def test_a_file_that_is_no_database_is_an_error_that_says_what_to_do(tmp_path: P
 
 def test_a_restart_resends_the_outbox_and_does_not_train_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    a, plan = announcement(1), make_plan()
-    store.reset(plan_key=plan_key(plan))
+    a = announcement(1)
+    store.reset(identity=identity(a, None))
     kept = keep_round(store, make_job(make_config(tmp_path)))
     store.close()
 
     again = Store(tmp_path)
     agent, commands = remembered(again), []
-    for event in (Connected(), Announced(a), DataReady(40)):
+    for event in (Connected(), Invited(invitation(1)), Announced(a), DataReady(40)):
         result = step(Policy(DEVICE), agent, event, 0.0)
         agent, commands = result.agent, commands + list(result.commands)
     assert SendBegin(kept.update_id) in commands
@@ -159,13 +160,13 @@ def test_the_summary_has_a_row_for_each_trained_round(tmp_path: Path) -> None:
     store.close()
 
 
-def test_another_plan_forgets_rows_and_files(tmp_path: Path) -> None:
+def test_starting_over_forgets_rows_and_files(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.add_windows(some_windows(3), limit=100)
     keep_round(store, make_job(make_config(tmp_path)))
     start_over(store, "other")
     agent = remembered(store)
-    assert (agent.plan_key, agent.outbox, agent.done) == ("other", (), frozenset())
+    assert (agent.identity, agent.outbox, agent.done) == ("other", (), frozenset())
     assert store.window_count() == 0
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == set()
     store.close()

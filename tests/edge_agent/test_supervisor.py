@@ -24,12 +24,12 @@ from edge_agent.errors import ConfigError
 from edge_agent.files import write_file
 from edge_agent.jobs import UPDATE
 from edge_agent.memory import keep_round
-from edge_agent.state import plan_key
+from edge_agent.state import identity
 from edge_agent.store import Store
 from edge_agent.supervisor import Supervisor
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
-from tests.edge_agent.scene import DEVICE, OPTIONS, announcement, make_config, make_plan
+from tests.edge_agent.scene import DEVICE, OPTIONS, announcement, invitation, make_config
 from tests.edge_agent.test_store import make_job
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -165,12 +165,13 @@ def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, ope
     person, port = operator
     path, folder = config_file(tmp_path, port), tmp_path / "data"
     store = Store(folder)
-    store.reset(plan_key=plan_key(make_plan()))
+    store.reset(identity=identity(announcement(1), None))
     job = make_job(make_config(folder))
     payload = os.urandom(10_000)
     write_file(job.out / UPDATE, payload)
     kept = keep_round(store, job)
     store.close()
+    person.say(topics.invitation("demo", DEVICE), write(invitation(1)), retain=True)
     person.say(topics.announce("demo"), write(announcement(1)), retain=True)
 
     first = started(path)

@@ -167,7 +167,7 @@ def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
     with pytest.raises(JobError, match="damaged"):
         training.set_scene(job.model_copy(update={"broadcast": damaged}))
     with pytest.raises(UpdateError):
-        training.set_scene(job.model_copy(update={"plan": make_plan(hidden=24)}))
+        training.set_scene(job.model_copy(update={"network": make_plan(hidden=24).model}))
 
 
 def test_a_client_state_of_another_model_is_refused(device: Path) -> None:

@@ -14,8 +14,20 @@ from federation.errors import WireError
 from federation.plan import ModelSpec, Plan, Task
 from federation.protocol import topics
 from federation.protocol.chunks import Assembly, chunk_count, chunk_range
-from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, UpdateManifest, read, write
+from federation.protocol.messages import (
+    MESSAGE_BYTES,
+    Acknowledgement,
+    Announcement,
+    BlobPointer,
+    DeviceStatus,
+    Invitation,
+    UpdateManifest,
+    read,
+    write,
+)
 
+INSTANCE = "0" * 32
+POINTER = BlobPointer(sha256="a" * 64, size=10, url="/v1/blobs/" + "a" * 64)
 PLAN = Plan(labels=("sit", "walk"), model=ModelSpec(name="cnn"), method={"name": "fedavg"}, task=Task(classes=2))
 
 
@@ -50,7 +62,8 @@ def test_protocol_needs_no_torch() -> None:
     "message",
     [
         manifest(),
-        Announcement(federation="demo", state="collecting", round=1, cohort=("a",), plan=PLAN, created=1.0),
+        Announcement(federation="demo", instance=INSTANCE, state="collecting", round=1, plan=PLAN, created=1.0),
+        Invitation(instance=INSTANCE, round=1, model=POINTER),
         DeviceStatus(state="ready", examples=3),
         Acknowledgement(update_id="x", status="send", next_chunk=4),
     ],
@@ -81,9 +94,27 @@ def test_a_manifest_is_bounded(change: dict[str, object]) -> None:
         manifest(**change)
 
 
+def test_metrics_that_are_no_numbers_are_left_out_at_both_ends() -> None:
+    measured = {"loss": 0.5, "macro_f1_after": float("nan"), "worst": float("inf")}
+    assert DeviceStatus(state="ready", metrics=measured).metrics == {"loss": 0.5}
+    said = write(manifest(metrics={"loss": 0.5, "f1": 0.25})).replace(b"0.25", b"NaN")
+    assert read(UpdateManifest, said).metrics == {"loss": 0.5}
+
+
+def test_an_announcement_is_as_large_for_a_million_devices_as_for_two() -> None:
+    small, large = (
+        Announcement(
+            federation="demo", instance=INSTANCE, state="collecting", round=1, invited=n, plan=PLAN, created=1.0
+        )
+        for n in (2, 1_000_000)
+    )
+    assert len(write(large)) - len(write(small)) == 6  # digits
+    assert len(write(large)) < MESSAGE_BYTES // 2
+
+
 @given(st.binary(max_size=200))
 def test_any_payload_is_an_error_or_a_message(payload: bytes) -> None:
-    for kind in (DeviceStatus, Acknowledgement, UpdateManifest, Announcement):
+    for kind in (DeviceStatus, Acknowledgement, UpdateManifest, Announcement, Invitation):
         with contextlib.suppress(WireError):
             read(kind, payload)
 
@@ -93,6 +124,7 @@ def test_topics_round_trip() -> None:
     assert topics.parse(topics.update("demo", "a", "u1", "begin")) == ("demo", "a", "begin", "u1", -1)
     assert topics.parse(topics.update("demo", "a", "u1", "chunk", 12)) == ("demo", "a", "chunk", "u1", 12)
     assert topics.announce("demo") == "gaitway/v1/demo/announce"
+    assert topics.invitation("demo", "a") == "gaitway/v1/demo/devices/a/invitation"
     assert topics.ack("demo", "a") == "gaitway/v1/demo/devices/a/ack"
 
 

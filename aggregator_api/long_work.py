@@ -1,0 +1,106 @@
+"""The slow parts of a round, outside of the coordinator's lock: each client's own broadcast, and the aggregate.
+
+They read rows, compute, and hand the result to the coordinator, which checks that it is still wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api import records
+from aggregator_api.aggregation import Aggregate, StoredUpdate, aggregate, read_state
+from aggregator_api.blobs import Blob, BlobStore
+from aggregator_api.broadcasts import write_broadcasts
+from aggregator_api.contract import Contract
+from aggregator_api.database import Database
+from aggregator_api.tables import FederationRow, RoundRow, UpdateRow
+from federation.protocol.messages import UpdateManifest
+from federation.server_round import RoundPhase
+
+log = logging.getLogger("aggregator_api")
+
+
+class Owner(Protocol):
+    """Who wants the work done, and takes what comes of it."""
+
+    def contract(self, federation: FederationRow) -> Contract:
+        """Return what a federation accepts."""
+
+    def begin(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
+        """Open the round whose broadcasts are written."""
+
+    def publish(self, name: str, number: int, result: Aggregate, seconds: float) -> None:
+        """Make an aggregate the federation's model."""
+
+    def give_up(self, name: str, number: int, reason: str) -> None:
+        """End a round whose work has failed."""
+
+
+class LongWork:
+    """Runs in the one thread of an executor; both methods may be called again after a kill."""
+
+    def __init__(self, database: Database, blobs: BlobStore, owner: Owner) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._owner = owner
+
+    def personalize(self, name: str, number: int) -> None:
+        """Write what each client of the round's cohort gets, then open it."""
+        self._guard(name, number, "the broadcasts cannot be written", self._personalize)
+
+    def aggregate(self, name: str, number: int) -> None:
+        """Combine the updates of the round, then publish the result."""
+        self._guard(name, number, "aggregation failed", self._aggregate)
+
+    def _guard(self, name: str, number: int, what: str, work: Callable[[str, int], None]) -> None:
+        try:
+            work(name, number)
+        except Exception as error:
+            # whatever a method or a disk does wrong must end this round, not the server
+            log.exception("%s federation=%s round=%d", what, name, number)
+            self._owner.give_up(name, number, f"{what}: {error}")
+
+    def _personalize(self, name: str, number: int) -> None:
+        with self._database.read() as session:
+            federation, row = _still(session, name, number, RoundPhase.ANNOUNCED)
+            if row is None:
+                return
+            method, state = self._owner.contract(federation).method, row.base_version.state_sha256
+            cohort = [part.device.name for part in row.participations]
+        given = write_broadcasts(method, self._blobs, read_state(self._blobs, state), cohort)
+        self._owner.begin(name, number, given)
+
+    def _aggregate(self, name: str, number: int) -> None:
+        started = time.perf_counter()
+        with self._database.read() as session:
+            federation, row = _still(session, name, number, RoundPhase.AGGREGATING)
+            if row is None:
+                return
+            contract, state, updates = (
+                self._owner.contract(federation),
+                row.base_version.state_sha256,
+                _of(session, row),
+            )
+        result = aggregate(contract, self._blobs, state, updates)
+        self._owner.publish(name, number, result, time.perf_counter() - started)
+
+
+def _still(session: Session, name: str, number: int, phase: RoundPhase) -> tuple[FederationRow, RoundRow | None]:
+    """Return the round, or None if the operator has stopped it meanwhile."""
+    federation = session.scalars(select(FederationRow).where(FederationRow.name == name)).one()
+    row = records.open_round(session, federation)
+    return federation, row if row is not None and (row.number, row.phase) == (number, phase) else None
+
+
+def _of(session: Session, row: RoundRow) -> list[StoredUpdate]:
+    stored = session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id))
+    return [
+        StoredUpdate(UpdateManifest.model_validate(update.manifest), row.number - update.base_round)
+        for update in stored
+    ]

@@ -1,0 +1,88 @@
+"""How a round comes to be: its cohort is drawn, and updates that waited for it are handed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api import records
+from aggregator_api.blobs import Blob
+from aggregator_api.tables import DeviceRow, FederationRow, RoundRow, UpdateRow
+from federation.plan import Plan
+from federation.server_round import Action, Event, Opened, RoundPhase, Step, UpdateArrived, sample_cohort
+
+Transition = Callable[[Event], Step | None]
+"""Applies an event to the open round, inside the caller's transaction."""
+
+
+def draw(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
+    """Write the next round and its cohort if there are enough devices, or that the federation has finished.
+
+    Returns whether a round was written.
+    """
+    if federation.status != "running" or records.open_round(session, federation) is not None:
+        return False
+    number = records.last_number(session, federation) + 1
+    if number > plan.rounds.rounds:
+        federation.status = "finished"
+        records.journal(session, federation, "federation.finished", round_number=number - 1)
+        return False
+    online = records.online_devices(session, federation)
+    if len(online) < max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1):
+        return False
+    cohort = sample_cohort(
+        plan.rounds, online, seed=plan.task.seed, round_number=number, examples=_weights(plan, online)
+    )
+    deadline = now + plan.rounds.deadline_s if plan.rounds.deadline_s else None
+    records.add_round(session, federation, number, [online[name] for name in cohort], deadline)
+    return True
+
+
+def give(row: RoundRow, broadcasts: Mapping[str, Blob]) -> None:
+    """Note what each device of the cohort gets, where it is not the same for all."""
+    for part in row.participations:
+        part.broadcast_sha256, part.broadcast_size = broadcasts[part.device.name]
+
+
+def begin(session: Session, federation: FederationRow, apply: Transition) -> tuple[Action, ...]:
+    """Open the written round, and hand it the updates that are held for it; a device's newest one first."""
+    opened = apply(Opened())
+    row = records.open_round(session, federation)
+    if opened is None or row is None:
+        return ()
+    actions = list(opened.actions)
+    for update in _held(session, federation):
+        if row.phase != RoundPhase.COLLECTING:
+            break  # this round has enough: the rest waits for another
+        result = apply(UpdateArrived(update.device.name, update.base_round))
+        actions += _settle(session, federation, row, update, result) if result else ()
+    return tuple(actions)
+
+
+def _settle(
+    session: Session, federation: FederationRow, row: RoundRow, update: UpdateRow, result: Step
+) -> tuple[Action, ...]:
+    name = update.device.name
+    if Action.ACCEPT in result.actions:
+        update.status, update.round_id = "accepted", row.id
+        records.journal(session, federation, "update.used", round_number=row.number, device=name)
+        return result.actions
+    update.status, update.reason = "refused", result.reason
+    records.journal(session, federation, "update.refused", round_number=row.number, device=name, detail=result.reason)
+    return ()
+
+
+def _held(session: Session, federation: FederationRow) -> list[UpdateRow]:
+    query = select(UpdateRow).where(UpdateRow.federation_id == federation.id, UpdateRow.status == "held")
+    return list(session.scalars(query.order_by(UpdateRow.base_round.desc(), UpdateRow.id)))
+
+
+def _weights(plan: Plan, online: Mapping[str, DeviceRow]) -> dict[str, int] | None:
+    """Return what devices said about how many examples they have; one that has not said counts like their mean."""
+    if plan.rounds.sampling != "examples":
+        return None
+    said = [row.examples for row in online.values() if row.examples]
+    typical = round(sum(said) / len(said)) if said else 1
+    return {name: row.examples or typical for name, row in online.items()}

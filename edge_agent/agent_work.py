@@ -1,0 +1,117 @@
+"""The half of the state machine that is about work: a round's download, training, export and judgement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edge_agent.commands import FetchBlob, FinalJudged, GiveUp, Judge, Say, StartJob, StopJob
+from edge_agent.events import (
+    AdoptFinished,
+    BlobFailed,
+    BlobFetched,
+    CandidateReady,
+    Event,
+    JobFailed,
+    TrainingFinished,
+)
+from edge_agent.state import Stage, Work
+from edge_agent.turn import Turn
+from federation.seeds import seed_for
+
+LONGEST_REST_S = 60.0
+
+
+def begin(turn: Turn, work: Work) -> None:
+    """Start with the download."""
+    turn.set(work=work, detail="")
+    turn.ask(FetchBlob(work.model))
+
+
+def drop(turn: Turn, reason: str) -> None:
+    """Leave the work that is under way, if there is any."""
+    if turn.at(Stage.TRAINING) or turn.at(Stage.EXPORTING):
+        turn.ask(StopJob(reason))
+    turn.set(work=None)
+
+
+def resume(turn: Turn) -> None:
+    """Try again once the rest is over."""
+    work = turn.agent.work
+    if work and work.stage is Stage.RESTING and turn.now >= work.resume_at:
+        turn.stage(Stage.FETCHING)
+        turn.ask(FetchBlob(work.model))
+
+
+def worked(turn: Turn, event: Event) -> None:
+    """Go on after a download, a process or a judgement has come to an end."""
+    work = turn.agent.work
+    match event:
+        case BlobFetched(sha256) if turn.at(Stage.FETCHING) and work and work.model.sha256 == sha256:
+            _start_job(turn, work)
+        case BlobFailed(sha256, reason) if turn.at(Stage.FETCHING) and work and work.model.sha256 == sha256:
+            _rest(turn, replace(work, fetches=work.fetches + 1), work.fetches, reason)
+        case TrainingFinished():
+            _trained(turn, event)
+        case CandidateReady(number, kind) if turn.at(Stage.EXPORTING) and turn.about(number, kind):
+            turn.stage(Stage.JUDGING)
+            turn.ask(Judge(number, kind))
+        case JobFailed(number, kind, reason) if turn.about(number, kind) and work:
+            _job_failed(turn, work, reason)
+        case AdoptFinished(number, kind, _, reason) if turn.at(Stage.JUDGING) and turn.about(number, kind) and work:
+            turn.set(work=None, detail="")
+            turn.ask(Say(reason))
+            if kind == "adopt":
+                _final(turn, work)
+        case _:
+            pass  # about work that has been dropped since
+
+
+def _start_job(turn: Turn, work: Work) -> None:
+    a = turn.agent.announcement
+    if a is None:
+        return
+    turn.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
+    turn.ask(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes))
+
+
+def _trained(turn: Turn, event: TrainingFinished) -> None:
+    work, outbox = turn.agent.work, turn.agent.outbox
+    if event.update_id not in outbox:
+        outbox = (*outbox, event.update_id)
+    turn.set(outbox=outbox, metrics=event.metrics, detail="")
+    if work and turn.about(event.round, "train"):
+        turn.set(done=turn.agent.done | {(work.round, work.model.sha256)})
+        turn.stage(Stage.EXPORTING)
+
+
+def _job_failed(turn: Turn, work: Work, reason: str) -> None:
+    if work.kind == "train" and work.stage is Stage.EXPORTING:
+        turn.set(work=None)
+        turn.ask(Say(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+    elif work.attempt < turn.policy.attempts:
+        _rest(turn, replace(work, attempt=work.attempt + 1), work.attempt, reason)
+    else:
+        _give_up(turn, work, f"{work.attempt} tries failed, the last one: {reason}")
+
+
+def _give_up(turn: Turn, work: Work, reason: str) -> None:
+    turn.set(work=None, detail=reason)
+    if work.kind == "adopt":
+        turn.ask(Say(f"the final model is not adopted, the present one stays: {reason}"))
+        _final(turn, work)
+        return
+    turn.set(done=turn.agent.done | {(work.round, work.model.sha256)}, settled=turn.agent.settled + 1)
+    turn.ask(Say(f"round {work.round} is left out: {reason}"), GiveUp(work.round, work.model.sha256, reason))
+
+
+def _final(turn: Turn, work: Work) -> None:
+    turn.set(final=work.model.sha256)
+    turn.ask(FinalJudged(work.model.sha256))
+
+
+def _rest(turn: Turn, work: Work, failures: int, reason: str) -> None:
+    # the jitter is drawn from the device's name, so that a fleet does not come back in step
+    jitter = 0.5 + seed_for(0, turn.policy.device, work.round, failures) % 1000 / 1000
+    rest_s = min(LONGEST_REST_S, turn.policy.retry_s * 2 ** (failures - 1)) * jitter
+    turn.set(work=replace(work, stage=Stage.RESTING, resume_at=turn.now + rest_s), detail=reason)
+    turn.ask(Say(f"{reason}; next try in {rest_s:.1f} s"))

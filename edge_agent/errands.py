@@ -1,0 +1,64 @@
+"""What takes a while and needs no order: downloads, and the judgement of candidates; each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_agent.blobs import Blobs
+from edge_agent.config import Config
+from edge_agent.errors import AgentError
+from edge_agent.events import BlobFailed, BlobFetched, Kind
+from edge_agent.judging import Verdict, judge_job
+from federation.plan import Plan
+from federation.protocol.messages import BlobPointer
+from har_pipeline import PipelineError
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and the identity of the state that it belongs to."""
+
+    identity: str
+    verdict: Verdict
+
+
+class Errands:
+    """Returns at once; what comes of an errand is posted, from its thread."""
+
+    def __init__(self, config: Config, post: Callable[[BlobFetched | BlobFailed | Judged], None]) -> None:
+        self.config, self.post = config, post
+        self._blobs = Blobs(config.agent.data_dir / "blobs", config.server.url, config.server.timeout_s)
+
+    def blob(self, model: BlobPointer) -> Path:
+        """Where a fetched blob lies."""
+        return self._blobs.path(model.sha256)
+
+    def fetch(self, model: BlobPointer) -> None:
+        """Download and verify a broadcast."""
+        _in_background(lambda: self._fetch(model))
+
+    def judge(self, plan: Plan, identity: str, number: int, kind: Kind) -> None:
+        """Compare a job's candidate with the present model."""
+        _in_background(lambda: self._judge(plan, identity, number, kind))
+
+    def _fetch(self, model: BlobPointer) -> None:
+        try:
+            self._blobs.fetch(model)
+        except (AgentError, OSError) as error:
+            self.post(BlobFailed(model.sha256, str(error)))
+        else:
+            self.post(BlobFetched(model.sha256))
+
+    def _judge(self, plan: Plan, identity: str, number: int, kind: Kind) -> None:
+        try:
+            verdict = judge_job(self.config, plan, number, kind)
+        except (AgentError, PipelineError, OSError) as error:
+            verdict = Verdict(number, kind, False, f"round {number}: the candidate cannot be judged: {error}")
+        self.post(Judged(identity, verdict))
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()
