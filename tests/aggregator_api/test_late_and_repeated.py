@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sqlalchemy import select
 
 from aggregator_api import listings, records, service
 from aggregator_api.listings import Window
+from aggregator_api.long_work import LongWork
+from aggregator_api.tables import UpdateRow
 from aggregator_api.views import UpdateView
 from federation import wire
 from federation.methods import method_from_json
+from federation.tree import map_tree
 
 from .conftest import Bench, wait_for
-from .devices import FEDERATION, tiny_plan
+from .devices import FEDERATION, parcel, tiny_plan
 
 
 def quarantined(bench: Bench) -> list[UpdateView]:
@@ -23,11 +31,7 @@ def quarantined(bench: Bench) -> list[UpdateView]:
 
 
 def test_a_late_update_counts_less_in_the_next_round(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, tiny_plan(rounds=2, clients=2, over_selection=1.5, late="next"))
-    service.pause(bench.runtime, FEDERATION)
-    for device in ("a", "b", "c"):
-        bench.say(device, "ready")
-    service.resume(bench.runtime, FEDERATION)
+    bench = late_federation(tmp_path, rounds=2)
     late = bench.update_of("c", examples=40)
     for device in ("a", "b"):
         bench.upload(bench.update_of(device))
@@ -41,6 +45,77 @@ def test_a_late_update_counts_less_in_the_next_round(tmp_path: Path) -> None:
     expected = method_from_json({"name": "fedavg"}).aggregate(state, [fresh.update, discounted])
     assert bench.state() == wire.encode(expected)
     assert bench.state() != wire.encode(method_from_json({"name": "fedavg"}).aggregate(state, [fresh.update]))
+    bench.runtime.stop()
+
+
+def late_federation(folder: Path, **plan: Any) -> Bench:
+    """Three devices, of which two are enough, in round 1; late updates are welcome."""
+    bench = Bench(folder, tiny_plan(clients=2, over_selection=1.5, late="next", **plan))
+    service.pause(bench.runtime, FEDERATION)
+    for device in ("a", "b", "c"):
+        bench.say(device, "ready")
+    service.resume(bench.runtime, FEDERATION)
+    return bench
+
+
+def test_an_update_that_comes_during_aggregation_is_kept_for_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = late_federation(tmp_path, rounds=2)
+    late = before.update_of("c", examples=40)
+    monkeypatch.setattr(LongWork, "_aggregate", lambda *_: None)
+    for device in ("a", "b"):
+        before.upload(before.update_of(device))
+    assert before.now().state == "aggregating"
+    answer = before.upload(late)
+    assert (answer.status, answer.reason) == ("accepted", "kept for the next round")
+    assert before.begin(late) == answer
+    again = parcel(before.now(), "c", map_tree(torch.zeros_like, late.tree), base_version=before.base_of("c"))
+    assert "already reported" in before.refused(again)
+    before.runtime.stop()  # it survives a restart
+    monkeypatch.undo()
+
+    after = Bench(tmp_path)
+    wait_for(lambda: (after.now().round, after.now().state) == (2, "collecting"))
+    state = wire.decode(after.state(), limit_bytes=1 << 20)
+    assert after.invited() == ("a", "b")  # c has its update in this round already
+    fresh = after.update_of("a")
+    assert after.upload(fresh).status == "accepted"
+    wait_for(lambda: after.now().state == "finished")
+    expected = method_from_json({"name": "fedavg"}).aggregate(
+        state, [fresh.update, late.update._replace(discount=2**-0.5)]
+    )
+    assert after.state() == wire.encode(expected)
+    after.runtime.stop()
+
+
+def test_during_the_last_aggregation_there_is_no_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = late_federation(tmp_path, rounds=1)
+    late = bench.update_of("c")
+    monkeypatch.setattr(LongWork, "_aggregate", lambda *_: None)
+    for device in ("a", "b"):
+        bench.upload(bench.update_of(device))
+    assert "aggregating" in bench.refused(late)
+    bench.runtime.stop()
+
+
+def test_an_update_that_comes_while_the_federation_waits_for_devices_is_kept_too(tmp_path: Path) -> None:
+    bench = late_federation(tmp_path, rounds=2)
+    late = bench.update_of("c")
+    service.pause(bench.runtime, FEDERATION)
+    for device in ("a", "b"):
+        bench.upload(bench.update_of(device))
+    for device in ("a", "b", "c"):
+        bench.say(device, "offline")
+    service.resume(bench.runtime, FEDERATION)
+    wait_for(lambda: (bench.now().round, bench.now().state) == (1, "waiting"))
+    assert bench.upload(late).reason == "kept for the next round"
+    for device in ("a", "b"):
+        bench.say(device, "idle")
+    assert (bench.now().round, bench.now().state) == (2, "collecting")
+    with bench.runtime.database.read() as session:
+        found = session.scalars(select(UpdateRow).where(UpdateRow.update_id == late.manifest.update_id)).one()
+        assert (found.status, found.round_id) == ("accepted", 2)
     bench.runtime.stop()
 
 
