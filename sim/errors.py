@@ -13,3 +13,7 @@ class SettingsError(SimError):
 
 class RunDirectoryError(SimError):
     """A run's directory is missing, foreign, or belongs to another configuration."""
+
+
+class AnalysisError(SimError):
+    """A run lacks what an analysis of it needs."""

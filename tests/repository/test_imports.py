@@ -64,6 +64,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.founding": {"torch": "the initial model"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
+    "sim.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
     "sim.images.pictures": {"PIL": "JPEG and PNG files of CelebA and of folders of pictures"},
     "sim.report": {"jinja2": "the HTML report"},
 }

@@ -1,0 +1,29 @@
+"""What one analysis returns: numbers for analysis.json, figures for PNG files, words for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+
+class Picture(NamedTuple):
+    """A figure and what it shows."""
+
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One analysis: `name` is its key in analysis.json and begins its pictures' names; `values` is JSON."""
+
+    name: str
+    title: str
+    text: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
+    table: tuple[tuple[str, str], ...] = ()
+    """Rows (what, value) of the page."""

@@ -1,0 +1,48 @@
+"""Finished runs of two clients, each method's run once a session, with what their rounds recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sim.analysis.finished import FinishedRun, open_run
+from sim.data import FederatedData
+from sim.run import load_data, run
+from sim.run_directory import RunDirectory
+from tests.sim.small_runs import settings_for
+
+Finished = Callable[..., FinishedRun]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def data(cache: Path) -> FederatedData:
+    return load_data(settings_for(), None, cache, None)
+
+
+@pytest.fixture(scope="session")
+def finished(data: FederatedData, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Return the finished run of a method, on the plain CNN unless another model is named."""
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+
+    def get(method: str, model: str = "cnn") -> FinishedRun:
+        name = f"{method}-{model}"
+        if name not in made:
+            settings = settings_for(method, model=model)
+            run(settings, data, folder / name)
+            made[name] = FinishedRun(RunDirectory(folder / name), settings, data)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def reopened(finished: Finished, cache: Path) -> FinishedRun:
+    """A run opened from its directory alone."""
+    return open_run(finished("fedavg").directory.path, None, cache)
