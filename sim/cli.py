@@ -107,15 +107,18 @@ def run_command(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of finished runs.")],
+    runs: Annotated[list[Path], typer.Argument(help="Directories of finished runs, or of sweeps.")],
     out: Annotated[Path, typer.Option(help="Where the comparison is written.")] = Path("comparison"),
+    baseline: Annotated[
+        Text, typer.Option(help="Method or row that the others are tested against; by default fedavg.")
+    ] = None,
 ) -> None:
-    """Put runs into one table (mean ± std, best bold, second underlined), as HTML, Markdown and JSON."""
-    from sim.compare import compare as compare_runs
-    from sim.tables import print_comparison
+    """Put runs into one table, test them against a baseline client by client, and write HTML, Markdown and JSON."""
+    from sim.comparison.compare import compare as compare_runs
+    from sim.comparison.printed import print_comparison
 
     with explained():
-        print_comparison(compare_runs(runs, out))
+        print_comparison(compare_runs(runs, out, baseline))
         console.print(f"Written to [bold]{out}[/bold]")
 
 

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from sim.figures import BLUE, MEASURES, ORANGE, SCORE_STYLES, clean, new_figure, plain_text
-from sim.run_directory import Counts, RunDirectory
+from sim.run_directory import RunDirectory
+from sim.run_records import Counts
 
 NAMED_CLIENTS = 50
 """Up to so many clients are named on an axis; beyond, the names would touch."""

@@ -1,4 +1,4 @@
-"""The plots of a run and of a comparison; each is a function from what was read to a Figure, or None without data."""
+"""The plots of a run; each is a function from what was read to a Figure, or None without data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.client_plots import client_scores, confusion, partition
-from sim.comparison import SCORES, Group
 from sim.figures import (
     BLACK,
     BLUE,
-    COLOURS,
-    DASHES,
     GREEN,
     MEASURES,
     ORANGE,
@@ -25,9 +22,9 @@ from sim.figures import (
     by_round,
     draw,
     new_figure,
-    plain_text,
 )
-from sim.run_directory import RoundRecord, RunDirectory, Spread
+from sim.run_directory import RunDirectory
+from sim.run_records import RoundRecord, Spread
 
 
 def draw_run(run: RunDirectory) -> list[Path]:
@@ -57,8 +54,10 @@ def _score_lines(axes: Axes, run: RunDirectory, measure: str) -> None:
         values = [100 * (getattr(scores, measure) or np.nan) for _, scores in server]
         axes.plot([number for number, _ in server], values, "--", color=GREEN, label="global (server's model)")
     if run.summary:
-        best, score = run.summary.best_round, getattr(run.summary.generalization, measure)
+        best = run.summary.best_round
         axes.axvline(best, color="#888888", linewidth=1, linestyle=":", label=f"best round ({best})")
+    if run.summary and run.summary.generalization:
+        score = getattr(run.summary.generalization, measure)
         label = "generalization (best round)"
         axes.errorbar(best, 100 * score.mean, 100 * score.std, fmt="s", color=VERMILLION, capsize=4, label=label)
 
@@ -118,29 +117,6 @@ def _seconds(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
     by_round(axes, "time of the round (s)", int(numbers[-1]))
     axes.set_ylim(0, 1.25 * max(float(below.max()), 1e-9))
     axes.legend(frameon=False, loc="upper center", ncols=3)
-
-
-def overlay(group: Group) -> Figure | None:
-    """Macro-F1 by round of every row of a comparison, one panel a score that was followed."""
-    followed = [score for score in SCORES if any(score in row.curves for row in group.rows)]
-    if not followed:
-        return None
-    figure = new_figure(4.2 + 0.22 * ((len(group.rows) + 2) // 3))
-    panels = figure.subplots(1, len(followed), squeeze=False, sharey=True)[0]
-    handles = {}
-    for axes, score in zip(panels, followed, strict=True):
-        for index, row in enumerate(group.rows):
-            if curve := row.curves.get(score):
-                look = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
-                marker = "o" if len(curve.rounds) == 1 else ""
-                (handles[row.label],) = axes.plot(curve.rounds, [100 * v for v in curve.values], marker=marker, **look)
-        by_round(axes, MEASURES["macro_f1"], max(row.rounds for row in group.rows))
-        axes.set_ylim(0, 101)
-        axes.set_title(score, fontsize=11)
-        axes.label_outer()
-    labels = [plain_text(label) for label in handles]
-    figure.legend(list(handles.values()), labels, loc="outside lower center", ncols=3, frameon=False)
-    return figure
 
 
 FIGURES: dict[str, Callable[[RunDirectory], Figure | None]] = {

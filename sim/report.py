@@ -14,7 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from federation.plan import RoundSettings
 from sim import tables
 from sim.plots import FIGURES, draw_run
-from sim.run_directory import ClientScore, Config, Plain, RunDirectory
+from sim.run_directory import RunDirectory
+from sim.run_records import ClientScore, Config, Plain
 
 LEAKS = {
     "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut "

@@ -2,159 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError
 
 from sim.errors import RunDirectoryError
+from sim.run_records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Summary
 
 T = TypeVar("T")
-
-
-class Record(BaseModel):
-    """An immutable part of a file; keys that a later version adds are ignored."""
-
-    model_config = ConfigDict(frozen=True, populate_by_name=True, protected_namespaces=())
-
-
-class MeanStd(Record):
-    """Mean and population standard deviation over clients."""
-
-    mean: float
-    std: float
-
-
-class Spread(Record):
-    """Scores over clients, each between 0 and 1."""
-
-    macro_f1: MeanStd
-    accuracy: MeanStd
-
-
-def _none_for_nan(value: object) -> object:
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-class Plain(Record):
-    """Scores of one model on one set; None where the set was empty."""
-
-    macro_f1: Annotated[float | None, BeforeValidator(_none_for_nan)]
-    accuracy: Annotated[float | None, BeforeValidator(_none_for_nan)]
-
-
-class Config(Record):
-    """`config.json`: all that the numbers depend on, and where they were made."""
-
-    schema_version: int = Field(alias="schema")
-    data: str
-    data_options: dict[str, Any] = {}
-    pipeline: dict[str, Any] = {}
-    model: str
-    model_options: dict[str, Any] = {}
-    method: dict[str, Any]
-    task: dict[str, Any]
-    rounds: dict[str, Any]
-    engine: str
-    chunk: int = 1
-    device: str = "cpu"
-    threads: int = 1
-    eval_every: int = 1
-    split: str
-    split_leaks: bool
-    normalization: str
-    labels: tuple[str, ...]
-    preset: str | None = None
-    versions: dict[str, str] = {}
-    hardware: str = ""
-    parameters: dict[str, int] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _unfold_model(cls, value: Any) -> Any:
-        """Take a model written as {name, options} apart."""
-        if isinstance(value, dict) and isinstance(model := value.get("model"), dict):
-            return {**value, "model": model.get("name"), "model_options": model.get("options", {})}
-        return value
-
-    @property
-    def method_name(self) -> str:
-        """Name of the federated method."""
-        return str(self.method["name"])
-
-    @property
-    def planned_rounds(self) -> int:
-        """Rounds that the run was asked for."""
-        return int(self.rounds["rounds"])
-
-    @property
-    def seed(self) -> int:
-        """Seed of partitions, cohorts, initial weights and batch orders."""
-        return int(self.task.get("seed", 0))
-
-
-class ClientExamples(Record):
-    """One line of `clients.json`: examples by part and class."""
-
-    train: int
-    test: int
-    train_per_class: tuple[int, ...]
-    test_per_class: tuple[int, ...]
-
-
-class RoundRecord(Record):
-    """One line of `rounds.jsonl`; `bytes_*` are means over the round's clients."""
-
-    round: int
-    cohort: tuple[str, ...]
-    train_loss: float
-    evaluated: bool
-    personalization: Spread | None = None
-    generalization: Spread | None = None
-    global_: Plain | None = Field(default=None, alias="global")
-    bytes_up: float
-    bytes_down: float
-    seconds: dict[str, float]
-
-
-class Summary(Record):
-    """`summary.json`, which exists once the last round is done."""
-
-    clients: int
-    rounds: int
-    seed: int
-    best_round: int
-    personalization: Spread
-    generalization: Spread
-    global_: Plain | None = Field(default=None, alias="global")
-    global_at_last_round: Plain | None = None
-    seconds: dict[str, float]
-    bytes_up: float
-    bytes_down: float
-
-
-class ClientScore(Record):
-    """One client's entry of `client_scores.json`, at the best round."""
-
-    personalization: Plain | None = None
-    generalization: Plain | None = None
-    train: int
-    test: int
-
-
-Counts = tuple[tuple[int, ...], ...]
-
-
-class Confusions(Record):
-    """Counts (C, C) summed over clients: rows true, columns predicted."""
-
-    personalization: Counts | None = None
-    generalization: Counts | None = None
-    global_: Counts | None = Field(default=None, alias="global")
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,8 @@ def interval(differences: Floats) -> tuple[float, float] | None:
     """Bound the mean of (K,) with 95 % confidence, drawing whole clients; None for fewer than two of them."""
     if len(differences) < 2:
         return None
-    if np.ptp(differences) == 0:  # nothing varies, and BCa would divide by it
-        return float(differences[0]), float(differences[0])
+    if np.ptp(differences) < EQUAL:  # nothing varies, and BCa would divide by it
+        return float(differences.mean()), float(differences.mean())
     drawn = stats.bootstrap(
         (differences,),
         np.mean,

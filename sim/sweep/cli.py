@@ -149,11 +149,11 @@ def _compare(record: Record, baseline: str | None) -> None:
     finished = record.in_phase(Phase.FINISHED, Phase.SKIPPED)
     if not finished:
         return
-    from sim.compare import compare
-    from sim.tables import print_comparison
+    from sim.comparison.compare import compare
+    from sim.comparison.printed import print_comparison
 
     out = record.folder / "comparison"
-    print_comparison(compare([record.folder / cell.name for cell in finished], out), console)
+    print_comparison(compare([record.folder / cell.name for cell in finished], out, baseline), console)
     console.print(f"Comparison: [bold]{out / 'comparison.html'}[/bold]")
 
 

@@ -52,7 +52,7 @@ def write_run(
     if not finished:
         return path
     _dump(path / "summary.json", _summary(settings, ids, lines, personalization, generalization, global_score, std))
-    _dump(path / "client_scores.json", _client_scores(random, counts, personalization, generalization))
+    _dump(path / "client_scores.json", _client_scores(random, counts, personalization, generalization, global_score))
     matrix = _matrix(random, len(labels))
     no_server_model = global_score is None
     confusion = {"personalization": matrix, "generalization": matrix, "global": None if no_server_model else matrix}
@@ -140,7 +140,9 @@ def _summary(
     }
 
 
-def _client_scores(random: np.random.Generator, counts: dict[str, Any], own: float, other: float) -> dict[str, Any]:
+def _client_scores(
+    random: np.random.Generator, counts: dict[str, Any], own: float, other: float, server: float | None
+) -> dict[str, Any]:
     def near(score: float) -> dict[str, float]:
         return plain(float(np.clip(random.normal(score, 0.05), 0, 0.99)))
 
@@ -148,6 +150,7 @@ def _client_scores(random: np.random.Generator, counts: dict[str, Any], own: flo
         name: {
             "personalization": near(own),
             "generalization": near(other),
+            "global": None if server is None else near(server),
             "test": sizes["test"],
             "train": sizes["train"],
         }

@@ -12,9 +12,9 @@ from sim.run_directory import RunDirectory
 _ENVIRONMENT = frozenset({"schema_version", "engine", "chunk", "device", "threads", "preset", "versions", "hardware"})
 _DERIVED = frozenset({"parameters", "split_leaks"})
 # Runs that differ here were tested on other examples, so no rank between them means anything.
-_TESTED_ON = ("data_options", "pipeline", "split", "labels")
-# Runs that differ here can be ranked, but not by their method alone.
-_TRAINED_WITH = ("task", "rounds", "eval_every", "model_options", "normalization")
+_TESTED_ON = frozenset({"data_options", "pipeline", "split", "labels", "partition", "new_users"})
+# What a row is: runs that differ elsewhere, in how they were trained, can be ranked, but not by their method alone.
+_ROW = frozenset({"data", "method", "model", "alternatives"})
 
 Settings = dict[str, Any]
 Runs = Sequence[RunDirectory]
@@ -34,36 +34,66 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Settings:
     return flat
 
 
+def _section(key: str) -> str:
+    return key.split(".")[0]
+
+
+def tested_on(run: RunDirectory) -> Settings:
+    """Return the settings that decide which examples are tested on."""
+    return {key: value for key, value in sorted(settings_of(run).items()) if _section(key) in _TESTED_ON}
+
+
+def training_differences(first: RunDirectory, second: RunDirectory) -> list[str]:
+    """Name the settings of the training, apart from method and model, in which two runs differ."""
+    ours, theirs = settings_of(first), settings_of(second)
+    return [key for key in _training_keys([first, second]) if repr(ours.get(key)) != repr(theirs.get(key))]
+
+
+def _training_keys(runs: Iterable[RunDirectory]) -> list[str]:
+    keys = {key for run in runs for key in settings_of(run)}
+    keys = {key for key in keys if _section(key) not in _TESTED_ON | _ROW}
+    # a network without ALP has none of its options
+    return sorted(key for key in keys if not key.startswith("model_options.alp"))
+
+
+def written(settings: Settings, keys: Iterable[str]) -> str:
+    """Write some settings as `key=value, …`, each key without its section."""
+    return ", ".join(f"{key.rpartition('.')[2]}={settings.get(key)}" for key in keys)
+
+
 def labels_of(runs: Runs) -> list[str]:
     """Name rows by method, and by the settings that tell the rows of one method apart."""
     labels = []
     for run in runs:
         own = settings_of(run)
         twins = [settings_of(other) for other in runs if other.config.method_name == run.config.method_name]
-        apart = [key for key in own if key != "model" and len({repr(twin.get(key)) for twin in twins}) > 1]
-        told = ", ".join(f"{key.rpartition('.')[2]}={own[key]}" for key in apart)
+        keys = {key: None for twin in [own, *twins] for key in twin}
+        apart = [key for key in keys if key != "model" and len({repr(twin.get(key)) for twin in twins}) > 1]
+        told = written(own, apart)
         labels.append(f"{run.config.method_name} ({told})" if told else run.config.method_name)
     return labels
 
 
-def refusals(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ...]:
+def refusals(members: Sequence[Runs]) -> tuple[str, ...]:
     """Why these rows cannot be ranked at all."""
-    pairs = [(label, run) for label, runs in zip(labels, members, strict=True) for run in runs]
-    keys = sorted({key for _, run in pairs for key in settings_of(run) if key.split(".")[0] in _TESTED_ON})
-    reasons = [_differs(key, pairs, lambda run, key=key: settings_of(run).get(key)) for key in keys]  # type: ignore[misc]
-    for seed in sorted({run.config.seed for _, run in pairs}):
-        same_seed = [(label, run) for label, run in pairs if run.config.seed == seed]
-        tested = {repr({name: c.test_per_class for name, c in run.clients.items()}) for _, run in same_seed}
+    runs = [run for same in members for run in same]
+    reasons = []
+    for seed in sorted({run.config.seed for run in runs}):
+        tested = {repr(_test_examples(run)) for run in runs if run.config.seed == seed}
         if len(tested) > 1:
             reasons.append(f"the clients or their test examples differ between runs of seed {seed}")
-    return tuple(reason for reason in reasons if reason)
+    return tuple(reasons)
+
+
+def _test_examples(run: RunDirectory) -> dict[str, tuple[int, ...]]:
+    """Count by client and class, without clients that only train, such as the one that pools all data."""
+    return {name: client.test_per_class for name, client in sorted(run.clients.items()) if client.test}
 
 
 def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ...]:
     """What a reader must know before believing a rank."""
     pairs = [(label, runs[0]) for label, runs in zip(labels, members, strict=True)]
-    keys = sorted({key for _, run in pairs for key in settings_of(run) if key.split(".")[0] in _TRAINED_WITH})
-    keys = [key for key in keys if not key.startswith("model_options.alp")]  # a network without ALP has none
+    keys = _training_keys(run for _, run in pairs)
     notes = [_differs(key, pairs, lambda run, key=key: settings_of(run).get(key)) for key in keys]  # type: ignore[misc]
     seeds = {label: tuple(run.config.seed for run in runs) for label, runs in zip(labels, members, strict=True)}
     if len(set(seeds.values())) > 1:

@@ -1,0 +1,109 @@
+"""Which runs stand in one table: the same test examples and family of models; and one row a configuration.
+
+Table 1 of Ek et al. 2024 is the model: one row a method, mean ± std over clients, best and second marked.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from federation.methods import METHODS
+from sim.comparison.comparability import Runs, labels_of, refusals, settings_of, tested_on, warnings_of, written
+from sim.comparison.critical import ranked_over_datasets, tested
+from sim.comparison.records import COLUMNS, Comparison, Group, Row
+from sim.comparison.scores import curves, ranks, row_scores, summary_of
+from sim.run_directory import RunDirectory
+
+Key = tuple[str, str, str]
+"""Data, family of models, and the settings that say what was tested on."""
+
+
+def compare_runs(runs: Runs, baseline: str | None = None) -> Comparison:
+    """Group what was tested on the same examples, put the seeds of a configuration into one row, rank and test."""
+    kept, warnings = _told_apart(runs)
+    grouped: dict[Key, list[RunDirectory]] = defaultdict(list)
+    for run in kept:
+        # ALP is FedALI's own layer: `hart_alp` is what its papers' tables put beside `hart`.
+        family = run.config.model.removesuffix("_alp")
+        grouped[run.config.data, family, repr(tested_on(run))].append(run)
+    apart = _apart(grouped)
+    groups = tuple(
+        _group(key[0], key[1], written(tested_on(members[0]), apart[key]), members, baseline)
+        for key, members in grouped.items()
+    )
+    notes = {_kept_apart(key, names) for key, names in apart.items() if names}
+    return Comparison(groups, ranked_over_datasets(groups), (*warnings, *sorted(notes)))
+
+
+def _told_apart(runs: Runs) -> tuple[list[RunDirectory], list[str]]:
+    """Leave out what is not finished or there twice, and say so."""
+    warnings: list[str] = []
+    kept: dict[tuple[Any, ...], RunDirectory] = {}
+    for run in runs:
+        key = (repr(sorted(settings_of(run).items())), run.config.seed)
+        if run.summary is None:
+            done = len(run.rounds)
+            warnings.append(f"{run.path} is left out: {done} of {run.config.planned_rounds} rounds are done")
+        elif key in kept:
+            warnings.append(f"{run.path} is left out: same settings and seed as {kept[key].path}")
+        else:
+            kept[key] = run
+    return list(kept.values()), warnings
+
+
+def _apart(grouped: dict[Key, list[RunDirectory]]) -> dict[Key, list[str]]:
+    """Name the settings in which a group differs from the others of its data and family."""
+    found = {}
+    for key in grouped:
+        siblings = [tested_on(members[0]) for other, members in grouped.items() if other[:2] == key[:2]]
+        names = sorted({name for settings in siblings for name in settings})
+        found[key] = [name for name in names if len({repr(settings.get(name)) for settings in siblings}) > 1]
+    return found
+
+
+def _kept_apart(key: Key, names: Sequence[str]) -> str:
+    return (
+        f"{key[0]} · {key[1]} has several tables: runs that differ in {', '.join(names)} were tested "
+        "on other examples, so they are not comparable"
+    )
+
+
+def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None) -> Group:
+    by_settings: dict[str, list[RunDirectory]] = defaultdict(list)
+    for run in runs:
+        by_settings[repr(sorted(settings_of(run).items()))].append(run)
+    members = [sorted(same, key=lambda run: run.config.seed) for same in by_settings.values()]
+    labels = labels_of([same[0] for same in members])
+    refused = refusals(members)
+    rows = list(map(_row, labels, members))
+    notes: list[str] = []
+    if not refused:
+        ranked = ranks([row.scores for row in rows], [not row.reference for row in rows])
+        rows = [replace(row, ranks=mine) for row, mine in zip(rows, ranked, strict=True)]
+        rows, notes = tested(rows, members, baseline)
+    return Group(data, model, where, tuple(rows), refused, (*warnings_of(labels, members), *notes))
+
+
+def _row(label: str, runs: Runs) -> Row:
+    config, summaries = runs[0].config, [summary_of(run) for run in runs]
+    return Row(
+        label=label,
+        method=config.method_name,
+        model=config.model,
+        reference=config.method_name in METHODS and METHODS[config.method_name].pools_data,
+        seeds=tuple(run.config.seed for run in runs),
+        directories=tuple(str(run.path) for run in runs),
+        clients=summaries[0].clients,
+        rounds=summaries[0].rounds,
+        best_rounds=tuple(summary.best_round for summary in summaries),
+        scores=row_scores(runs),
+        ranks=dict.fromkeys(COLUMNS, 0),
+        bytes_up=statistics.fmean(summary.bytes_up for summary in summaries),
+        bytes_down=statistics.fmean(summary.bytes_down for summary in summaries),
+        seconds=statistics.fmean(summary.seconds["total"] for summary in summaries),
+        curves=curves(runs),
+    )

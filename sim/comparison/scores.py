@@ -1,0 +1,111 @@
+"""From the runs of one configuration, a seed each, to what its row says."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from federation.scores import lowest_tenth
+from sim.comparison.comparability import Runs
+from sim.comparison.records import COLUMNS, FOLLOWED, Curve, Score
+from sim.run_directory import RunDirectory
+from sim.run_records import MeanStd, Plain, RoundRecord, Spread, Summary
+
+
+def summary_of(run: RunDirectory) -> Summary:
+    """Return the summary of a finished run."""
+    if run.summary is None:
+        raise ValueError(f"{run.path} is not finished; only finished runs become rows")
+    return run.summary
+
+
+def client_scores(runs: Runs, score: str, measure: str) -> dict[tuple[int, str], float]:
+    """Return one score of every client that has it, by seed and client."""
+    name = "global_" if score.startswith("global") else score
+    parts = {
+        (run.config.seed, client): getattr(scores, name) for run in runs for client, scores in run.client_scores.items()
+    }
+    values = {key: getattr(part, measure) for key, part in parts.items() if part is not None}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+# ---- the row's numbers
+
+
+def row_scores(runs: Runs) -> dict[str, Score | None]:
+    """Return every column's score, None where the method or a run has none."""
+    return {column: _score(runs, *column.split(".")) for column in COLUMNS}
+
+
+def _score(runs: Runs, score: str, measure: str) -> Score | None:
+    values = [_worst(run, measure) if score == "worst" else _of(summary_of(run), score, measure) for run in runs]
+    means = [value.mean if isinstance(value, MeanStd) else value for value in values]
+    known = [mean for mean in means if mean is not None and not math.isnan(mean)]
+    if len(known) < len(runs):
+        return None
+    stds = [value.std for value in values if isinstance(value, MeanStd)]
+    return Score(
+        mean=statistics.fmean(known),
+        clients_std=statistics.fmean(stds) if stds else None,
+        seeds_std=statistics.stdev(known) if len(known) > 1 else None,
+    )
+
+
+def _of(record: Summary | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
+    part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
+    return getattr(part, measure) if part else None
+
+
+def _worst(run: RunDirectory, measure: str) -> float:
+    """Mean personalization of the lowest tenth of the clients, each measure's own."""
+    return lowest_tenth(list(client_scores([run], "personalization", measure).values()))
+
+
+def ranks(scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool]) -> list[dict[str, int]]:
+    """1 for the best, 2 for the second, else 0; scores that print the same share a rank."""
+    found = [dict.fromkeys(COLUMNS, 0) for _ in scores]
+    for column in COLUMNS:
+        printed = [
+            round(100 * score.mean, 2) if takes_part and (score := row[column]) else None
+            for row, takes_part in zip(scores, ranked, strict=True)
+        ]
+        places = sorted({value for value in printed if value is not None}, reverse=True)
+        for rank, value in enumerate(places[:2] if len(places) > 1 else [], 1):
+            for row_ranks, came in zip(found, printed, strict=True):
+                row_ranks[column] = rank if came == value else row_ranks[column]
+    return found
+
+
+# ---- curves
+
+
+def curves(runs: Runs) -> dict[str, Curve]:
+    """Return macro-F1 by round of the scores that were followed, over the rounds that all seeds evaluated."""
+    found = {score: _curve(runs, score) for score in FOLLOWED}
+    return {score: curve for score, curve in found.items() if curve.rounds}
+
+
+def _curve(runs: Runs, score: str) -> Curve:
+    by_round: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for run in runs:
+        for record, moved in zip(run.rounds, accumulate(map(moved_bytes, run.rounds)), strict=True):
+            for value in _macro_f1(record, score):
+                by_round[record.round].append((moved, value))
+    full = {number: tuple(zip(*points, strict=True)) for number, points in by_round.items() if len(points) == len(runs)}
+    means = [(number, *map(statistics.fmean, points)) for number, points in full.items()]
+    return Curve(*zip(*means, strict=True)) if means else Curve((), (), ())
+
+
+def _macro_f1(record: RoundRecord, score: str) -> Iterator[float]:
+    value = _of(record, score, "macro_f1")
+    if value is not None:
+        yield value.mean if isinstance(value, MeanStd) else value
+
+
+def moved_bytes(record: RoundRecord) -> float:
+    """Bytes of a round up and down, of all its clients together; who was lost took the download, and sent nothing."""
+    reporting = len(record.cohort) - len(record.lost)
+    return record.bytes_down * len(record.cohort) + record.bytes_up * reporting
