@@ -1,0 +1,91 @@
+"""Devices in the test's own process: the agent's code from the invitation to the outbox, with the server at hand.
+
+Nothing of a device stays in memory between two rounds: each opens its data folder as an agent does after a kill.
+"""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import NamedTuple
+
+from edge_agent import training
+from edge_agent.commands import StartJob
+from edge_agent.config import AgentSection, Config, SensorsSection, ServerSection, TrainingSection
+from edge_agent.events import DataReady, Event
+from edge_agent.files import write_file
+from edge_agent.jobs import make_job
+from edge_agent.memory import forget_update, keep_round, remembered
+from edge_agent.sensors import Replay
+from edge_agent.store import Store
+from federation import wire
+from federation.plan import Plan
+from federation.protocol.messages import UpdateManifest
+from federation.records import Tree
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.devices import FEDERATION, Parcel
+
+
+class Device(NamedTuple):
+    """One device: its config, and so its data folder."""
+
+    config: Config
+
+    @classmethod
+    def named(cls, name: str, folder: Path, options: dict[str, object], model: str | None = None) -> Device:
+        """Describe a device whose recordings are generated."""
+        agent = AgentSection(device=name, federation=FEDERATION, data_dir=folder / name, model=model)
+        sensors, server = SensorsSection(options=options), ServerSection(url="http://127.0.0.1:9")
+        return cls(Config(agent=agent, server=server, sensors=sensors, training=TrainingSection(nice=0)))
+
+    @property
+    def name(self) -> str:
+        """The device's id."""
+        return self.config.agent.device
+
+    @property
+    def folder(self) -> Path:
+        """Its data folder."""
+        return self.config.agent.data_dir
+
+    def collect(self, plan: Plan) -> int:
+        """Run the sensor source; return the number of examples to train on."""
+        posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        replay = Replay(self.config.sensors, self.config.sensor_client, self.folder, posted.put)
+        replay.start(plan)
+        event = posted.get(timeout=60)
+        replay.stop(5.0)
+        assert isinstance(event, DataReady), event
+        return event.examples
+
+    def take_part(self, server: Bench) -> UpdateManifest:
+        """Train for the round that the device is invited to, and upload until the server has accepted."""
+        store = Store(self.folder)
+        remembered(store)
+        keep_round(store, self.train(server, store))
+        ((update_id, path),) = store.outbox().items()
+        manifest = store.manifest(update_id)
+        answer = server.upload(Parcel(manifest, path.read_bytes(), {}))
+        assert answer.status == "accepted", answer
+        forget_update(store, update_id, "accepted", "")
+        store.close()
+        return manifest
+
+    def train(self, server: Bench, store: Store) -> training.Job:
+        """Run the round's job as the training process would, and return it."""
+        invitation, announced = server.wires.invitations(self.name)[-1], server.now()
+        assert (invitation.round, invitation.instance) == (announced.round, announced.instance)
+        blob = self.folder / "blobs" / invitation.model.sha256
+        write_file(blob, server.runtime.blobs.read(invitation.model.sha256))
+        command = StartJob("train", invitation.round, invitation.model, announced.plan, announced.chunk_bytes)
+        job = make_job(self.config, command, blob, store.get("client_state"))
+        job.out.mkdir(parents=True)
+        training.train(training.set_scene(job))
+        return job
+
+    def kept(self) -> Tree:
+        """Read the client that its last round left."""
+        store = Store(self.folder)
+        data = (self.folder / store.get("client_state")).read_bytes()
+        store.close()
+        return wire.decode(data, limit_bytes=len(data))

@@ -1,0 +1,72 @@
+"""Every method, two rounds through the real server and the real training of the device, against the simulation.
+
+In one process and without a broker; `test_live_equals_sim` does the same with all programs for two of the methods.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from federation import wire
+from federation.methods import METHODS
+from federation.protocol.messages import UpdateManifest
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.live.in_memory import Device
+from tests.live.walks import DEVICES, HART, ROUNDS, assert_same, data_options, plan_of, run_settings, simulated
+
+MINUTES = 1.0
+LIVE = sorted(name for name, method in METHODS.items() if not method.pools_data)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folders of two devices that have collected and have not trained."""
+    folder = tmp_path_factory.mktemp("recorded")
+    for name in DEVICES:
+        Device.named(name, folder, data_options(MINUTES)).collect(plan_of(run_settings("fedavg", minutes=MINUTES)))
+    return folder
+
+
+def devices_of(recorded: Path, folder: Path, *models: str | None) -> list[Device]:
+    """Copy the devices, with a network each."""
+    shutil.copytree(recorded, folder)
+    return [
+        Device.named(name, folder, data_options(MINUTES), model) for name, model in zip(DEVICES, models, strict=True)
+    ]
+
+
+def played(server: Bench, devices: list[Device]) -> list[UpdateManifest]:
+    """Let the devices take part in every round; return what they uploaded."""
+    for device in devices:
+        server.say(device.name, "ready", examples=device.collect(server.now().plan))
+    uploads = []
+    for number in range(1, ROUNDS + 1):
+        wait_for(lambda number=number: (server.now().round, server.now().state) == (number, "collecting"))
+        # not in the order of their names: the order of arrival must make no difference
+        uploads += [device.take_part(server) for device in reversed(devices)]
+    wait_for(lambda: server.now().state == "finished")
+    return uploads
+
+
+CASES = [(name, None) for name in LIVE] + [(name, "hart") for name in LIVE if METHODS[name].mixes_architectures]
+
+
+@pytest.mark.parametrize(("method", "other"), CASES)
+def test_the_live_federation_is_the_simulation(method: str, other: str | None, recorded: Path, tmp_path: Path) -> None:
+    settings = run_settings(method, minutes=MINUTES, alternatives=(HART,) if other else ())
+    simulation = simulated(settings)
+    server = Bench(tmp_path / "server", plan_of(settings))
+    devices = devices_of(recorded, tmp_path / "devices", None, other)
+    uploads = played(server, devices)
+    state = wire.decode(server.state(), limit_bytes=1 << 24)
+    server.runtime.stop()
+    assert [upload.round for upload in uploads] == [1, 1, 2, 2]
+    assert_same(state, simulation.state, "the server's state")
+    kept = {device.name: device.kept() for device in devices}
+    for name, client in kept.items():
+        assert_same(client, simulation.clients[name]._asdict(), name)
+    first, second = (client["params"] for client in kept.values())
+    assert (first.keys() == second.keys()) is (other is None)

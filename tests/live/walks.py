@@ -1,0 +1,105 @@
+"""The small federation of these tests: two phones of one person, as a simulation and as a live plan."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from federation.methods import METHODS
+from federation.plan import ModelSpec, Plan, RoundSettings, Task
+from federation.tree import flatten
+from har_pipeline import dataset_labels
+from sim.data import FederatedData
+from sim.run import build_simulation, load_data
+from sim.settings import RunSettings
+from sim.simulation import Simulation
+
+DEVICES = ("s00_phone100-waist", "s00_phone200-waist")
+ROUNDS = 2
+FEATURES = 16
+CNN = {"channels": [8, 8], "feature_dim": FEATURES, "hidden": 8}
+HART = ModelSpec(name="hart", options={"feature_dim": FEATURES, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16})
+
+
+def data_options(minutes: float) -> dict[str, Any]:
+    """What the generator is told, at both ends."""
+    return {"subjects": 1, "phones": ["phone100", "phone200"], "places": ["waist"], "minutes": minutes}
+
+
+def run_settings(method: str, *, minutes: float = 1.0, alternatives: tuple[ModelSpec, ...] = ()) -> RunSettings:
+    """Describe the simulation of a method: a CNN, with ALP layers where it sends their prototypes."""
+    needs_alp = METHODS[method].sends_prototypes
+    labels = dataset_labels("synthetic", data_options(minutes))
+    return RunSettings(
+        data="synthetic",
+        data_options=data_options(minutes),
+        model=ModelSpec(name="cnn_alp", options={**CNN, "prototypes": [8]})
+        if needs_alp
+        else ModelSpec(name="cnn", options=CNN),
+        alternatives=alternatives,
+        method={"name": method},
+        task=Task(
+            classes=len(labels),
+            feature_dim=FEATURES,
+            epochs=2,
+            batch_size=16,
+            lr=1e-2,
+            optimizer="sgd" if method == "scaffold" else "adam",
+            seed=5,
+        ),
+        rounds=RoundSettings(rounds=ROUNDS, minimum_clients=len(DEVICES)),
+        normalization="client",  # what a device can do alone
+    )
+
+
+def plan_of(settings: RunSettings) -> Plan:
+    """Write down the same federation for a server."""
+    return Plan(
+        labels=dataset_labels("synthetic", settings.data_options),
+        model=settings.model,
+        alternatives=settings.alternatives,
+        method=settings.method,
+        task=settings.task,
+        rounds=settings.rounds,
+    )
+
+
+def simulated(settings: RunSettings) -> Simulation:
+    """Run the simulation to its end, one client after the other."""
+    torch.set_num_threads(1)
+    simulation = build_simulation(settings, _data(settings.model_dump_json(include={"data", "data_options"})))
+    assert tuple(simulation.data.clients) == DEVICES
+    for _record in simulation.play():
+        pass
+    return simulation
+
+
+@functools.cache
+def _data(what: str) -> FederatedData:
+    """Read the windows once for all methods; how they are trained on makes no difference to them."""
+    settings = run_settings("fedavg", minutes=json.loads(what)["data_options"]["minutes"])
+    return load_data(settings, None, None, None)
+
+
+def assert_same(live: dict[str, Any], expected: dict[str, Any], what: str) -> None:
+    """Compare two trees bit for bit."""
+    left, right = flatten(live), flatten(expected)
+    assert left.keys() == right.keys(), what
+    for name, value in right.items():
+        assert torch.equal(left[name], value), f"{what}: {name}"
+
+
+def agent_toml(folder: Path, device: str, url: str, mqtt: int, minutes: float, model: str = "") -> Path:
+    """Write a device's config file."""
+    options = ", ".join(f"{key} = {json.dumps(value)}" for key, value in data_options(minutes).items())
+    path = folder / f"{device}.toml"
+    path.write_text(
+        f'[agent]\ndevice = "{device}"\nfederation = "live"\ndata_dir = "{device}"\nmodel = "{model}"\n'
+        f'[server]\nurl = "{url}"\n[broker]\nport = {mqtt}\n'
+        f'[sensors]\ndataset = "synthetic"\noptions = {{ {options} }}\n'
+    )
+    return path
