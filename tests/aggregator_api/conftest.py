@@ -1,107 +1,14 @@
-"""A server over a temporary folder, with a broker that only remembers."""
+"""A server with a small federation, waiting for devices or collecting their updates."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aggregator_api import records, service
-from aggregator_api.announcing import announcement
-from aggregator_api.runtime import Runtime
-from aggregator_api.settings import Settings
-from aggregator_api.views import NewFederation
-from federation.plan import Plan
-from federation.protocol import topics
-from federation.protocol.messages import Acknowledgement, Announcement
-
-from .devices import FEDERATION, Parcel, Wires, generated, status, tiny_plan
-
-
-class Bench:
-    """A running server whose messages the test hands in itself."""
-
-    def __init__(self, folder: Path, plan: Plan | None = None, **settings: Any) -> None:
-        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **settings), Wires)
-        self.runtime.start()
-        self.wires: Wires = self.runtime.transport  # type: ignore[assignment]
-        if plan is not None:
-            service.create(self.runtime, NewFederation(name=FEDERATION, plan=plan))
-
-    def say(self, device: str, state: str, *, examples: int = 10) -> None:
-        """Publish a device's status."""
-        self.send(topics.status(FEDERATION, device), status(state, examples=examples))
-
-    def send(self, topic: str, payload: bytes = b"") -> None:
-        """Hand a message to the server."""
-        self.runtime.ingest.handle(topic, payload)
-
-    def last(self, device: str) -> Acknowledgement:
-        """Return the latest answer to a device."""
-        return self.wires.acknowledgements(device)[-1]
-
-    def now(self) -> Announcement:
-        """Return what the federation announces now."""
-        with self.runtime.database.read() as session:
-            row = records.federation_named(session, FEDERATION)
-            assert row is not None
-            return announcement(session, row, chunk_bytes=1024)
-
-    def base_of(self, device: str) -> str:
-        """Return the sha256 of what a device starts the present round from."""
-        announced = self.now()
-        assert announced.model is not None
-        latest = self.wires.invitations(device)[-1:]
-        invited = latest and latest[0].round == announced.round
-        return latest[0].model.sha256 if invited else announced.model.sha256
-
-    def update_of(self, device: str, **changes: Any) -> Parcel:
-        """Generate a device's update of the present round; `changes` go into the manifest."""
-        base = self.base_of(device)
-        return generated(self.now(), self.runtime.blobs.read(base), device, **{"base_version": base, **changes})
-
-    def invited(self) -> tuple[str, ...]:
-        """Return the devices that hold an invitation to the present round."""
-        now = self.now().round
-        names = [device for device in "abcd" if any(one.round == now for one in self.wires.invitations(device))]
-        return tuple(names)
-
-    def begin(self, parcel: Parcel) -> Acknowledgement:
-        """Announce an update and return the answer."""
-        self.send(parcel.topic("begin"), parcel.manifest.model_dump_json().encode())
-        return self.last(parcel.manifest.client)
-
-    def upload(self, parcel: Parcel) -> Acknowledgement:
-        """Send a whole update and return the last answer."""
-        self.begin(parcel)
-        for n, chunk in enumerate(parcel.chunks()):
-            self.send(parcel.topic("chunk", n), chunk)
-        self.send(parcel.topic("end"))
-        return self.last(parcel.manifest.client)
-
-    def refused(self, parcel: Parcel) -> str:
-        """Send a whole update that must be refused, and return the reason."""
-        answer = self.upload(parcel)
-        assert answer.status == "refused", answer
-        return answer.reason
-
-    def state(self) -> bytes:
-        """Return the present server state's bytes."""
-        with self.runtime.database.read() as session:
-            row = records.federation_named(session, FEDERATION)
-            assert row is not None
-            return self.runtime.blobs.read(records.current_version(session, row).state_sha256)
-
-
-def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
+from .bench import Bench
+from .devices import tiny_plan
 
 
 @pytest.fixture

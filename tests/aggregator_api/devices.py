@@ -79,6 +79,10 @@ class Wires:
         wanted = topics.invitation(FEDERATION, device)
         return [read(Invitation, body) for topic, body, _ in self.sent if topic == wanted]
 
+    def guests(self) -> list[str]:
+        """Return every device that was ever invited."""
+        return sorted({topic.split("/")[4] for topic, _, _ in self.sent if topic.endswith("/invitation")})
+
     def announcements(self) -> list[Announcement]:
         """Return every announcement."""
         return [read(Announcement, body) for topic, body, _ in self.sent if topic == topics.announce(FEDERATION)]

@@ -16,7 +16,7 @@ from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.tree import flatten, map_tree
 
-from .conftest import Bench, wait_for
+from .bench import Bench, wait_for
 from .devices import FEDERATION, Parcel, parcel
 
 

@@ -22,7 +22,7 @@ from federation.records import Tree
 from federation.tree import map_tree
 
 from .asking import TestClient
-from .conftest import Bench, wait_for
+from .bench import Bench, wait_for
 from .devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
 
 DEVICES = ("a", "b", "c", "d")

@@ -18,7 +18,7 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.tree import map_tree
 
-from .conftest import Bench, wait_for
+from .bench import Bench, wait_for
 from .devices import FEDERATION, parcel, tiny_plan
 
 

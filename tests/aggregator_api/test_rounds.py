@@ -11,7 +11,7 @@ from aggregator_api.tables import RoundRow
 from federation import wire
 from federation.methods import method_from_json
 
-from .conftest import Bench, wait_for
+from .bench import Bench, wait_for
 from .devices import FEDERATION, tiny_plan
 
 

@@ -26,7 +26,7 @@ from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, read, write
 from federation.records import Update
 
-from .conftest import wait_for
+from .bench import wait_for
 from .devices import FEDERATION, Parcel, generated, status, tiny_plan
 
 pytestmark = pytest.mark.service

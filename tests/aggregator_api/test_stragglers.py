@@ -18,7 +18,7 @@ from federation.methods import METHODS, method_from_json
 from federation.plan import Task
 from federation.server_round import sample_cohort
 
-from .conftest import Bench, wait_for
+from .bench import Bench, wait_for
 from .devices import FEDERATION, tiny_plan
 
 LONG = 200  # examples: four steps of 64
