@@ -39,7 +39,7 @@ def convergence(run: FinishedRun) -> Section:
 
 
 def _missing(run: FinishedRun) -> str:
-    if "prototypes" in run.state:
+    if run.keeps_prototypes:
         return f"no diagnostics in rounds.jsonl of {run.directory.path}: an older version ran it; run it again"
     return f"no prototypes on the server in a run of {run.method}"
 

@@ -1,4 +1,4 @@
-"""A finished run opened again: its examples, the models that it left, the server's last state and the rounds' record.
+"""A finished run opened again: its examples, the models that it left, and what its rounds recorded.
 
 Client models are those of the best round, which both scores come from; the server's model is that of the last round.
 """
@@ -17,10 +17,9 @@ from torch import Tensor
 
 from federation.losses import class_stats
 from federation.methods import METHODS
-from federation.records import Batch, ClassStats, Examples, Output, Tree
+from federation.records import Batch, ClassStats, Examples, Output
 from models.checkpoint import load_checkpoint
 from models.model import Model
-from sim import checkpoint
 from sim.analysis.diagnostics import Diagnostics
 from sim.data import FederatedData
 from sim.errors import AnalysisError, RunDirectoryError
@@ -50,10 +49,16 @@ class FinishedRun:
         """Name of the run's method."""
         return self.directory.config.method_name
 
-    @cached_property
+    @property
     def pools_data(self) -> bool:
         """Whether one model was trained on everybody's examples, so that no client has its own."""
         return METHODS[self.method].pools_data
+
+    @property
+    def keeps_prototypes(self) -> bool:
+        """Whether the server's state has prototypes, of ALP layers or of classes."""
+        method = METHODS[self.method]
+        return method.sends_prototypes or bool(method.class_stats_at)
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
@@ -93,14 +98,6 @@ class FinishedRun:
         return self._file("global").is_file()
 
     @cached_property
-    def state(self) -> Tree:
-        """The server's state after the last round."""
-        path = self.directory.path / "checkpoint.bin"
-        if (saved := checkpoint.load(path, "cpu")) is None:
-            raise AnalysisError(f"no {path}; without it the server's state is not known")
-        return saved.state
-
-    @cached_property
     def diagnostics(self) -> dict[int, Diagnostics]:
         """What the rounds recorded, by round; rounds of an older version recorded nothing."""
         found = {record.round: record.diagnostics for record in self.directory.rounds}
@@ -111,9 +108,15 @@ class FinishedRun:
 
     @cached_property
     def own_features(self) -> dict[str, Tensor]:
-        """Features (n_k, D) of each client's test examples under its own model; clients without any are left out."""
+        """Features (n_k, D) of each client's test examples under its own model; clients without any are left out.
+
+        Raises:
+            AnalysisError: if no client with a model has a test example.
+        """
         tests = {name: self.data.clients[name].test for name in self.clients}
         names = [name for name in self.clients if len(tests[name].y)]
+        if not names:
+            raise AnalysisError(f"no client with a model has a test example in {self.directory.path}")
         return {name: self.features(self.model(name), tests[name].x) for name in self._counted("features", names)}
 
     @cached_property

@@ -9,13 +9,20 @@ from torch import Tensor
 
 from federation.seeds import generator, seed_for
 from sim.analysis.colours import Points
+from sim.errors import AnalysisError
 
 PERPLEXITY = 30.0
 
 
 def tsne(vectors: Tensor, seed: int) -> Points:
-    """Map vectors (n, D) to the plane (n, 2); neighbourhoods survive, distances and sizes of clusters do not."""
+    """Map vectors (n, D) to the plane (n, 2); neighbourhoods survive, distances and sizes of clusters do not.
+
+    Raises:
+        AnalysisError: for vectors that are not finite, or all the same: the run diverged, or its features died.
+    """
     values = vectors.double().numpy()
+    if not np.isfinite(values).all() or not values.std(axis=0).any():
+        raise AnalysisError("t-SNE needs features that are finite and differ; did the run diverge?")
     perplexity = min(PERPLEXITY, max(1.0, (len(values) - 1) / 3))
     random = seed_for(seed, "tsne") % (1 << 32)
     model = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=random)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from sim.analysis import embedding, tokens
 from sim.analysis.finished import FinishedRun, open_run
 from sim.data import FederatedData
 from sim.run import load_data, run
@@ -14,6 +15,15 @@ from sim.run_directory import RunDirectory
 from tests.sim.small_runs import settings_for
 
 Finished = Callable[..., FinishedRun]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_dots() -> Iterator[None]:
+    """Keep t-SNE, which takes longer the more there is to place, short."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((embedding, "MOST_DOTS"), (tokens, "MOST_TOKENS"), (tokens, "MOST_LOCAL")):
+            patch.setattr(module, name, 40)
+        yield
 
 
 @pytest.fixture(scope="session")

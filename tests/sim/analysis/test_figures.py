@@ -9,6 +9,7 @@ import torch
 from sim.analysis.attention import clients_figure, last_round_figure, layers_figure
 from sim.analysis.colours import NAMED_GROUPS, Look
 from sim.analysis.tsne import subsample, tsne
+from sim.errors import AnalysisError
 from sim.figures import new_figure
 
 ROUNDS = {1: {"ada": 0.5, "bob": 0.5}, 2: {"ada": 0.25, "eve": 0.75}, 4: {"bob": 1.0}}
@@ -59,6 +60,12 @@ def test_one_seed_gives_one_map() -> None:
     np.testing.assert_array_equal(first, again)
     assert first.shape == (25, 2)
     assert np.isfinite(other).all()
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_features_that_died_or_diverged_have_no_map(value: float) -> None:
+    with pytest.raises(AnalysisError, match="finite and differ; did the run diverge"):
+        tsne(torch.full((9, 3), value), 0)
 
 
 def test_subsamples_are_drawn_once_each_and_differ_by_what_they_are_for() -> None:
