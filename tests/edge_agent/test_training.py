@@ -38,7 +38,7 @@ from federation.client_round import Setup, steps_of, train_one
 from federation.errors import UpdateError
 from federation.forward import initial_client, initial_model, network
 from federation.methods import method_from_json
-from federation.plan import Plan
+from federation.plan import ModelSpec, Plan
 from federation.records import Client, Examples, Tree
 from federation.schema import check_tree, upload_schema
 from federation.tree import flatten
@@ -61,6 +61,7 @@ class Federation:
         spec = plan.model
         self.module = initial_model(lambda: build(spec.name, classes=6, **spec.options), plan.task.seed)
         self.initial = initial_client(self.module)
+        self.joined = self.method.join(self.initial, plan.task)
         self.setup = Setup(self.method, plan.task, network(self.module))
         state = self.method.server_init(self.initial.params, self.initial.buffers, plan.task)
         self.broadcast: Tree = self.method.broadcast(state, "")
@@ -92,9 +93,16 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def a_job(folder: Path, plan: Plan, kind: Kind = "train", round_number: int = 1, state: str = "") -> Job:
-    """A job over the initial broadcast."""
-    data = wire.encode(Federation(plan).broadcast)
+def a_job(
+    folder: Path,
+    plan: Plan,
+    kind: Kind = "train",
+    round_number: int = 1,
+    state: str = "",
+    broadcast: Tree | None = None,
+) -> Job:
+    """A job over a broadcast, or over the initial one."""
+    data = wire.encode(Federation(plan).broadcast if broadcast is None else broadcast)
     blob = folder / "blobs" / wire.digest(data)
     write_file(blob, data)
     model = pointer().model_copy(update={"sha256": wire.digest(data), "size": len(data)})
@@ -175,6 +183,24 @@ def test_a_client_state_of_another_model_is_refused(device: Path) -> None:
     scene = training.set_scene(a_job(device, PLANS["fedavg"], state="other"))
     with pytest.raises(JobError, match="other parameters"):
         training.kept_client(scene)
+
+
+def test_a_client_state_with_another_memory_is_refused(device: Path) -> None:
+    plan = make_plan("fedproto")
+    kept = Federation(plan).initial  # has not joined: it has no prototypes yet
+    (device / "other").write_bytes(wire.encode(dict(kept._asdict())))
+    with pytest.raises(JobError, match="another memory"):
+        training.kept_client(training.set_scene(a_job(device, plan, state="other")))
+
+
+def test_a_device_trains_the_network_that_it_has_chosen(device: Path) -> None:
+    hart = ModelSpec(name="hart", options={"feature_dim": 16, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16})
+    plan = make_plan("fedproto", alternatives=(hart,))
+    job = a_job(device, plan).model_copy(update={"network": hart})
+    kept = training.train(training.set_scene(job))
+    assert kept.params.keys() == dict(build("hart", classes=6, **hart.options).named_parameters()).keys()
+    update = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
+    check_tree(update, upload_schema(Federation(plan).method, plan.task, Federation(plan).initial))
 
 
 def test_a_round_that_diverges_leaves_no_update(device: Path) -> None:

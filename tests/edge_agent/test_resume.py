@@ -1,0 +1,105 @@
+"""A device that is killed, between two rounds or within one, goes on with all that its method keeps on it."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edge_agent import training
+from edge_agent.files import write_file
+from edge_agent.jobs import CLIENT_STATE, UPDATE, Job, JobEnded, JobLine, TrainingProcess
+from edge_agent.memory import CLIENTS, forget_update, keep_round, remembered
+from edge_agent.store import Store
+from federation import wire
+from federation.plan import Plan
+from federation.records import Tree, Update
+from har_pipeline import ClientWindows
+from tests.edge_agent.scene import DEVICE, make_plan
+from tests.edge_agent.test_training import Federation, a_job, assert_same, device, prepared, run_process
+
+__all__ = ["device", "prepared"]  # fixtures
+
+PLANS = {
+    "scaffold": make_plan("scaffold", optimizer="sgd"),  # keeps its control variate in the memory
+    "fedproto": make_plan("fedproto"),  # keeps the prototypes that it predicts with
+    "ditto": make_plan("ditto"),  # keeps a second model
+}
+
+
+class Expected:
+    """Two rounds of one client, as the simulation computes them."""
+
+    def __init__(self, plan: Plan, windows: ClientWindows) -> None:
+        federation = Federation(plan)
+        method, task, initial = federation.method, plan.task, federation.joined
+        self.first = federation.round(initial, windows, 1)
+        state = method.server_init(initial.params, initial.buffers, task)
+        update = Update(DEVICE, len(windows), 1, self.first.upload)
+        self.broadcast = federation.broadcast = method.broadcast(method.aggregate(state, [update]), DEVICE)
+        self.second = federation.round(self.first.client, windows, 2)
+
+
+def killed_after_round_one(folder: Path, plan: Plan) -> None:
+    """Train round 1, have it accepted, and leave what a kill in round 2 leaves in the folder."""
+    store, job = Store(folder), a_job(folder, plan)
+    training.train(training.set_scene(job))
+    kept = keep_round(store, job)
+    forget_update(store, kept.update_id, "accepted", "")
+    store.close()
+    write_file(folder / CLIENTS / "r2-half-written", b"half")
+    write_file(folder / "jobs" / "r2-train" / UPDATE, b"half")
+
+
+def second_job(folder: Path, plan: Plan, broadcast: Tree) -> Job:
+    """Start anew from the data folder alone, and take round 2."""
+    store = Store(folder)
+    assert [number for number, _ in remembered(store).done] == [1]
+    state = store.get("client_state")
+    store.close()
+    assert [path.name for path in (folder / CLIENTS).iterdir()] == [Path(state).name]
+    return a_job(folder, plan, round_number=2, state=state, broadcast=broadcast)
+
+
+def assert_second(job: Job, expected: Expected) -> None:
+    for name, tree in ((UPDATE, expected.second.upload), (CLIENT_STATE, dict(expected.second.client._asdict()))):
+        assert_same(wire.decode((job.out / name).read_bytes(), limit_bytes=1 << 24), tree)
+
+
+@pytest.mark.parametrize("method", PLANS)
+def test_the_round_after_a_kill_is_that_of_a_client_that_was_never_killed(
+    method: str, device: Path, prepared: ClientWindows, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(device, tmp_path / "device"))
+    expected = Expected(PLANS[method], prepared)
+    killed_after_round_one(folder, PLANS[method])
+    job = second_job(folder, PLANS[method], expected.broadcast)
+    training.train(training.set_scene(job))
+    assert_second(job, expected)
+    anew = Federation(PLANS[method])
+    anew.broadcast = expected.broadcast
+    forgetful = anew.round(anew.joined, prepared, 2).client
+    remembering = expected.second.client
+    assert wire.encode(dict(forgetful._asdict())) != wire.encode(dict(remembering._asdict()))
+
+
+def test_a_training_process_that_is_killed_after_an_epoch_is_run_again(
+    device: Path, prepared: ClientWindows, tmp_path: Path
+) -> None:
+    folder, plan = Path(shutil.copytree(device, tmp_path / "device")), PLANS["ditto"]
+    expected = Expected(plan, prepared)
+    killed_after_round_one(folder, plan)
+    posted: queue.SimpleQueue[JobLine | JobEnded] = queue.SimpleQueue()
+    process = TrainingProcess(second_job(folder, plan, expected.broadcast), 120.0, posted.put)
+    line = posted.get(timeout=60)
+    assert isinstance(line, JobLine)
+    assert line.record["event"] == "epoch"
+    process.stop(0.0)  # SIGTERM, and SIGKILL at once
+
+    job = second_job(folder, plan, expected.broadcast)
+    assert not (job.out / UPDATE).exists()
+    events, ended = run_process(job)
+    assert (events[-1], ended.reason) == ("trained", "")
+    assert_second(job, expected)
