@@ -117,6 +117,18 @@ class RoundRecord(Record):
     diagnostics: dict[str, Any] = {}  # `sim.analysis.diagnostics` knows what is inside
 
 
+class NewUsers(Record):
+    """How a finished federation serves clients that took no part in it, after k labelled examples of each class.
+
+    `client_models` is the mean over all clients' own models, in methods without a server model.
+    """
+
+    clients: tuple[str, ...]
+    epochs: int
+    shots: dict[int, Spread | None]
+    client_models: Spread | None = None
+
+
 class Summary(Record):
     """`summary.json`, which exists once the last round is done.
 
@@ -132,6 +144,7 @@ class Summary(Record):
     global_: Plain | None = Field(default=None, alias="global")
     global_per_client: Spread | None = None
     global_at_last_round: Plain | None = None
+    new_users: NewUsers | None = None
     seconds: dict[str, float]
     bytes_up: float
     bytes_down: float

@@ -141,15 +141,3 @@ def rank_over_datasets(scores: Mapping[str, Sequence[float]]) -> Ranking | None:
     q = stats.studentized_range.ppf(CONFIDENCE, methods, np.inf) / np.sqrt(2)
     difference = float(q * np.sqrt(methods * (methods + 1) / (6 * datasets)))
     return Ranking(dict(zip(scores, ranks.tolist(), strict=True)), datasets, chi2, p, difference)
-
-
-def cliques(ranking: Ranking) -> list[tuple[str, ...]]:
-    """Return the widest groups of methods, best first, whose ranks differ by no more than the critical difference."""
-    ordered = sorted(ranking.ranks, key=lambda name: ranking.ranks[name])
-    found: list[tuple[str, ...]] = []
-    for start, first in enumerate(ordered):
-        limit = ranking.ranks[first] + ranking.critical_difference
-        group = tuple(name for name in ordered[start:] if ranking.ranks[name] <= limit)
-        if len(group) > 1 and not (found and set(group) <= set(found[-1])):
-            found.append(group)
-    return found

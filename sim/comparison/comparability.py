@@ -12,7 +12,7 @@ from sim.run_directory import RunDirectory
 _ENVIRONMENT = frozenset({"schema_version", "engine", "chunk", "device", "threads", "preset", "versions", "hardware"})
 _DERIVED = frozenset({"parameters", "split_leaks"})
 # Runs that differ here were tested on other examples, so no rank between them means anything.
-_TESTED_ON = frozenset({"data_options", "pipeline", "split", "labels", "partition", "new_users"})
+_TESTED_ON = frozenset({"data_options", "pipeline", "clients_by", "partition", "holdout", "scale", "split", "labels"})
 # What a row is: runs that differ elsewhere, in how they were trained, can be ranked, but not by their method alone.
 _ROW = frozenset({"data", "method", "model", "alternatives"})
 

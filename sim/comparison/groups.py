@@ -14,7 +14,7 @@ from typing import Any
 from federation.methods import METHODS
 from sim.comparison.comparability import Runs, labels_of, refusals, settings_of, tested_on, warnings_of, written
 from sim.comparison.critical import ranked_over_datasets, tested
-from sim.comparison.records import COLUMNS, Comparison, Group, Row
+from sim.comparison.records import Comparison, Group, Row
 from sim.comparison.scores import curves, ranks, row_scores, summary_of
 from sim.run_directory import RunDirectory
 
@@ -89,7 +89,7 @@ def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None) 
 
 
 def _row(label: str, runs: Runs) -> Row:
-    config, summaries = runs[0].config, [summary_of(run) for run in runs]
+    config, summaries, scores = runs[0].config, [summary_of(run) for run in runs], row_scores(runs)
     return Row(
         label=label,
         method=config.method_name,
@@ -100,8 +100,8 @@ def _row(label: str, runs: Runs) -> Row:
         clients=summaries[0].clients,
         rounds=summaries[0].rounds,
         best_rounds=tuple(summary.best_round for summary in summaries),
-        scores=row_scores(runs),
-        ranks=dict.fromkeys(COLUMNS, 0),
+        scores=scores,
+        ranks=dict.fromkeys(scores, 0),
         bytes_up=statistics.fmean(summary.bytes_up for summary in summaries),
         bytes_down=statistics.fmean(summary.bytes_down for summary in summaries),
         seconds=statistics.fmean(summary.seconds["total"] for summary in summaries),

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.comparison.records import FOLLOWED, PAIRED, Curve, Group, OverDatasets, Row
-from sim.comparison.tables import SIGNIFICANT, ranking_title
+from sim.comparison.tables import SIGNIFICANT
 from sim.figures import BLACK, BLUE, COLOURS, DASHES, MEASURES, by_round, clean, new_figure, plain_text
-from sim.statistics import cliques
 
 SHOWN = {"global_per_client": "global, per client"}
 
@@ -28,28 +26,33 @@ def over_rounds(group: Group) -> Figure | None:
 
 def over_bytes(group: Group) -> Figure | None:
     """Macro-F1 by what all clients together have moved so far, up and down; None where nothing is moved."""
-    if not any(any(curve.moved_bytes) for row in group.rows for curve in row.curves.values()):
-        return None
 
     def axis(axes: Axes) -> None:
         clean(axes, MEASURES["macro_f1"], "moved up and down by all clients so far (MB)")
         axes.set_xscale("log")
 
-    return _overlay(group, lambda curve: [moved / 1e6 if moved else np.nan for moved in curve.moved_bytes], axis)
+    return _overlay(group, lambda curve: [moved / 1e6 for moved in curve.moved_bytes if moved], axis)
 
 
 def _overlay(group: Group, abscissa: Callable[[Curve], Sequence[float]], axis: Callable[[Axes], None]) -> Figure | None:
-    followed = [score for score in FOLLOWED if any(score in row.curves for row in group.rows)]
+    """Draw a line for every row; `abscissa` leaves out curves that have no place on its axis by returning nothing."""
+    shown = {
+        score: {
+            index: curve for index, row in enumerate(group.rows) if (curve := row.curves.get(score)) and abscissa(curve)
+        }
+        for score in FOLLOWED
+    }
+    followed = [score for score, found in shown.items() if found]
     if not followed:
         return None
     figure = new_figure(4.2 + 0.22 * ((len(group.rows) + 3) // 4))
     panels = figure.subplots(1, len(followed), squeeze=False, sharey=True)[0]
     handles = {}
     for axes, score in zip(panels, followed, strict=True):
-        for index, row in enumerate(group.rows):
-            if curve := row.curves.get(score):
-                values = [100 * value for value in curve.values]
-                (handles[row.label],) = axes.plot(abscissa(curve), values, **_look(index, len(values)))
+        for index, curve in shown[score].items():
+            across = abscissa(curve)
+            values = [100 * value for value in curve.values[-len(across) :]]
+            (handles[group.rows[index].label],) = axes.plot(across, values, **_look(index, len(values)))
         axis(axes)
         axes.set_title(score, fontsize=11)
         axes.label_outer()
@@ -95,22 +98,17 @@ def _difference(axes: Axes, place: int, row: Row, column: str) -> None:
 
 
 def critical_difference(over: OverDatasets) -> Figure:
-    """Average ranks on one axis, and a bar over each group that Nemenyi's test does not tell apart."""
+    """Average ranks, each in the middle of a bar as long as the critical difference: who overlaps is not told apart."""
     ranks = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
-    groups = cliques(over.ranking)
-    figure = new_figure(1.6 + 0.26 * (len(ranks) + len(groups)))
+    half = over.ranking.critical_difference / 2
+    figure = new_figure(1.3 + 0.3 * len(ranks))
     axes = figure.subplots()
-    for place, (name, rank) in enumerate(ranks):
-        y = len(groups) + 1.5 + place
-        axes.plot([rank, rank], [0, y], color="#999999", linewidth=0.8)
-        axes.plot(rank, y, "o", color=BLUE)
-        axes.annotate(f"{plain_text(name)} ({rank:.2f})", (rank, y), (7, 0), textcoords="offset points", va="center")
-    for place, group in enumerate(groups):
-        ends = [over.ranking.ranks[group[0]], over.ranking.ranks[group[-1]]]
-        axes.plot(ends, [place + 0.8] * 2, color=BLACK, linewidth=4, solid_capstyle="butt")
-    axes.set(xlim=(0.8, len(ranks) + 0.8), ylim=(len(groups) + len(ranks) + 1.5, 0), yticks=[])
-    axes.set_xticks(range(1, len(ranks) + 1))
-    axes.set_xlabel(f"average rank (1 is best); critical difference {over.ranking.critical_difference:.2f}")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title(plain_text(ranking_title(over)), fontsize=11)
+    for place, (_, rank) in enumerate(ranks):
+        axes.plot([rank - half, rank + half], [place, place], color=BLUE, linewidth=2)
+        axes.plot(rank, place, "o", color=BLUE, markersize=6)
+    label = f"average rank (1 is best); critical difference {over.ranking.critical_difference:.2f}"
+    clean(axes, "", label)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+    axes.set_yticks(range(len(ranks)), [f"{plain_text(name)} ({rank:.2f})" for name, rank in ranks], fontsize=9)
+    axes.set_ylim(len(ranks) - 0.5, -0.5)
     return figure

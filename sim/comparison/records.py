@@ -10,6 +10,8 @@ from sim.statistics import PairedTest, Ranking
 SCORES = ("personalization", "worst", "generalization", "global")
 MEASURES = ("macro_f1", "accuracy")
 COLUMNS = tuple(f"{score}.{measure}" for measure in MEASURES for score in SCORES)
+NEW_USERS = "new_users_"
+"""Begins the columns, one for each k, of clients that took no part, after k labelled examples of each class."""
 FOLLOWED = ("personalization", "global")
 """The scores that runs have after every round."""
 PAIRED = ("personalization", "generalization", "global_per_client")

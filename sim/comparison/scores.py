@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from federation.scores import lowest_tenth
 from sim.comparison.comparability import Runs
-from sim.comparison.records import COLUMNS, FOLLOWED, Curve, Score
+from sim.comparison.records import COLUMNS, FOLLOWED, NEW_USERS, Curve, Score
 from sim.run_directory import RunDirectory
 from sim.run_records import MeanStd, Plain, RoundRecord, Spread, Summary
 
@@ -37,11 +37,13 @@ def client_scores(runs: Runs, score: str, measure: str) -> dict[tuple[int, str],
 
 def row_scores(runs: Runs) -> dict[str, Score | None]:
     """Return every column's score, None where the method or a run has none."""
-    return {column: _score(runs, *column.split(".")) for column in COLUMNS}
+    shots = sorted({k for run in runs if (new := summary_of(run).new_users) for k in new.shots})
+    columns = (*COLUMNS, *(f"{NEW_USERS}{k}.macro_f1" for k in shots))
+    return {column: _score(runs, *column.split(".")) for column in columns}
 
 
 def _score(runs: Runs, score: str, measure: str) -> Score | None:
-    values = [_worst(run, measure) if score == "worst" else _of(summary_of(run), score, measure) for run in runs]
+    values = [_value(run, score, measure) for run in runs]
     means = [value.mean if isinstance(value, MeanStd) else value for value in values]
     known = [mean for mean in means if mean is not None and not math.isnan(mean)]
     if len(known) < len(runs):
@@ -52,6 +54,17 @@ def _score(runs: Runs, score: str, measure: str) -> Score | None:
         clients_std=statistics.fmean(stds) if stds else None,
         seeds_std=statistics.stdev(known) if len(known) > 1 else None,
     )
+
+
+def _value(run: RunDirectory, score: str, measure: str) -> MeanStd | float | None:
+    summary = summary_of(run)
+    if score == "worst":
+        return _worst(run, measure)
+    if score.startswith(NEW_USERS):
+        shots = summary.new_users.shots if summary.new_users else {}
+        part = shots.get(int(score.removeprefix(NEW_USERS)))
+        return getattr(part, measure) if part else None
+    return _of(summary, score, measure)
 
 
 def _of(record: Summary | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
@@ -66,16 +79,17 @@ def _worst(run: RunDirectory, measure: str) -> float:
 
 def ranks(scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool]) -> list[dict[str, int]]:
     """1 for the best, 2 for the second, else 0; scores that print the same share a rank."""
-    found = [dict.fromkeys(COLUMNS, 0) for _ in scores]
-    for column in COLUMNS:
+    found = [dict.fromkeys(row, 0) for row in scores]
+    for column in {column: None for row in scores for column in row}:
         printed = [
-            round(100 * score.mean, 2) if takes_part and (score := row[column]) else None
+            round(100 * score.mean, 2) if takes_part and (score := row.get(column)) else None
             for row, takes_part in zip(scores, ranked, strict=True)
         ]
         places = sorted({value for value in printed if value is not None}, reverse=True)
         for rank, value in enumerate(places[:2] if len(places) > 1 else [], 1):
             for row_ranks, came in zip(found, printed, strict=True):
-                row_ranks[column] = rank if came == value else row_ranks[column]
+                if came == value:
+                    row_ranks[column] = rank
     return found
 
 

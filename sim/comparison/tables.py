@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.comparison.records import COLUMNS, MEASURES, PAIRED_COLUMNS, SCORES, Group, OverDatasets, Row
+from sim.comparison.records import COLUMNS, NEW_USERS, PAIRED_COLUMNS, Group, OverDatasets, Row
 from sim.statistics import PairedTest
 from sim.tables import byte_size, duration, percent
 
@@ -23,8 +23,8 @@ TESTS_NOTE = (
     "rows of a column; bold where it is below 0.05. ↑ and ↓ count the clients that are better and worse off."
 )
 RANKING_NOTE = (
-    "Average rank over data sets (1 is best); methods that a bar joins differ by less than Nemenyi's critical "
-    "difference at α = 0.05 (Demšar 2006)."
+    "Average rank over data sets (1 is best). Bars are as long as Nemenyi's critical difference at α = 0.05 (Demšar "
+    "2006): methods whose bars overlap are not told apart by these data sets."
 )
 SHORT = {
     "personalization": "pers.",
@@ -53,17 +53,25 @@ Table = tuple[list[str], list[list[Cell]]]
 def scores_table(group: Group) -> Table:
     """Scores and cost of a group's rows; the model has a column where rows differ in it."""
     mixed = len({row.model for row in group.rows}) > 1
-    scores = [f"{SHORT[score]} {SHORT[measure]}" for measure in MEASURES for score in SCORES]
-    head = ["method", *(["model"] if mixed else []), *scores]
+    columns = list(dict.fromkeys([*COLUMNS, *(column for row in group.rows for column in row.scores)]))
+    head = ["method", *(["model"] if mixed else []), *map(column_name, columns)]
     head += ["up", "down", "time", "rounds", "best round", "seeds"]
-    return head, [_score_row(row, mixed) for row in group.rows]
+    return head, [_score_row(row, columns, mixed) for row in group.rows]
 
 
-def _score_row(row: Row, mixed: bool) -> list[Cell]:
+def column_name(column: str) -> str:
+    """Name a column in a few letters."""
+    score, measure = column.split(".")
+    if score.startswith(NEW_USERS):
+        return f"new users, k = {score.removeprefix(NEW_USERS)} {SHORT[measure]}"
+    return f"{SHORT[score]} {SHORT[measure]}"
+
+
+def _score_row(row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
     model = [Cell(row.model)] if mixed else []
     cost = [byte_size(row.bytes_up), byte_size(row.bytes_down), duration(row.seconds)]
     counts = [str(row.rounds), listed(row.best_rounds), listed(row.seeds)]
-    scores = [score_cell(row, column) for column in COLUMNS]
+    scores = [score_cell(row, column) for column in columns]
     return [Cell(row_name(row)), *model, *scores, *map(Cell, cost + counts)]
 
 
@@ -74,7 +82,7 @@ def row_name(row: Row) -> str:
 
 def score_cell(row: Row, column: str) -> Cell:
     """One score of a row, such as `personalization.macro_f1`."""
-    score = row.scores[column]
+    score = row.scores.get(column)
     if score is None:
         return Cell("–")
     std = "" if score.clients_std is None else f" ± {percent(score.clients_std)}"
@@ -96,13 +104,8 @@ def paired_table(group: Group) -> Table | None:
     if not rows:
         return None
     columns = [column for column in PAIRED_COLUMNS if any(column in row.tests for row in rows)]
-    head = ["method", "baseline", *(_paired_name(column) for column in columns), "clients", "seeds"]
+    head = ["method", "baseline", *map(column_name, columns), "clients", "seeds"]
     return head, [_paired_row(row, columns) for row in rows]
-
-
-def _paired_name(column: str) -> str:
-    score, measure = column.split(".")
-    return f"{SHORT[score]} {SHORT[measure]}"
 
 
 def _paired_row(row: Row, columns: Sequence[str]) -> list[Cell]:

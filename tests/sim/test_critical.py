@@ -15,13 +15,14 @@ from scipy import stats
 from sim.comparison import plots
 from sim.comparison.compare import compare
 from sim.comparison.groups import compare_runs
-from sim.comparison.records import Comparison, Group, Row
+from sim.comparison.printed import markdown
+from sim.comparison.records import Comparison, Group, Row, Score
 from sim.errors import RunDirectoryError
 from sim.figures import draw
 from sim.run_directory import RunDirectory
 from sim.sweep.grid import Cell
 from sim.sweep.record import Record
-from tests.sim.example_run import plain, write_run
+from tests.sim.example_run import plain, spread, write_run
 
 
 def compared(paths: list[Path], baseline: str | None = None) -> Comparison:
@@ -183,6 +184,21 @@ def _as_pooled(path: Path) -> None:
     (path / "client_scores.json").write_text(json.dumps(alone))
 
 
+def test_new_users_have_columns_where_they_were_held_out(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / method, method=method) for method in ("fedavg", "fedprox")]
+    for path, score in zip(paths, (0.5, 0.6), strict=True):
+        summary = json.loads((path / "summary.json").read_text())
+        shots = {"0": spread(score), "5": spread(score + 0.1), "10": None}
+        summary["new_users"] = {"clients": ["x"], "epochs": 20, "shots": shots, "client_models": None}
+        (path / "summary.json").write_text(json.dumps(summary))
+    comparison = compared(paths)
+    rows = rows_of(comparison.groups[0])
+    assert rows["fedprox"].scores["new_users_5.macro_f1"] == Score(pytest.approx(0.7), 0.05)
+    assert rows["fedprox"].ranks["new_users_5.macro_f1"] == 1
+    assert rows["fedprox"].scores["new_users_10.macro_f1"] is None
+    assert "| new users, k = 5 F1 |" in markdown(comparison)
+
+
 # ---- data sets
 
 
@@ -218,9 +234,9 @@ def test_two_data_sets_are_not_ranked(three_datasets: list[Path]) -> None:
 
 def test_all_forms_show_the_tests_and_the_ranks(three_datasets: list[Path], tmp_path: Path) -> None:
     compare(three_datasets, tmp_path / "out")
-    markdown = (tmp_path / "out/comparison.md").read_text()
-    assert "Against the baseline, client by client" in markdown
-    assert "Friedman's χ² = " in markdown
+    text = (tmp_path / "out/comparison.md").read_text()
+    assert "Against the baseline, client by client" in text
+    assert "Friedman's χ² = " in text
     html = (tmp_path / "out/comparison.html").read_text()
     assert "Against the baseline" in html
     assert html.count("<img") == 3 * 3 + 3

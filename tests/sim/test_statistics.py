@@ -11,9 +11,7 @@ from scipy import stats
 
 from federation.scores import f1_per_class, lowest_tenth, scores_of
 from sim.statistics import (
-    Ranking,
     client_differences,
-    cliques,
     holm,
     interval,
     paired_test,
@@ -133,14 +131,6 @@ def test_too_few_data_sets_or_methods_have_no_ranking() -> None:
     assert rank_over_datasets({"a": [1.0, 2], "b": [1.0, 2], "c": [1.0, 2]}) is None
     assert rank_over_datasets({"a": [1.0, 2, 3], "b": [1.0, 2, 3]}) is None
     assert rank_over_datasets({}) is None
-
-
-def test_cliques_are_within_the_critical_difference() -> None:
-    """Demšar 2006, figure 1a: C4.5+m+cf 1.964, C4.5+m 2.0, C4.5+cf 2.893, C4.5 3.143, CD 1.25."""
-    ranks = {"C4.5": 3.143, "+m": 2.0, "+cf": 2.893, "+m+cf": 1.964}
-    assert cliques(Ranking(ranks, 14, 0.0, 0.0, 1.25)) == [("+m+cf", "+m", "+cf", "C4.5")]
-    assert cliques(Ranking(ranks, 14, 0.0, 0.0, 1.0)) == [("+m+cf", "+m", "+cf"), ("+cf", "C4.5")]
-    assert cliques(Ranking(ranks, 14, 0.0, 0.0, 0.01)) == []
 
 
 # ---- one matrix, many clients
