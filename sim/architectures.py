@@ -10,9 +10,11 @@ from federation.client_round import Setup
 from federation.forward import initial_client, initial_model, network
 from federation.method import Method
 from federation.methods import method_from_json
-from federation.plan import ModelSpec, Task
+from federation.plan import ModelSpec
 from federation.records import Client
 from sim.errors import SettingsError
+from sim.initialization import initialize
+from sim.settings import RunSettings
 
 
 class Architecture(NamedTuple):
@@ -23,25 +25,30 @@ class Architecture(NamedTuple):
     initial: Client
 
 
-def architectures(
-    specs: Sequence[ModelSpec], method: dict[str, object], task: Task, device: str
-) -> tuple[Architecture, ...]:
-    """Build every network with its initial weights, which depend on the task's seed alone.
+def architectures(settings: RunSettings) -> tuple[Architecture, ...]:
+    """Build every network with its initial weights, which depend on the task's seed, and a file if one was given.
 
     Raises:
         SettingsError: for several networks, if the method needs all clients to have one.
     """
-    chosen = method_from_json(method)
-    if len(specs) > 1 and not chosen.mixes_architectures:
-        names = " + ".join(spec.name for spec in specs)
-        raise SettingsError(f"{chosen.name} needs one model for all clients, {names} came; mix them with fedproto")
-    return tuple(_architecture(spec, chosen, task, device) for spec in specs)
+    method = method_from_json(settings.method)
+    if settings.alternatives and not method.mixes_architectures:
+        names = " + ".join(spec.name for spec in settings.models)
+        raise SettingsError(f"{method.name} needs one model for all clients, {names} came; mix them with fedproto")
+    return tuple(_architecture(spec, method, settings) for spec in settings.models)
 
 
-def _architecture(spec: ModelSpec, method: Method, task: Task, device: str) -> Architecture:
-    module = initial_model(lambda: models.build(spec.name, classes=task.classes, **spec.options), task.seed)
-    initial = initial_client(module.to(device))
-    return Architecture(spec, Setup(method, task, network(module)), method.join(initial, task))
+def _architecture(spec: ModelSpec, method: Method, settings: RunSettings) -> Architecture:
+    task = settings.task
+    module = initial_model(lambda: _built(spec, settings), task.seed).to(settings.device)
+    return Architecture(spec, Setup(method, task, network(module)), method.join(initial_client(module), task))
+
+
+def _built(spec: ModelSpec, settings: RunSettings) -> models.Model:
+    module = models.build(spec.name, classes=settings.task.classes, **spec.options)
+    if settings.init is not None:
+        initialize(module, settings.init)
+    return module
 
 
 def in_turn(names: Collection[str], choices: Sequence[Architecture]) -> dict[str, Architecture]:

@@ -1,4 +1,4 @@
-"""The command line of the simulation: run, sweep, compare, report, presets."""
+"""The command line of the simulation: run, sweep, compare, analyse, report, presets."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from har_pipeline import DATASETS, dataset_labels
-from sim.presets import DEFAULTS, PRESETS, with_defaults
+from sim.analysis.cli import analyse
+from sim.partitions import PARTITIONS
+from sim.presets import DEFAULTS, with_defaults
+from sim.presets.cli import presets
+from sim.pretraining.cli import pretrain
+from sim.sources import DATA
 from sim.sweep.cli import sweep
 from sim.terminal import bar, console, explained, round_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
-app.command()(sweep)
+for command in (sweep, presets, pretrain, analyse):
+    app.command()(command)
 
 OPTION_GROUPS = ("Data", "Model and method", "Training", "Running")
 Text = str | None
@@ -26,23 +30,54 @@ _DATA, _METHOD, _TRAINING, _RUNNING = OPTION_GROUPS
 def run_command(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Directory of the run; the same command goes on with it after a kill.")],
-    data: Annotated[Text, typer.Option(help=f"One of {', '.join(DATASETS)}.", rich_help_panel=_DATA)] = None,
+    data: Annotated[Text, typer.Option(help=f"One of {', '.join(DATA)}.", rich_help_panel=_DATA)] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder or archive of the recordings.", rich_help_panel=_DATA)
+        Path | None, typer.Option(help="Folder or archive of the data.", rich_help_panel=_DATA)
     ] = None,
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.", rich_help_panel=_DATA)] = Path(
         ".cache/windows"
     ),
+    partition: Annotated[
+        Text,
+        typer.Option(help=f"{', '.join(PARTITIONS)}; recordings also keep their clients.", rich_help_panel=_DATA),
+    ] = None,
+    clients_by: Annotated[
+        Text, typer.Option(help="Make one client of each user, device, place or dataset.", rich_help_panel=_DATA)
+    ] = None,
+    holdout: Annotated[
+        Text,
+        typer.Option(
+            help="leave-subjects-out:K, leave-devices-out:K or leave-clients-out:K (or names for K): new users, scored "
+            "at the end without and with 5 and 10 labelled examples a class.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
     split: Annotated[
         Text, typer.Option(help="temporal (no leak), random80 or kfold7_3.", rich_help_panel=_DATA)
     ] = None,
     normalization: Annotated[
         Text, typer.Option(help="federated, client or pooled statistics.", rich_help_panel=_DATA)
     ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            max=1,
+            help="For a smoke test: that share of the clients (two at least), of each one's examples of each class, "
+            "and of the rounds unless --rounds is given.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
     model: Annotated[
         Text,
         typer.Option(
             help="A model of the table, or several that the clients take in turn: hart+cnn (local, fedproto).",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weights to start from, but for the head: of `pretrain` or `run`; for resnet18 also torchvision's.",
             rich_help_panel=_METHOD,
         ),
     ] = None,
@@ -52,7 +87,7 @@ def run_command(
         typer.Option(
             "--set",
             help="A method's hyper-parameter (mu=0.1), or model.KEY (model.2.KEY for the second of several), "
-            "data.KEY, pipeline.KEY, rounds.KEY; repeatable.",
+            "data.KEY, partition.KEY, pipeline.KEY, rounds.KEY, holdout.epochs; repeatable.",
             rich_help_panel=_METHOD,
         ),
     ] = None,
@@ -89,6 +124,10 @@ def run_command(
     threads: Annotated[int | None, typer.Option(min=1, help="Torch's threads.", rich_help_panel=_RUNNING)] = None,
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score the clients every so many rounds.", rich_help_panel=_RUNNING)
+    ] = None,
+    union_limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Measure generalization on so many examples.", rich_help_panel=_RUNNING),
     ] = None,
     checkpoint_every: Annotated[
         float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=_RUNNING)
@@ -135,15 +174,6 @@ def report(run: Annotated[Path, typer.Argument(help="Directory of a run.")]) -> 
         console.print(f"Report: [bold]{write_report(directory)}[/bold]")
 
 
-@app.command()
-def presets() -> None:
-    """List the named starting points."""
-    table = Table("preset", "what it is", "options", show_lines=True)
-    for name, preset in PRESETS.items():
-        table.add_row(name, preset.about, " ".join(f"{key}={value}" for key, value in preset.options.items()))
-    console.print(table)
-
-
 def _run(
     options: dict[str, Any], preset: str | None, root: Path | None, cache: Path, out: Path, checkpoint_s: float
 ) -> None:
@@ -152,9 +182,11 @@ def _run(
     from sim.report import write_report
     from sim.run import load_data, run
     from sim.run_directory import RunDirectory
+    from sim.shown_clients import show_clients
+    from sim.sources import source_named
     from sim.tables import print_summary
 
-    labels = dataset_labels(options["data"], assignments(options["set"])["data"] or None)
+    labels = source_named(options["data"]).labels(assignments(options["set"])["data"])
     settings = run_settings(options, labels, preset)
     start = time.perf_counter()
     with bar(f"windows of {settings.data}") as (shown, task):
@@ -164,6 +196,7 @@ def _run(
 
         data = load_data(settings, root, cache, windows)
     seconds = time.perf_counter() - start
+    show_clients(data, out)
     with bar(f"{settings.method['name']} · {settings.model.name}", settings.rounds.rounds) as (shown, task):
 
         def progress(kind: str, what: dict[str, Any]) -> None:

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from federation.client_round import Setup
 from federation.evaluate import predict, predict_stacked
 from federation.records import Client, Examples
 from federation.scores import Scores, confusion, scores_of
+from federation.seeds import generator
 from sim.data import FederatedData
 
 Matrix = npt.NDArray[np.int64]
@@ -69,6 +71,14 @@ class Evaluator(NamedTuple):
         if not len(examples.y):
             return np.zeros(0, np.int64)
         return predict(setup.method, setup.network.evaluate, client, examples.x, self.batch)
+
+
+def drawn(union: Examples, limit: int | None, seed: int) -> Examples:
+    """Draw `limit` examples, the same for every method: a thousand models on the union of their tests take days."""
+    if limit is None or limit >= len(union.y):
+        return union
+    rows = torch.from_numpy(generator(seed, "union").permutation(len(union.y))[:limit]).sort().values.to(union.y)
+    return Examples(union.x[rows], union.y[rows])
 
 
 def _confusion(model: Model, predicted: npt.NDArray[np.int64], examples: Examples) -> Matrix:

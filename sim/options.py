@@ -11,15 +11,19 @@ from pydantic import ValidationError
 from federation.methods import method_from_json, method_to_json
 from federation.plan import RoundSettings, Task
 from sim.errors import SettingsError
+from sim.holdout import holdout
+from sim.initialization import initialization
 from sim.network_choice import chosen_networks, common_feature_dim
+from sim.partitions import partition_from_json, partition_to_json
 from sim.settings import RunSettings
+from sim.sources import source_named
 
 SAME_NAME = (
-    *("data", "split", "normalization", "stragglers"),
-    *("engine", "chunk", "eval_every", "device", "threads"),
+    *("data", "split", "normalization", "clients_by", "scale", "stragglers"),
+    *("engine", "chunk", "eval_every", "union_limit", "device", "threads"),
 )
 """Options whose values go into the settings as they are."""
-SECTIONS = ("method", "model", "data", "pipeline", "rounds")
+SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "rounds")
 
 
 def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str | None) -> RunSettings:
@@ -31,7 +35,9 @@ def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str 
     extra = assignments(options["set"])
     method = method_from_json({"name": options["method"], **extra["method"]})
     rounds = {name: options[name] for name in ("rounds", "clients_per_round", "sampling")} | extra["rounds"]
-    networks = chosen_networks(options["model"], extra["model"], (128, 6), len(labels))
+    networks = chosen_networks(
+        options["model"], extra["model"], source_named(options["data"]).shape(extra["data"]), len(labels)
+    )
     task = {
         "classes": len(labels),
         "feature_dim": common_feature_dim(networks, len(labels)),
@@ -42,6 +48,9 @@ def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str 
         return RunSettings(
             data_options=extra["data"],
             pipeline=extra["pipeline"],
+            partition=_partition(options["partition"], extra["partition"]),
+            holdout=holdout(options["holdout"], extra["holdout"]),
+            init=initialization(options["init"]),
             model=networks[0],
             alternatives=tuple(networks[1:]),
             method=method_to_json(method),
@@ -53,6 +62,14 @@ def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str 
     except ValidationError as error:
         first = error.errors()[0]
         raise SettingsError(f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}") from error
+
+
+def _partition(kind: str | None, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    if kind is not None:
+        return partition_to_json(partition_from_json({"kind": kind, **options}))
+    if options:
+        raise SettingsError(f"--set partition.{next(iter(options))}: there is no --partition to set it of")
+    return None
 
 
 def assignments(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

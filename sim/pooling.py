@@ -6,10 +6,8 @@ from dataclasses import replace
 from functools import reduce
 from operator import add
 
-import torch
-
 from federation.records import Examples
-from sim.data import ClientData, FederatedData
+from sim.data import ClientData, FederatedData, joined
 
 EVERYONE = "everyone"
 
@@ -19,8 +17,7 @@ def pooled(data: FederatedData) -> FederatedData:
 
     `everyone` has no test set, so it has no score of its own: only the pooled model's on the clients' sets is left.
     """
-    parts = [client.train for client in data.clients.values()]
-    union = Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+    union = joined([client.train for client in data.clients.values()])
     tested = {name: ClientData(_none_of(client.train), client.test) for name, client in data.clients.items()}
     clients = {**tested, EVERYONE: ClientData(union, _none_of(union))}
     statistics = {**data.statistics, EVERYONE: reduce(add, (data.statistics[name] for name in data.clients))}

@@ -11,18 +11,21 @@ from typing import Any
 import torch
 
 from federation.methods import METHODS
-from har_pipeline import PipelineSettings, dataset_settings, prepare
 from sim import checkpoint
 from sim.architectures import architectures
 from sim.claim import claim
-from sim.data import FederatedData, federated_data
+from sim.data import FederatedData
 from sim.engines import engine_named
 from sim.evaluation import Evaluator
+from sim.holdout import leave_clients_out
+from sim.newcomers import newcomers_scores
 from sim.pooling import pooled
 from sim.results import write_results
 from sim.saved_models import save_models
+from sim.scaling import scaled
 from sim.settings import RunSettings
 from sim.simulation import Simulation
+from sim.sources import Progress, source_named
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with ("client", {...}) and ("round", {...}) as the run goes on."""
@@ -55,27 +58,18 @@ def run(
         simulation.restore(saved)
     _keep_lines(out / "rounds.jsonl", simulation.round_number)
     _play(simulation, out, checkpoint_every_s, report)
-    extra = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
+    extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
+    if settings.holdout is not None:
+        extra["new_users"] = newcomers_scores(simulation, settings.holdout)
     summary = write_results(simulation, settings, out, extra)
     save_models(simulation, settings, out)
     return summary
 
 
-def load_data(
-    settings: RunSettings, root: Path | None, cache: Path | None, progress: Callable[..., None] | None
-) -> FederatedData:
-    """Prepare the windows (or take them from the cache), split and normalize them."""
-    pipeline = PipelineSettings.from_json({**dataset_settings(settings.data).to_json(), **settings.pipeline})
-    dataset = prepare(
-        settings.data, root, pipeline, cache_dir=cache, progress=progress, options=settings.data_options or None
-    )
-    return federated_data(
-        dataset,
-        split=settings.split,
-        normalization=settings.normalization,
-        seed=settings.task.seed,
-        device=settings.device,
-    )
+def load_data(settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
+    """Read, divide and normalize the examples; hold the newcomers out, and leave as much as the scale says."""
+    data, seed = source_named(settings.data).load(settings, root, cache, progress), settings.task.seed
+    return scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed)
 
 
 def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
@@ -84,13 +78,14 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = settings.chunk if settings.engine == "stacked" and settings.device != "cpu" else 1
     return Simulation(
-        networks=architectures(settings.models, settings.method, settings.task, settings.device),
+        networks=architectures(settings),
         rounds=settings.rounds,
         data=pooled(data) if pools_data else data,
         engine=engine_named(settings.engine, settings.chunk),
         evaluator=Evaluator(settings.eval_batch, together),
         straggling=settings.stragglers,
         eval_every=settings.eval_every,
+        union_limit=settings.union_limit,
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from federation.plan import ModelSpec, RoundSettings, Strict, Task
+from sim.holdout import Holdout
+from sim.initialization import Initialization
 
 Normalization = Literal["client", "federated", "pooled"]
 Split = Literal["temporal", "random80", "kfold7_3"]
@@ -19,10 +21,15 @@ class RunSettings(Strict):
     data: str
     data_options: dict[str, Any] = Field(default_factory=dict)
     pipeline: dict[str, Any] = Field(default_factory=dict)
+    clients_by: Literal["client", "dataset", "user", "device", "place"] = "client"
+    partition: dict[str, Any] | None = Field(default=None, description="none: the data's own clients")
+    holdout: Holdout | None = None
+    scale: float = Field(default=1.0, gt=0, le=1, description="share of clients and examples that is left")
     model: ModelSpec
     alternatives: tuple[ModelSpec, ...] = Field(
         default=(), description="further networks, which the clients take in turn with `model`"
     )
+    init: Initialization | None = Field(default=None, description="weights to start from instead of random ones")
     method: dict[str, Any]
     task: Task
     rounds: RoundSettings
@@ -32,6 +39,7 @@ class RunSettings(Strict):
     split: Split = "temporal"
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)
+    union_limit: int | None = Field(default=None, ge=1, description="examples that generalization is measured on")
     eval_batch: int = Field(default=256, ge=1)
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)

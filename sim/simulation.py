@@ -27,11 +27,12 @@ from federation.server_round import (
     discount,
     step,
 )
+from sim.analysis.diagnostics import diagnose
 from sim.architectures import Architecture, in_turn
 from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
 from sim.engines import Engine, Job
-from sim.evaluation import Evaluator, Matrix, Model, plain, spread, total
+from sim.evaluation import Evaluator, Matrix, Model, drawn, plain, spread, total
 from sim.scoreboard import UNEVALUATED, Scoreboard
 from sim.staffing import Staff, staffed
 
@@ -47,11 +48,13 @@ class Simulation:
     evaluator: Evaluator
     straggling: float = 0.0
     eval_every: int = 1
+    union_limit: int | None = None
     state: Tree = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)  # those that have trained
     board: Scoreboard = field(default_factory=Scoreboard)
     round_number: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)  # what the last round's aggregation did
     on_client: Callable[[str], None] = lambda _client_id: None
 
     def __post_init__(self) -> None:
@@ -94,7 +97,7 @@ class Simulation:
             "bytes_down": _mean_bytes(list(broadcasts.values())),
             "steps": dict(staff.steps),
             "lost": list(staff.lost),
-            **({"failed": ended.reason} if ended.phase is RoundPhase.FAILED else {}),
+            **({"failed": ended.reason} if ended.phase is RoundPhase.FAILED else {"diagnostics": self.diagnostics}),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
         }
 
@@ -143,7 +146,8 @@ class Simulation:
             self._update(name, results[name], staff.steps[name], late)
             for name, late in sorted(current.received.items())
         ]
-        self.state = self.setup.method.aggregate(self.state, updates)
+        before, self.state = self.state, self.setup.method.aggregate(self.state, updates)
+        self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
         return step(self.rounds, current, Aggregated()).round
 
     def _update(self, name: str, result: LocalRound, steps: int, late: int) -> Update:
@@ -194,7 +198,8 @@ class Simulation:
             # a model of everybody's examples is no client's
             own = [name for name in sorted(self.board.best) if self.board.best_matrices[name].sum()]
             models = {name: self._model(name, self.board.best) for name in own}
-            return self.evaluator.on_union(models, self.data.union_test())
+            union = drawn(self.data.union_test(), self.union_limit, self.setup.task.seed)
+            return self.evaluator.on_union(models, union)
 
     def _model(self, name: str, clients: Mapping[str, Client]) -> Model:
         return Model(self.network_of[name].setup, clients[name])

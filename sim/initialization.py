@@ -1,0 +1,64 @@
+"""`--init FILE`: weights that a federation starts from instead of random ones."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+from torch import Tensor
+
+from federation.plan import Strict
+from models import Model
+from models.checkpoint import load_checkpoint, read_tensors
+from models.pretrained import load_pretrained
+from sim.errors import SettingsError
+
+HEAD = "head."
+
+
+class Initialization(Strict):
+    """A file of weights, and what it held when the run began."""
+
+    path: Path
+    sha256: str
+
+
+def initialization(path: Path | None) -> Initialization | None:
+    """Take down a file's digest; raises SettingsError where there is no such file."""
+    if path is None:
+        return None
+    if not path.is_file():
+        raise SettingsError(f"--init {path}: no such file; expected a checkpoint of `sim pretrain` or `sim run`")
+    with path.open("rb") as file:
+        return Initialization(path=path, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def initialize(module: Model, init: Initialization) -> None:
+    """Lay a file's weights over a fresh network but for its head: our checkpoint, or torchvision's layout.
+
+    Raises:
+        SettingsError: if the checkpoint's network is not of the same sizes.
+        CheckpointError: if the file is neither.
+    """
+    if not _is_ours(init.path):
+        load_pretrained(module, init.path)
+        return
+    given, info = load_checkpoint(init.path)
+    own, theirs = _without_head(module), _without_head(given)
+    for name in sorted(own.keys() | theirs.keys()):
+        sizes = [tuple(state[name].shape) if name in state else None for state in (own, theirs)]
+        if sizes[0] != sizes[1]:
+            raise SettingsError(
+                f"{init.path} holds a {info.model} whose {name} is {sizes[1]}, this run's is {sizes[0]}; "
+                "start from a checkpoint of the same model with the same options"
+            )
+    module.load_state_dict(theirs, strict=False)
+
+
+def _without_head(module: Model) -> dict[str, Tensor]:
+    return {name: value for name, value in module.state_dict().items() if not name.startswith(HEAD)}
+
+
+def _is_ours(path: Path) -> bool:
+    return not zipfile.is_zipfile(path) and "gaitway" in read_tensors(path)[1]

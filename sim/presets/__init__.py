@@ -1,0 +1,31 @@
+"""Named starting points: the papers' experiments, and sizes that a laptop finishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from har_pipeline.settings import nearest
+from sim.errors import SettingsError
+from sim.presets import at_hand, ek2024, michieli2021, qiao2023, tan2022
+from sim.presets.preset import DEFAULTS, Options, Preset, laid_over
+
+__all__ = ["DEFAULTS", "PRESETS", "Preset", "with_defaults"]
+
+PRESETS: dict[str, Preset] = {
+    **at_hand.PRESETS,
+    **ek2024.PRESETS,
+    **tan2022.PRESETS,
+    **qiao2023.PRESETS,
+    **michieli2021.PRESETS,
+}
+
+
+def with_defaults(preset: str | None, given: Options) -> dict[str, Any]:
+    """Return all options of a run: those given, else the preset's for that method, else the defaults.
+
+    Raises:
+        SettingsError: for an unknown preset.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise SettingsError(f"unknown preset {preset!r}; {nearest(preset, tuple(PRESETS))}")
+    return laid_over(PRESETS[preset] if preset else None, given)

@@ -1,0 +1,81 @@
+"""What a named starting point is, and how options are laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.scaling import scaled_rounds
+
+Options = Mapping[str, Any]
+
+DEFAULTS: dict[str, Any] = {
+    "data": "synthetic",
+    "partition": None,
+    "clients_by": "client",
+    "split": "temporal",
+    "normalization": "federated",
+    "holdout": None,
+    "scale": 1.0,
+    "model": "cnn",
+    "init": None,
+    "method": "fedavg",
+    "rounds": 10,
+    "epochs": 1,
+    "batch": 64,
+    "lr": 1e-3,
+    "optimizer": "adam",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "clients_per_round": None,
+    "sampling": "uniform",
+    "stragglers": 0.0,
+    "seed": 0,
+    "engine": "serial",
+    "chunk": 8,
+    "device": "cpu",
+    "threads": 1,
+    "eval_every": 1,
+    "union_limit": None,
+    "set": [],
+}
+"""Every option of `sim run` that a preset may set, under its name on the command line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Data, partition, model and task of an experiment; the method is whatever the user asks for.
+
+    `by_method` holds what the paper changes with the method: FedAli's network has ALP layers, every proximal term has
+    its own μ.
+    """
+
+    paper: str
+    about: str
+    clients: int
+    needs: str
+    options: Options
+    by_method: Mapping[str, Options] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the default method."""
+        chosen = self.by_method.get(self.options["method"], {})
+        return int(chosen.get("rounds", self.options["rounds"]))
+
+
+def laid_over(preset: Preset | None, given: Options) -> dict[str, Any]:
+    """Lay the given options over the preset's, and those over the defaults; `set` accumulates.
+
+    A scale shrinks the rounds too, unless they are given.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    own = preset.options if preset else {}
+    method: str = {**DEFAULTS, **own, **chosen}["method"]
+    layers = [DEFAULTS, own, (preset.by_method if preset else {}).get(method, {}), chosen]
+    options = {name: value for layer in layers for name, value in layer.items()}
+    options["set"] = [text for layer in layers for text in layer.get("set", [])]
+    if "rounds" not in chosen:
+        options["rounds"] = scaled_rounds(options["rounds"], options["scale"])
+    return options

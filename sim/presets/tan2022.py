@@ -1,0 +1,83 @@
+"""Y. Tan et al.: FedProto, AAAI 2022, arXiv 2105.00243: table 1, n-way k-shot tasks among 20 clients.
+
+SGD 0.01 with momentum 0.5, batches of 8, one local epoch, about k = 100 examples a class; 40 test examples a class, as
+in the authors' code. Rounds are those after which table 1 says that a method has converged.
+Differs from the paper: FEMNIST is EMNIST's letters, not LEAF's writers; ResNet18 starts from random weights unless
+`--init` gives ImageNet's (then with `--set model.norm=frozen`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sim.presets.preset import Options, Preset
+
+CLIENTS = 20
+WAYS = (3, 4, 5)
+_TRAINING = {"epochs": 1, "batch": 8, "lr": 0.01, "optimizer": "sgd", "momentum": 0.5, "method": "fedproto"}
+
+
+class Setting(NamedTuple):
+    """One data set's part of table 1."""
+
+    model: str
+    stdev: int
+    pull: float  # λ
+    rounds: dict[str, int]
+    mixture: tuple[str, ...]  # options of the networks of fedproto-mh
+
+
+_CHANNELS = tuple(f"model.{k}.channels=[10,{width}]" for k, width in enumerate((18, 20, 22), 1))
+_SETTINGS = {
+    "mnist": Setting(
+        "mnist_cnn", 2, 1.0, {"fedproto": 100, "fedprox": 110, "fedper": 100, "fedrep": 100, "": 150}, _CHANNELS
+    ),
+    "femnist": Setting(
+        "femnist_cnn", 1, 1.0, {"fedproto": 120, "fesem": 200, "fedper": 250, "fedrep": 200, "": 300}, _CHANNELS
+    ),
+    "cifar10": Setting(
+        "resnet18",
+        1,
+        0.1,
+        {"fedproto": 110, "fesem": 120, "fedper": 130, "fedrep": 110, "": 150},
+        ("model.1.stem_strides=[2,2]", "model.2.stem_strides=[1,4]"),
+    ),
+}
+
+
+def _by_method(setting: Setting) -> dict[str, Options]:
+    rounds: dict[str, Options] = {method: {"rounds": count} for method, count in setting.rounds.items() if method}
+    own = {"fedproto": [f"pull={setting.pull}"], "fedprox": ["mu=1"] if setting.model != "resnet18" else ["mu=0.01"]}
+    return {**rounds, **{method: {**rounds.get(method, {}), "set": texts} for method, texts in own.items()}}
+
+
+def _preset(data: str, ways: int, *, mixed: bool) -> Preset:
+    setting = _SETTINGS[data]
+    models = len(setting.mixture) if mixed else 1
+    return Preset(
+        paper="Tan et al. 2022",
+        about=f"table 1, {data}, n = {ways}" + (", fedproto-mh: networks of different sizes" if mixed else ""),
+        clients=CLIENTS,
+        needs=data + (" (or --data cifar10_jpg)" if data == "cifar10" else ""),
+        options={
+            **_TRAINING,
+            "data": data,
+            "model": "+".join([setting.model] * models),
+            "rounds": setting.rounds[""],
+            "partition": "n_way",
+            "set": [
+                *(f"partition.{key}={value}" for key, value in {"clients": CLIENTS, "ways": ways}.items()),
+                f"partition.stdev={setting.stdev}",
+                *(setting.mixture if mixed else ()),
+            ],
+        },
+        by_method=_by_method(setting),
+    )
+
+
+PRESETS = {
+    f"tan2022-{data}-{ways}" + ("-mh" if mixed else ""): _preset(data, ways, mixed=mixed)
+    for data in _SETTINGS
+    for ways in WAYS
+    for mixed in (False, True)
+}

@@ -1,0 +1,19 @@
+"""Who has what, before the first round: a table in the terminal and `partition.png` in the run's directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sim.data import FederatedData
+from sim.dealing import as_dealt
+from sim.partitions.plot import draw_partition
+from sim.partitions.table import partition_table
+from sim.terminal import console
+
+
+def show_clients(data: FederatedData, out: Path) -> None:
+    """Print and draw every client's training and test examples by class."""
+    shares, y = as_dealt(data)
+    console.print(partition_table(shares, y, data.labels))
+    out.mkdir(parents=True, exist_ok=True)
+    draw_partition(out / "partition.png", shares, y, data.labels)
