@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from sim.figures import (
     GREEN,
     MEASURES,
     ORANGE,
+    SCORE_STYLES,
     SKY,
     VERMILLION,
     by_round,
+    clean,
     draw,
     new_figure,
 )
 from sim.run_directory import RunDirectory
-from sim.run_records import RoundRecord, Spread
+from sim.run_records import MeanStd, Plain, RoundRecord, Spread
 
 
 def draw_run(run: RunDirectory) -> list[Path]:
@@ -84,6 +87,34 @@ def train_loss(run: RunDirectory) -> Figure | None:
     return figure
 
 
+def score_over_bytes(run: RunDirectory) -> Figure | None:
+    """Scores by what all clients together have moved so far; None where nothing travels."""
+    moved = list(accumulate(record.moved_bytes / 1e6 for record in run.rounds))
+    if not run.evaluated_rounds or not moved[-1]:
+        return None
+    figure = new_figure(3.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (measure, label) in zip(panels, MEASURES.items(), strict=True):
+        for score, (colour, marker) in SCORE_STYLES.items():
+            points = [
+                (x, y) for x, record in zip(moved, run.rounds, strict=True) for y in _percent(record, score, measure)
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), "-", marker=marker, markersize=3, color=colour, label=score)
+        clean(axes, label, "moved up and down by all clients so far (MB)")
+        axes.set_ylim(0, 101)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _percent(record: RoundRecord, score: str, measure: str) -> Iterator[float]:
+    """Yield a round's score, the mean where it is of many clients, if it has one."""
+    part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
+    value: MeanStd | float | None = getattr(part, measure) if part else None
+    if value is not None:
+        yield 100 * (value.mean if isinstance(value, MeanStd) else value)
+
+
 def cost(run: RunDirectory) -> Figure | None:
     """Bytes that a client has moved so far, and seconds of each round by phase."""
     if not run.rounds:
@@ -127,5 +158,6 @@ FIGURES: dict[str, Callable[[RunDirectory], Figure | None]] = {
     "confusion_generalization": lambda run: confusion(run, "generalization"),
     "confusion_global": lambda run: confusion(run, "global"),
     "partition": partition,
+    "score_over_bytes": score_over_bytes,
     "cost": cost,
 }

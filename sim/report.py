@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-import json
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from federation.plan import RoundSettings
+from federation.scores import f1_per_class
 from sim import tables
 from sim.plots import FIGURES, draw_run
+from sim.repeat import repeat_command
 from sim.run_directory import RunDirectory
-from sim.run_records import ClientScore, Config, Plain
+from sim.run_records import ClientScore, NewUsers, Plain
 
 LEAKS = {
     "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut "
@@ -39,6 +39,7 @@ CAPTIONS = {
     "confusion_generalization": "Each client's model on the union of test sets, summed over clients; best round.",
     "confusion_global": "The server's model on the union of test sets; last round.",
     "partition": "Windows of each client by part (above), and its training windows by class (below).",
+    "score_over_bytes": "Scores over what all clients together have moved so far, up and down.",
     "cost": "Left: bytes that one client has moved so far. Right: time of each round by phase.",
 }
 
@@ -63,6 +64,9 @@ def write_report(run: RunDirectory) -> Path:
         split=LEAKS.get(run.config.split, f"The split {run.config.split!r}."),
         normalization=NORMALIZATIONS.get(run.config.normalization, run.config.normalization),
         clients=list(client_rows(run)),
+        worst={measure: run.worst_tenth(measure) for measure in ("macro_f1", "accuracy")},
+        classes=list(class_rows(run)),
+        new_users=list(new_user_rows(run.summary.new_users)) if run.summary and run.summary.new_users else [],
         command=repeat_command(run.config),
     )
     path = run.path / "report.html"
@@ -112,6 +116,26 @@ def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
         }
 
 
+def class_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
+    """One row a class: its test examples, and its F1 in each of the three confusion matrices."""
+    matrices = [run.confusions.personalization, run.confusions.generalization, run.confusions.global_]
+    if not any(matrices):
+        return
+    f1 = [f1_per_class(np.array(matrix)).tolist() if matrix else None for matrix in matrices]
+    for index, label in enumerate(run.config.labels):
+        tested = sum(client.test_per_class[index] for client in run.clients.values())
+        yield {"name": label, "test": tested, "f1": [column[index] if column else None for column in f1]}
+
+
+def new_user_rows(new: NewUsers) -> Iterator[dict[str, Any]]:
+    """One row for each number of labelled examples, and one for the clients' own models where there is no server's."""
+    for shots, scores in sorted(new.shots.items()):
+        name = f"after {shots} labelled examples of each class, {new.epochs} epochs" if shots else "as they join"
+        yield {"name": name, "scores": scores}
+    if new.client_models:
+        yield {"name": "the other clients' models, each newcomer's mean over them", "scores": new.client_models}
+
+
 def _macro_f1(scores: ClientScore | None) -> float | None:
     return scores.personalization.macro_f1 if scores and scores.personalization else None
 
@@ -135,48 +159,3 @@ def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
 def _thousands(parameters: Mapping[str, int]) -> dict[str, str]:
     names = {"trained": "trained parameters", "prototypes": "prototype values"}
     return {names.get(kind, kind): f"{count:,}" for kind, count in parameters.items()}
-
-
-def repeat_command(config: Config) -> str:
-    """Return the command line that repeats a run; the recordings' folder and DIR are the reader's."""
-    task = config.task
-    options: dict[str, Any] = {
-        "data": config.data,
-        "split": config.split,
-        "normalization": config.normalization,
-        "model": config.model,
-        "method": config.method_name,
-        "rounds": config.planned_rounds,
-        "clients-per-round": config.rounds.get("clients_per_round"),
-        "epochs": task.get("epochs"),
-        "batch": task.get("batch_size"),
-        **{key.replace("_", "-"): task.get(key) for key in ("lr", "optimizer", "momentum", "weight_decay", "seed")},
-        **{key: getattr(config, key) for key in ("engine", "chunk", "device", "threads")},
-        "eval-every": config.eval_every,
-    }
-    words = ["python", "-m", "sim", "run"]
-    words += [] if config.data == "synthetic" else ["--data-root", "FOLDER"]
-    for name, value in options.items():
-        words += [] if value is None else [f"--{name}", str(value)]
-    for assignment in _assignments(config):
-        words += ["--set", assignment]
-    return shlex.join([*words, "--out", "DIR"])
-
-
-def _assignments(config: Config) -> Iterator[str]:
-    defaults = RoundSettings().model_dump(mode="json")
-    rounds = {
-        key: value
-        for key, value in config.rounds.items()
-        if key not in ("rounds", "clients_per_round") and value != defaults.get(key)
-    }
-    sections = {
-        "method.": {key: value for key, value in config.method.items() if key != "name"},
-        "model.": config.model_options,
-        "data.": config.data_options,
-        "pipeline.": config.pipeline,
-        "rounds.": rounds,
-    }
-    for section, values in sections.items():
-        for key, value in values.items():
-            yield f"{section}{key}={json.dumps(value)}"

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from federation.scores import lowest_tenth
 from sim.errors import RunDirectoryError
 from sim.run_records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Summary
 
@@ -75,6 +76,12 @@ class RunDirectory:
     def finished(self) -> bool:
         """Whether the last round is done and summarized."""
         return self.summary is not None
+
+    def worst_tenth(self, measure: str) -> float | None:
+        """Mean personalization of the lowest tenth of the clients by that measure, one client at least."""
+        scores = [getattr(s.personalization, measure) for s in self.client_scores.values() if s.personalization]
+        known = [score for score in scores if score is not None]
+        return lowest_tenth(known) if known else None
 
     @property
     def evaluated_rounds(self) -> tuple[RoundRecord, ...]:

@@ -48,16 +48,24 @@ class Config(Record):
     data: str
     data_options: dict[str, Any] = {}
     pipeline: dict[str, Any] = {}
+    clients_by: str = "client"
+    partition: dict[str, Any] | None = None
+    holdout: dict[str, Any] | None = None
+    scale: float = 1.0
     model: str
     model_options: dict[str, Any] = {}
+    alternatives: tuple[dict[str, Any], ...] = ()
+    init: dict[str, Any] | None = None
     method: dict[str, Any]
     task: dict[str, Any]
     rounds: dict[str, Any]
+    stragglers: float = 0.0
     engine: str
     chunk: int = 1
     device: str = "cpu"
     threads: int = 1
     eval_every: int = 1
+    union_limit: int | None = None
     split: str
     split_leaks: bool
     normalization: str
@@ -115,6 +123,11 @@ class RoundRecord(Record):
     lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
     seconds: dict[str, float]
     diagnostics: dict[str, Any] = {}  # `sim.analysis.diagnostics` knows what is inside
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes of all clients up and down; who was lost took the download, and sent nothing."""
+        return self.bytes_down * len(self.cohort) + self.bytes_up * (len(self.cohort) - len(self.lost))
 
 
 class NewUsers(Record):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from federation.scores import lowest_tenth
 from sim.comparison.comparability import Runs
 from sim.comparison.records import COLUMNS, FOLLOWED, NEW_USERS, Curve, Score
 from sim.run_directory import RunDirectory
@@ -45,7 +43,7 @@ def row_scores(runs: Runs) -> dict[str, Score | None]:
 def _score(runs: Runs, score: str, measure: str) -> Score | None:
     values = [_value(run, score, measure) for run in runs]
     means = [value.mean if isinstance(value, MeanStd) else value for value in values]
-    known = [mean for mean in means if mean is not None and not math.isnan(mean)]
+    known = [mean for mean in means if mean is not None]
     if len(known) < len(runs):
         return None
     stds = [value.std for value in values if isinstance(value, MeanStd)]
@@ -59,7 +57,7 @@ def _score(runs: Runs, score: str, measure: str) -> Score | None:
 def _value(run: RunDirectory, score: str, measure: str) -> MeanStd | float | None:
     summary = summary_of(run)
     if score == "worst":
-        return _worst(run, measure)
+        return run.worst_tenth(measure)
     if score.startswith(NEW_USERS):
         shots = summary.new_users.shots if summary.new_users else {}
         part = shots.get(int(score.removeprefix(NEW_USERS)))
@@ -70,11 +68,6 @@ def _value(run: RunDirectory, score: str, measure: str) -> MeanStd | float | Non
 def _of(record: Summary | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
     part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
     return getattr(part, measure) if part else None
-
-
-def _worst(run: RunDirectory, measure: str) -> float:
-    """Mean personalization of the lowest tenth of the clients, each measure's own."""
-    return lowest_tenth(list(client_scores([run], "personalization", measure).values()))
 
 
 def ranks(scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool]) -> list[dict[str, int]]:
@@ -105,7 +98,7 @@ def curves(runs: Runs) -> dict[str, Curve]:
 def _curve(runs: Runs, score: str) -> Curve:
     by_round: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for run in runs:
-        for record, moved in zip(run.rounds, accumulate(map(moved_bytes, run.rounds)), strict=True):
+        for record, moved in zip(run.rounds, accumulate(r.moved_bytes for r in run.rounds), strict=True):
             for value in _macro_f1(record, score):
                 by_round[record.round].append((moved, value))
     full = {number: tuple(zip(*points, strict=True)) for number, points in by_round.items() if len(points) == len(runs)}
@@ -117,9 +110,3 @@ def _macro_f1(record: RoundRecord, score: str) -> Iterator[float]:
     value = _of(record, score, "macro_f1")
     if value is not None:
         yield value.mean if isinstance(value, MeanStd) else value
-
-
-def moved_bytes(record: RoundRecord) -> float:
-    """Bytes of a round up and down, of all its clients together; who was lost took the download, and sent nothing."""
-    reporting = len(record.cohort) - len(record.lost)
-    return record.bytes_down * len(record.cohort) + record.bytes_up * reporting

@@ -126,6 +126,15 @@ def test_traffic_adds_up(run_24: RunDirectory) -> None:
         assert line.get_ydata()[-1] == pytest.approx(12 * 1.780232)
 
 
+def test_scores_stand_over_the_bytes_of_all_clients(run_24: RunDirectory) -> None:
+    figure = plots.score_over_bytes(run_24)
+    assert figure is not None
+    own, server = figure.axes[0].get_lines()
+    assert own.get_xdata()[-1] == pytest.approx(12 * 24 * 2 * 1.780232)
+    assert own.get_ydata()[-1] == pytest.approx(100 * run_24.rounds[-1].personalization.macro_f1.mean)
+    assert server.get_label() == "global"
+
+
 def test_draw_run_writes_png(run_24: RunDirectory) -> None:
     paths = plots.draw_run(run_24)
     assert [path.stem for path in paths] == list(plots.FIGURES)
@@ -137,7 +146,7 @@ def test_draw_run_writes_png(run_24: RunDirectory) -> None:
 
 def test_an_unfinished_run_draws_what_it_has(tmp_path: Path) -> None:
     paths = plots.draw_run(RunDirectory(write_run(tmp_path / "run", finished=False)))
-    assert [path.stem for path in paths] == ["learning_curves", "train_loss", "partition", "cost"]
+    assert [path.stem for path in paths] == ["learning_curves", "train_loss", "partition", "score_over_bytes", "cost"]
 
 
 def test_one_round_two_clients_and_a_name_like_a_formula(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -21,7 +22,7 @@ from sim.plots import FIGURES
 from sim.report import repeat_command, write_report
 from sim.run_directory import RunDirectory
 from sim.tables import byte_size, duration, percent, print_summary
-from tests.sim.example_run import write_run
+from tests.sim.example_run import spread, write_run
 
 
 class Page(HTMLParser):
@@ -75,6 +76,47 @@ def test_the_report_says_scores_clients_and_settings(tmp_path: Path) -> None:
     assert percent(lowest) in text
 
 
+def test_the_report_says_how_the_classes_and_the_worst_clients_fare(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", clients=20)
+    run = RunDirectory(path)
+    matrix = np.array(run.confusions.personalization)
+    text = page_of(path).text
+    for index, label in enumerate(run.config.labels):
+        f1 = 2 * matrix[index, index] / (matrix[index].sum() + matrix[:, index].sum())
+        tested = sum(client.test_per_class[index] for client in run.clients.values())
+        assert f"{label} {tested} {percent(f1)}" in text
+    scores = sorted(score.personalization.macro_f1 for score in run.client_scores.values())
+    assert run.worst_tenth("macro_f1") == pytest.approx((scores[0] + scores[1]) / 2)
+    assert f"macro-F1 {percent(run.worst_tenth('macro_f1'))}" in text
+
+
+def test_the_report_shows_new_users(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", clients=3)
+    shots = {"0": spread(0.512), "5": spread(0.613), "10": None}
+    new_users = {"clients": ["x7", "x9"], "epochs": 20, "shots": shots, "client_models": spread(0.414)}
+    _update(path / "summary.json", {"new_users": new_users})
+    text = page_of(path).text
+    assert "2 clients took no part in the federation: x7, x9" in text
+    assert "as they join 51.20 ± 5.00" in text
+    assert "after 5 labelled examples of each class, 20 epochs 61.30 ± 5.00" in text
+    assert "after 10 labelled examples of each class, 20 epochs –" in text
+    assert "each newcomer's mean over them 41.40 ± 5.00" in text
+
+
+def test_a_method_without_client_models(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", clients=3, method="centralized")
+    _update(path / "summary.json", {"personalization": None, "generalization": None})
+    (path / "client_scores.json").write_text("{}")
+    _update(path / "confusion.json", {"personalization": None, "generalization": None})
+    page = page_of(path, drawn=True)
+    assert "personalization, macro-F1 (%) – " in page.text
+    assert "The worst 10 %" not in page.text
+
+
+def _update(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
 def test_141_clients_are_all_in_the_table(tmp_path: Path) -> None:
     names = tuple(f"client-{k:03d}" for k in range(141))
     text = page_of(write_run(tmp_path / "run", clients=141, names=names)).text
@@ -124,6 +166,8 @@ def test_the_command_repeats_the_same_settings(tmp_path: Path, monkeypatch: pyte
         " --set mu=0.25 --set model.dropout=0.3 --set data.subjects=2 --set rounds.over_selection=1.5 --eval-every 2"
     )
     first += " --clients-per-round 3 --split random80 --momentum 0.5 --optimizer sgd --engine stacked --out x"
+    first += " --stragglers 0.5 --sampling examples --partition dirichlet --set partition.alpha=0.3 --scale 0.5"
+    first += " --holdout leave-clients-out:c1,c2 --set holdout.epochs=3 --clients-by user --union-limit 100"
     assert CliRunner().invoke(cli.app, shlex.split(first)).exit_code == 0
     labels = ["a", "b", "c", "d", "e", "f"]
     settings = run_settings(seen[0], labels, None)
