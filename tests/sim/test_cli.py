@@ -1,9 +1,8 @@
-"""The command line, in processes of its own: a run that is killed goes on, errors are one line that helps."""
+"""The command line: a run that is killed goes on, errors are one line that helps."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,19 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from sim.cli import app
 from sim.errors import SettingsError
 from sim.options import assignments
-from tests.sim.small_runs import ALP, DATA
+from sim.run import load_data, run
+from tests.sim.small_runs import ALP, DATA, settings_for
 
 ROUNDS = 4
 
 
-def command(out: Path) -> list[str]:
+def arguments(out: Path) -> list[str]:
     sets = [word for text in [*DATA, *ALP] for word in ("--set", text)]
-    options = ["--data", "synthetic", "--model", "cnn_alp", "--method", "fedali", "--rounds", str(ROUNDS), *sets]
-    cache = ["--cache", str(out.parent / "cache"), "--checkpoint-every", "0"]
-    return [sys.executable, "-m", "sim", "run", *options, *cache, "--out", str(out)]
+    options = ["--model", "cnn_alp", "--method", "fedali", "--rounds", str(ROUNDS), "--lr", "2e-3", *sets]
+    return ["run", *options, "--cache", str(out.parent / "cache"), "--checkpoint-every", "0", "--out", str(out)]
 
 
 def numbers(out: Path) -> Any:
@@ -36,11 +37,13 @@ def numbers(out: Path) -> Any:
     return lines, summary, json.loads((out / "client_scores.json").read_text())
 
 
-def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    """Kill -9 once two of four rounds are written; what was and what was not in a checkpoint are played again."""
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(whole), check=True, capture_output=True)
-    process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill -9 the command once two of four rounds are written, then give it again."""
+    monkeypatch.setattr("sim.plots.draw_run", lambda _run: None)  # most of the time, and tested elsewhere
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sim", *arguments(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     lines = killed / "rounds.jsonl"
     while not (lines.exists() and lines.read_text().count("\n") >= 2):
         assert process.poll() is None, "the run ended before it could be killed"
@@ -48,18 +51,38 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "summary.json").exists(), "the run ended before it could be killed"
-    subprocess.run(command(killed), check=True, capture_output=True)
-    assert numbers(killed) == numbers(whole)
+
+    again = CliRunner().invoke(app, arguments(killed))
+    assert again.exit_code == 0, again.output
+    settings = settings_for("fedali", rounds=ROUNDS)
+    run(settings, load_data(settings, None, tmp_path / "cache", None), tmp_path / "whole")
+    assert numbers(killed) == numbers(tmp_path / "whole")
     assert (killed / "report.html").stat().st_size > 10_000
+    assert (killed / "partition.png").stat().st_size > 1_000
 
 
-def test_errors_are_one_line_that_helps(tmp_path: Path) -> None:
-    wrong = [sys.executable, "-m", "sim", "run", "--method", "fedali", "--model", "cnn", "--out", str(tmp_path)]
-    wrong += [word for text in DATA for word in ("--set", text)]
-    done = subprocess.run(wrong, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})
-    assert done.returncode == 2
-    assert "fedali needs a model with ALP layers, such as hart_alp or cnn_alp" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "cnn", "--method", "fedali"], "fedali needs a model with ALP layers, such as hart_alp or cnn_alp"),
+        (["--data", "mnits"], "unknown data set 'mnits'; did you mean 'mnist'"),
+        (["--data", "mnist", "--model", "cnn"], "cnn is not for these data, whose examples are (1, 28, 28); models"),
+        (["--model", "dense"], "dense is not for these data, whose examples are (128, 6); models that are: hart"),
+        (["--method", "scaffold"], "scaffold reads gradients off SGD's steps, not off adam's: choose sgd"),
+        (["--holdout", "leave-one-out"], "expected leave-subjects-out|leave-devices-out|leave-clients-out, a colon"),
+        (["--init", "nothing.safetensors"], "no such file; expected a checkpoint of `sim pretrain`"),
+        (["--set", "partition.alpha=1"], "--set partition.alpha: there is no --partition to set it of"),
+        (["--partition", "dirichlet", "--set", "partition.beta=1"], "unknown option of the partition dirichlet 'beta'"),
+        (["--stragglers", "0.5", "--set", "model.2.dropout=0"], "model.2.…: expected the number of a model, 1 to 1"),
+    ],
+)
+def test_errors_are_one_line_that_helps(words: list[str], message: str, tmp_path: Path) -> None:
+    small = [word for text in DATA for word in ("--set", text)] if "--data" not in words else []
+    cache = ["--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["run", *small, *words, *cache])
+    assert done.exit_code == 2, done.output
+    assert message in done.output.replace("\n", " ")
+    assert "Traceback" not in done.output
 
 
 @pytest.mark.parametrize(
