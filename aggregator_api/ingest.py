@@ -221,7 +221,7 @@ class Ingest:
                 log.warning("update refused federation=%s device=%s: %s", key[0], key[1], refusal.reason)
         self._spool.discard(key)
         self._answer(key, "refused", reason=refusal.reason)
-        if manifest is not None and manifest.client == key[1]:
+        if federation and manifest and manifest.client == key[1]:
             self._coordinator.refused(*key[:2], manifest.round)
 
     def _answer(self, key: Key, status: str, *, next_chunk: int = 0, reason: str = "") -> None:

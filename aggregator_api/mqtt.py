@@ -22,7 +22,8 @@ log = logging.getLogger("aggregator_api")
 QOS = 1
 KEEPALIVE_S = 30
 IN_FLIGHT = 100
-QUEUED = 10_000
+QUEUED = 200_000
+"""Messages that wait in memory: a large cohort is invited at once, with some hundred bytes to each device."""
 
 
 class MqttDriver:

@@ -17,7 +17,7 @@ import scenario
 import show
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
 from rest import Operator, Snapshot
-from scenario import FEDERATION, MODELS, Scenario
+from scenario import FEDERATION, METHODS, MODELS, Scenario
 
 POLL_S = 0.5
 
@@ -30,7 +30,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over its own data that a device makes in a round.")] = 3,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "cnn_alp",
-    method: Annotated[str, typer.Option(help="One of fedali, fedavg, fedprox, local.")] = "fedali",
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "fedali",
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 3e-4,
     minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,

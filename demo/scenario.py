@@ -9,6 +9,7 @@ from typing import Any
 
 import har_pipeline
 import models
+from federation import methods
 from federation.plan import ModelSpec, Plan, RoundSettings, Task
 from processes import DemoError
 
@@ -16,6 +17,8 @@ FEDERATION = "demo"
 
 # Sized for two cores; docs/results.md and `python -m sim` have the papers' sizes.
 MODELS: dict[str, dict[str, Any]] = {"cnn_alp": {}, "hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]}}
+
+METHODS = tuple(name for name, method in methods.METHODS.items() if not method.pools_data)
 
 SYNTHETIC_PHONES = ("phone100", "phone200")
 

@@ -14,6 +14,7 @@ from aggregator_api.tables import DeviceRow, EventRow, UpdateRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
+from federation.protocol.messages import Acknowledgement, read
 from federation.tree import flatten, map_tree
 
 from .bench import Bench, wait_for
@@ -196,6 +197,14 @@ def test_a_device_outside_the_cohort_is_refused(collecting: Bench) -> None:
 
 def test_a_device_that_never_enrolled_is_refused(collecting: Bench) -> None:
     assert "not enrolled" in collecting.refused(collecting.update_of("stranger"))
+
+
+def test_an_update_to_a_federation_that_does_not_exist_is_answered(collecting: Bench) -> None:
+    manifest = collecting.update_of("a", federation="nowhere").manifest
+    collecting.send(topics.update("nowhere", "a", manifest.update_id, "begin"), manifest.model_dump_json().encode())
+    topic, body, _ = collecting.wires.sent[-1]
+    assert topic == topics.ack("nowhere", "a")
+    assert "no federation 'nowhere'" in read(Acknowledgement, body).reason
 
 
 def test_a_manifest_of_another_device_is_refused(collecting: Bench) -> None:

