@@ -28,7 +28,6 @@ from federation.server_round import (
     step,
 )
 from sim.analysis.diagnostics import diagnose
-from sim.analysis.diagnostics import diagnose
 from sim.architectures import Architecture, in_turn
 from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
@@ -86,10 +85,8 @@ class Simulation:
         broadcasts = self._broadcasts(staff.cohort)
         with self._timed("train"):
             results = self._train(staff, broadcasts)
-        state = self.state
         with self._timed("aggregate"):
-            ended, updates = self._collect(staff, results)
-            found = diagnose(self.setup.method, state, self.state, updates) if updates else {}
+            ended = self._collect(staff, results)
         scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
         return {
             "round": self.round_number,
@@ -128,10 +125,10 @@ class Simulation:
         client = self.clients.get(name, network.initial)
         return Job(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
 
-    def _collect(self, staff: Staff, results: Mapping[str, LocalRound]) -> tuple[Round, list[Update]]:
+    def _collect(self, staff: Staff, results: Mapping[str, LocalRound]) -> Round:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
-        Returns the round as it ended, and the updates that it took. A round that fails, because too few updates came, leaves the server's state as it was.
+        A round that fails, because too few updates came, leaves the server's state as it was.
         """
         current = step(self.rounds, Round(self.round_number, staff.cohort), Opened()).round
         events: list[Event] = [
@@ -144,14 +141,14 @@ class Simulation:
             if Action.AGGREGATE in moved.actions:
                 break
         if current.phase is not RoundPhase.AGGREGATING:
-            return current, []
+            return current
         updates = [
             self._update(name, results[name], staff.steps[name], late)
             for name, late in sorted(current.received.items())
         ]
         before, self.state = self.state, self.setup.method.aggregate(self.state, updates)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
-        return step(self.rounds, current, Aggregated()).round, updates
+        return step(self.rounds, current, Aggregated()).round
 
     def _update(self, name: str, result: LocalRound, steps: int, late: int) -> Update:
         return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))

@@ -29,9 +29,15 @@ def settings_for(method: str = "fedavg", **options: Any) -> RunSettings:
         "lr": 2e-3,
         "optimizer": "sgd" if method == "scaffold" else "adam",
         **options,
-        "set": [*DATA, *(ALP if options.get("model", "cnn_alp") == "cnn_alp" else CNN), *more],
+        "set": [*DATA, *_network(options.get("model", "cnn_alp")), *more],
     }
     return run_settings(with_defaults(None, given), dataset_labels("synthetic", assignments(DATA)["data"]), None)
+
+
+def _network(model: str) -> list[str]:
+    if model == "cnn_alp":
+        return ALP
+    return CNN if model.startswith("cnn") else []
 
 
 def in_double(data: FederatedData) -> FederatedData:

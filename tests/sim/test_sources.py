@@ -1,0 +1,179 @@
+"""Where examples come from: labels and shapes before anything is read, partitions, groups, scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from har_pipeline import dataset_labels
+from sim.data import FederatedData
+from sim.dealing import as_dealt
+from sim.errors import SettingsError
+from sim.options import assignments, run_settings
+from sim.partitions import class_counts
+from sim.presets import with_defaults
+from sim.run import load_data
+from sim.scaling import scaled
+from sim.settings import RunSettings
+from sim.sources import DATA, source_named
+from tests.sim.images.layouts import idx, noise
+
+RECORDINGS = ["data.subjects=2", "data.phones=2", "data.places=1", "data.minutes=2"]
+TASKS = ["data.clients=4", "data.log_mean=2", "data.log_std=1"]
+
+
+def settings_of(data: str, **given: Any) -> RunSettings:
+    options = with_defaults(None, {"data": data, **given})
+    return run_settings(options, source_named(data).labels(assignments(options["set"])["data"]), None)
+
+
+def recordings(cache: Path, **given: Any) -> FederatedData:
+    sets = [*RECORDINGS, *given.pop("set", [])]
+    return load_data(settings_of("synthetic", set=sets, **given), None, cache, None)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 training and 30 test images of ten digits, as MNIST is published."""
+    folder = tmp_path_factory.mktemp("mnist")
+    for part, count in (("train", 60), ("t10k", 30)):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(noise(count, count, 28, 28)))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(count) % 10))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "classes"),
+    [
+        ("motionsense", (128, 6), 6),
+        ("motionsense+ucihar", (128, 6), 7),
+        ("mnist", (1, 28, 28), 10),
+        ("cifar100", (3, 32, 32), 100),
+        ("celeba", (3, 84, 84), 2),
+        ("synthetic_logistic", (60,), 10),
+    ],
+)
+def test_a_source_knows_its_labels_and_shape(data: str, shape: tuple[int, ...], classes: int) -> None:
+    source = source_named(data)
+    assert source.shape({}) == shape
+    assert len(source.labels({})) == classes
+
+
+def test_options_change_them() -> None:
+    assert len(source_named("femnist").labels({"classes": 10})) == 10
+    assert source_named("celeba").shape({"side": 32}) == (3, 32, 32)
+
+
+def test_an_unknown_data_set_names_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="unknown data set 'fashion-mnist'; did you mean 'fashion_mnist'"):
+        source_named("fashion-mnist")
+    assert {"motionsense", "union", "mnist", "synthetic_logistic"} <= set(DATA)
+
+
+def test_models_are_built_for_the_data() -> None:
+    assert settings_of("mnist", model="vit_tiny").model.options["input_shape"] == [1, 28, 28]
+    celeba = settings_of("celeba", model="celeba_cnn", set=["data.side=64"])
+    assert (celeba.model.options["input_shape"], celeba.task.classes) == ([3, 64, 64], 2)
+    assert celeba.task.feature_dim == 4 * 4 * 32
+    assert settings_of("synthetic_logistic", model="dense").task.feature_dim == 128
+    assert settings_of("synthetic", model="cnn").model.options == {}
+
+
+def test_images_are_dealt_by_a_partition(digits: Path) -> None:
+    settings = settings_of("mnist", model="mnist_cnn", partition="equal", set=["partition.clients=3"])
+    data = load_data(settings, digits, None, None)
+    assert {(len(c.train.y), len(c.test.y)) for c in data.clients.values()} == {(20, 10)}
+    assert settings.partition == {"kind": "equal", "clients": 3, "test": "published", "test_share": 0.2,
+                                  "examples": None}  # fmt: skip
+
+
+def test_images_need_a_partition(digits: Path) -> None:
+    with pytest.raises(SettingsError, match=r"mnist is one pile of images; give --partition natural\|dirichlet"):
+        load_data(settings_of("mnist", model="mnist_cnn"), digits, None, None)
+
+
+def test_tasks_are_generated() -> None:
+    data = load_data(settings_of("synthetic_logistic", model="dense", set=TASKS), None, None, None)
+    assert list(data.clients) == ["client-000", "client-001", "client-002", "client-003"]
+    with pytest.raises(SettingsError, match="has no option 'phi3'; it has clients, "):
+        load_data(settings_of("synthetic_logistic", model="dense", set=["data.phi3=1"]), None, None, None)
+    with pytest.raises(SettingsError, match="drawn client by client; leave --partition out"):
+        load_data(settings_of("synthetic_logistic", model="dense", partition="equal"), None, None, None)
+
+
+def test_clients_are_grouped_by_user(cache: Path) -> None:
+    natural, users = recordings(cache), recordings(cache, clients_by="user")
+    assert len(natural.clients) == 4
+    assert list(users.clients) == ["s00", "s01"]
+    parts = [client for name, client in natural.clients.items() if name.startswith("s01")]
+    assert torch.equal(users.clients["s01"].train.x, torch.cat([part.train.x for part in parts]))
+    assert torch.equal(users.clients["s01"].test.y, torch.cat([part.test.y for part in parts]))
+
+
+def test_recordings_are_dealt_again_and_test_windows_stay_test_windows(cache: Path) -> None:
+    natural = recordings(cache)
+    dealt = recordings(cache, partition="dirichlet", set=["partition.clients=3", "partition.minimum=2"])
+    assert list(dealt.clients) == ["client-000", "client-001", "client-002"]
+    for part in ("train", "test"):
+        before, after = (
+            sum(float(getattr(c, part).x.double().sum()) for c in d.clients.values()) for d in (natural, dealt)
+        )
+        assert before == pytest.approx(after)
+    assert not dealt.split_leaks
+    mixed = recordings(cache, partition="equal", set=["partition.clients=3", 'partition.test="split"'])
+    assert mixed.split_leaks
+
+
+def test_what_is_shown_is_what_there_is(cache: Path) -> None:
+    data = recordings(cache)
+    shares, y = as_dealt(data)
+    assert list(shares) == list(data.clients)
+    counts = class_counts(shares, y, len(data.labels), "test")
+    assert counts.tolist() == [each["test_per_class"] for each in data.per_class().values()]
+
+
+def test_scale_keeps_a_share_of_clients_and_of_each_class(cache: Path) -> None:
+    whole = recordings(cache)
+    small = scaled(whole, 0.5, seed=3)
+    assert len(small.clients) == 2
+    assert set(small.clients) < set(whole.clients)
+    for name, client in small.clients.items():
+        before = torch.bincount(whole.clients[name].train.y)
+        assert torch.equal(torch.bincount(client.train.y), (before + 1) // 2)
+    assert len(scaled(whole, 0.01, seed=3).clients) == 2
+    assert scaled(whole, 1.0, seed=3) is whole
+
+
+def test_newcomers_add_nothing_to_the_statistics(cache: Path) -> None:
+    whole, held = recordings(cache), recordings(cache, holdout="leave-subjects-out:s01")
+    assert [name.partition("_")[0] for name in held.newcomers] == ["s01", "s01"]
+    assert [name.partition("_")[0] for name in held.clients] == ["s00", "s00"]
+    first = next(iter(held.clients))
+    assert held.statistics[first] != whole.statistics[first]
+    own = recordings(cache, holdout="leave-subjects-out:s01", normalization="client")
+    assert own.statistics.keys() == held.clients.keys()
+
+
+def test_clients_of_any_data_can_be_held_out(cache: Path) -> None:
+    given = {"model": "dense", "set": TASKS}
+    held = load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:1", **given), None, None, None)
+    assert (len(held.clients), len(held.newcomers)) == (3, 1)
+    named = settings_of("synthetic_logistic", holdout="leave-clients-out:client-002", **given)
+    assert list(load_data(named, None, None, None).newcomers) == ["client-002"]
+    with pytest.raises(SettingsError, match="know no subjects or devices; use leave-clients-out"):
+        load_data(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given), None, None, None)
+    with pytest.raises(SettingsError, match="cannot hold 4 of 4 clients out"):
+        load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:4", **given), None, None, None)
+
+
+def test_labels_are_those_of_the_pipeline() -> None:
+    assert source_named("spsw").labels({}) == dataset_labels("spsw")
