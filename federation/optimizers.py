@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam as fused_adam
 
 from federation.errors import unknown_name
 from federation.plan import Task
@@ -37,9 +38,17 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimize
 
 
 def adam(
-    lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8
+    lr: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+    *,
+    fused: bool = False,
 ) -> Optimizer:
-    """Adam (Kingma and Ba, ICLR 2015, arXiv 1412.6980, algorithm 1) with coupled weight decay."""
+    """Adam (Kingma and Ba, ICLR 2015, arXiv 1412.6980, algorithm 1) with coupled weight decay.
+
+    `fused` makes each step one kernel of torch's, which vmap cannot lift: a tenth of the time, the same up to rounding.
+    """
     b1, b2 = betas
 
     def init(params: Tensors) -> Any:
@@ -56,17 +65,26 @@ def adam(
         new = {name: params[name] - rate * m[name] / (v[name].sqrt() / root + epsilon) for name in params}
         return {"m": m, "v": v, "t": t}, new
 
-    return Optimizer(init, apply)
+    def apply_fused(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
+        new, m, v = ({name: tree[name].clone() for name in params} for tree in (params, state["m"], state["v"]))
+        fused_adam(
+            list(new.values()), [gradients[name] for name in params], list(m.values()), list(v.values()),
+            [], [state["t"].clone() for _ in params], fused=True, amsgrad=False, beta1=b1, beta2=b2,
+            lr=lr, weight_decay=weight_decay, eps=epsilon, maximize=False,
+        )  # fmt: skip
+        return {"m": m, "v": v, "t": state["t"] + 1}, new
+
+    return Optimizer(init, apply_fused if fused else apply)
 
 
-def optimizer_for(task: Task) -> Optimizer:
-    """Return the task's optimizer.
+def optimizer_for(task: Task, *, stacked: bool = False) -> Optimizer:
+    """Return the task's optimizer for one client, or for stacked ones.
 
     Raises:
         SettingsError: for a name that is neither "adam" nor "sgd".
     """
     if task.optimizer == "adam":
-        return adam(task.lr, task.weight_decay)
+        return adam(task.lr, task.weight_decay, fused=not stacked)
     if task.optimizer == "sgd":
         return sgd(task.lr, task.momentum, task.weight_decay)
     raise unknown_name("optimizer", task.optimizer, ["adam", "sgd"])
