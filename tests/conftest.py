@@ -9,6 +9,11 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# a busy machine is slow, which says nothing about the code
+settings.register_profile("gaitway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gaitway")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
