@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import func, select
+
 from aggregator_api import records, service
 from aggregator_api.announcing import announcement
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
+from aggregator_api.tables import UpdateRow
 from aggregator_api.views import NewFederation
 from federation.plan import Plan
 from federation.protocol import topics
@@ -84,6 +87,12 @@ class Bench:
         answer = self.upload(parcel)
         assert answer.status == "refused", answer
         return answer.reason
+
+    def count(self, status: str) -> int:
+        """Count the updates of a status."""
+        query = select(func.count()).select_from(UpdateRow).where(UpdateRow.status == status)
+        with self.runtime.database.read() as session:
+            return session.scalars(query).one()
 
     def state(self) -> bytes:
         """Return the present server state's bytes."""

@@ -1,16 +1,14 @@
-"""Uploads, honest and hostile, handed to the server message by message."""
+"""Uploads handed to the server message by message: complete, repeated, out of order, or by the wrong device."""
 
 from __future__ import annotations
 
-import json
 import random
-import struct
 
 import pytest
 import torch
-from sqlalchemy import func, select
+from sqlalchemy import select
 
-from aggregator_api.tables import DeviceRow, EventRow, UpdateRow
+from aggregator_api.tables import DeviceRow, EventRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
@@ -18,15 +16,7 @@ from federation.protocol.messages import Acknowledgement, read
 from federation.tree import flatten, map_tree
 
 from .bench import Bench, wait_for
-from .devices import FEDERATION, Parcel, parcel
-
-
-def count(bench: Bench, status: str) -> int:
-    """Count the updates of a status."""
-    with bench.runtime.database.read() as session:
-        found = session.scalar(select(func.count()).select_from(UpdateRow).where(UpdateRow.status == status))
-    assert found is not None
-    return found
+from .devices import FEDERATION, parcel
 
 
 def test_two_devices_and_two_rounds_give_the_methods_aggregate_bit_for_bit(collecting: Bench) -> None:
@@ -45,7 +35,7 @@ def test_two_devices_and_two_rounds_give_the_methods_aggregate_bit_for_bit(colle
         for name, value in flatten(by_hand).items():
             torch.testing.assert_close(got[name].double(), value, rtol=1e-6, atol=1e-7)
     assert collecting.now().state == "finished"
-    assert [a.state for a in collecting.wires.announcements()][-1] == "finished"
+    wait_for(lambda: collecting.wires.announcements()[-1].state == "finished")
 
 
 def test_a_round_opens_only_once_enough_devices_are_ready(waiting: Bench) -> None:
@@ -95,99 +85,13 @@ def test_an_accepted_update_is_acknowledged_again_and_counted_once(collecting: B
     collecting.send(update.topic("chunk", 0), update.chunks()[0])
     collecting.send(update.topic("end"))
     assert [a.status for a in collecting.wires.acknowledgements("a")[answers:]] == ["accepted", "accepted"]
-    assert count(collecting, "accepted") == 1
+    assert collecting.count("accepted") == 1
 
 
 def test_a_device_reports_once_per_round(collecting: Bench) -> None:
     collecting.upload(collecting.update_of("a"))
     second = parcel(collecting.now(), "a", map_tree(torch.zeros_like, collecting.update_of("a").tree))
     assert "already reported" in collecting.refused(second)
-
-
-@pytest.mark.parametrize("length", [0, 1023, 1025])
-def test_a_chunk_of_the_wrong_length_ends_the_upload(collecting: Bench, length: int) -> None:
-    update = collecting.update_of("a")
-    collecting.begin(update)
-    collecting.send(update.topic("chunk", 0), b"x" * length)
-    assert collecting.last("a").status == "refused"
-    assert f"{length:,} bytes, expected 1,024" in collecting.last("a").reason
-    assert count(collecting, "quarantined") == 1
-
-
-def test_a_chunk_beyond_the_end_ends_the_upload(collecting: Bench) -> None:
-    update = collecting.update_of("a")
-    collecting.begin(update)
-    collecting.send(update.topic("chunk", 999_999), b"x")
-    assert "the update has only" in collecting.last("a").reason
-
-
-def test_other_bytes_than_announced_are_refused(collecting: Bench) -> None:
-    update = collecting.update_of("a")
-    flipped = bytes([update.data[-1] ^ 1])
-    assert "do not have the sha256" in collecting.refused(
-        Parcel(update.manifest, update.data[:-1] + flipped, update.tree)
-    )
-    assert collecting.begin(update).status == "refused"  # its id is spent
-
-
-def test_an_update_larger_than_plausible_is_refused_before_its_bytes(collecting: Bench) -> None:
-    update = collecting.update_of("a")
-    large = parcel(collecting.now(), "a", update.tree, size=1 << 33)
-    assert "at most" in collecting.begin(large).reason
-
-
-def test_a_frame_that_unpacks_beyond_the_limit_is_refused(collecting: Bench) -> None:
-    import zstandard
-
-    bomb = zstandard.ZstdCompressor().compress(bytes(64 << 20))
-    reason = collecting.refused(parcel(collecting.now(), "a", {}, data=bomb, compression="zstd"))
-    assert "at most" in reason
-
-
-def header(description: object, tail: bytes = b"") -> bytes:
-    """Make safetensors bytes with any header."""
-    text = json.dumps(description).encode()
-    return struct.pack("<Q", len(text)) + text + tail
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"not a tensor file at all",
-        struct.pack("<Q", 1 << 60) + b"{}",  # a header longer than the file
-        header({"params.x": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4]}}, b"1234"),
-        header({"params.x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]}}, b"1234"),
-        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"1234"),
-        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
-                "a/b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"12345678"),
-    ],
-)  # fmt: skip
-def test_bytes_that_lie_about_their_tensors_are_refused(collecting: Bench, data: bytes) -> None:
-    assert collecting.refused(parcel(collecting.now(), "a", {}, data=data))
-    assert count(collecting, "quarantined") == 1
-    assert collecting.upload(collecting.update_of("a")).status == "accepted"  # the server is unharmed
-
-
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_refused(collecting: Bench, poison: float) -> None:
-    tree = collecting.update_of("a").tree
-    next(iter(flatten(tree).values())).view(-1)[0] = poison
-    assert "NaN or infinity" in collecting.refused(parcel(collecting.now(), "a", tree))
-
-
-def test_tensors_of_another_shape_dtype_or_name_are_refused(collecting: Bench) -> None:
-    tree = collecting.update_of("a").tree
-    name = next(iter(tree["params"]))
-    for wrong in (
-        {"params": {**tree["params"], name: torch.zeros(3)}},
-        {"params": {**tree["params"], name: tree["params"][name].double()}},
-        {"params": {**tree["params"], "more": torch.zeros(1)}},
-        {"params": {key: value for key, value in tree["params"].items() if key != name}},
-    ):
-        reason = collecting.refused(parcel(collecting.now(), "a", wrong))
-        assert name in reason or "more" in reason
-    assert count(collecting, "quarantined") == 4
-    assert count(collecting, "accepted") == 0
 
 
 def test_a_device_outside_the_cohort_is_refused(collecting: Bench) -> None:
@@ -259,7 +163,7 @@ def test_nonsense_changes_nothing(collecting: Bench, topic: str, payload: bytes)
     before = collecting.now().model_dump(exclude={"created"})
     collecting.send(topic, payload)
     assert collecting.now().model_dump(exclude={"created"}) == before
-    assert count(collecting, "accepted") == 0
+    assert collecting.count("accepted") == 0
 
 
 def test_a_status_enrols_a_device_and_a_last_will_keeps_its_examples(collecting: Bench) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import pytest
 
-from edge_agent.agent import step
 from edge_agent.commands import (
     Collect,
-    Command,
     FetchBlob,
     FinalJudged,
     Forget,
@@ -17,7 +13,6 @@ from edge_agent.commands import (
     Judge,
     Leave,
     PublishStatus,
-    Say,
     SendBegin,
     SendChunks,
     StartJob,
@@ -26,7 +21,6 @@ from edge_agent.commands import (
     StopSending,
 )
 from edge_agent.events import (
-    Acknowledged,
     AdoptFinished,
     Announced,
     BlobFailed,
@@ -37,66 +31,14 @@ from edge_agent.events import (
     Connected,
     DataReady,
     Disconnected,
-    Event,
-    Invited,
     JobFailed,
     SensorFailed,
     Tick,
     TrainingFinished,
 )
-from edge_agent.state import Agent, Policy, Stage
-from federation.plan import ModelSpec, Plan
-from federation.protocol.messages import Acknowledgement, Invitation
-from tests.edge_agent.scene import announcement, invitation, make_plan, pointer
-
-A, B = "a" * 64, "b" * 64
-Kind = TypeVar("Kind", bound=Command)
-
-
-class Device:
-    """Feeds events at chosen times and remembers the commands."""
-
-    def __init__(self, agent: Agent | None = None, **policy: Any) -> None:
-        self.policy = Policy("d1", **{"ack_timeout_s": 10.0, "attempts": 2, "retry_s": 1.0, **policy})
-        self.agent, self.now = agent or Agent(), 0.0
-        self.last: tuple[Command, ...] = ()
-
-    def on(self, *events: Event, at: float | None = None) -> Device:
-        self.now = self.now if at is None else at
-        self.last = ()
-        for event in events:
-            result = step(self.policy, self.agent, event, self.now)
-            self.agent, self.last = result.agent, (*self.last, *result.commands)
-        return self
-
-    def announced(self, number: int, model: str = "a", **fields: Any) -> Device:
-        """Hear of a round, and be invited to it."""
-        return self.on(Invited(invitation(number, model)), Announced(announcement(number, model=model, **fields)))
-
-    def asked(self, kind: type[Kind]) -> list[Kind]:
-        return [command for command in self.last if isinstance(command, kind)]
-
-    @property
-    def status(self) -> str:
-        return self.asked(PublishStatus)[-1].status.state
-
-
-def ready(**policy: Any) -> Device:
-    """A connected device with data whose federation waits."""
-    return Device(**policy).on(Connected(), Announced(announcement(0, "waiting", None)), DataReady(40))
-
-
-def training(**policy: Any) -> Device:
-    device = ready(**policy).announced(1)
-    return device.on(BlobFetched(A))
-
-
-def uploading(**policy: Any) -> Device:
-    return training(**policy).on(TrainingFinished(1, "u1", {"train_loss": 0.5}))
-
-
-def answer(status: str, update_id: str = "u1", **fields: Any) -> Acknowledged:
-    return Acknowledged(Acknowledgement(update_id=update_id, status=status, **fields))  # type: ignore[arg-type]
+from edge_agent.state import Stage
+from tests.edge_agent.machine import A, B, Device, answer, ready, training, uploading
+from tests.edge_agent.scene import announcement, make_plan, pointer
 
 
 def test_a_new_device_collects_and_says_how_many_examples_it_has() -> None:
@@ -129,33 +71,6 @@ def test_the_same_announcement_twice_does_not_train_twice() -> None:
     device.on(AdoptFinished(1, "train", True, ""), Announced(announcement(1)))
     assert not device.asked(FetchBlob)
     assert not device.asked(StopJob)
-
-
-def test_without_an_invitation_nothing_happens() -> None:
-    device = ready().on(Announced(announcement(1)))
-    assert not device.asked(FetchBlob)
-    assert device.on(Invited(invitation(1))).asked(FetchBlob)
-
-
-def test_an_invitation_may_come_before_its_round_is_announced_and_says_what_to_train_from() -> None:
-    device = ready().on(Invited(invitation(1, "b")))
-    assert not device.asked(FetchBlob)
-    assert device.on(Announced(announcement(1, model="a"))).asked(FetchBlob) == [FetchBlob(pointer("b"))]
-    device.on(Invited(invitation(2, "c")))
-    assert not device.asked(FetchBlob)
-    assert device.agent.work is not None  # round 1 goes on until round 2 is announced
-    assert device.on(Announced(announcement(2))).asked(FetchBlob) == [FetchBlob(pointer("c"))]
-
-
-@pytest.mark.parametrize("stale", [invitation(2), invitation(1, instance="1" * 32)])
-def test_an_invitation_to_another_round_or_another_founding_is_none(stale: Invitation) -> None:
-    assert not ready().on(Invited(stale), Announced(announcement(1))).asked(FetchBlob)
-
-
-def test_another_broadcast_for_the_same_round_replaces_the_first() -> None:
-    device = training().on(Invited(invitation(1, "b")))
-    assert device.asked(StopJob)
-    assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
 
 
 def test_no_data_no_training() -> None:
@@ -271,38 +186,6 @@ def test_a_finished_federation_stops_training_that_is_under_way() -> None:
     device = training().on(Announced(announcement(1, "finished", "b")))
     assert device.asked(StopJob)
     assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
-
-
-def test_a_federation_founded_anew_makes_the_device_forget_and_collect_anew() -> None:
-    device = uploading().on(Announced(announcement(1, instance="1" * 32)))  # the same plan, seed and round
-    assert device.asked(StopJob)
-    assert device.asked(StartOver)
-    assert device.asked(Collect)
-    assert device.agent.outbox == ()
-    assert device.agent.done == frozenset()
-
-
-MIXED = make_plan("fedproto", alternatives=(ModelSpec(name="hart"),))
-
-
-def test_a_device_that_runs_another_network_is_another_identity() -> None:
-    plain, other = (Device(model=model).on(Announced(announcement(1, plan=MIXED))) for model in (None, "hart"))
-    assert plain.asked(StartOver)[0].identity != other.asked(StartOver)[0].identity
-    named = Device(plain.agent, model="cnn").on(Announced(announcement(1, plan=MIXED)))
-    assert not named.asked(StartOver)  # the plan's own network by its name
-
-
-@pytest.mark.parametrize(
-    ("plan", "words"), [(make_plan(), "every device runs 'cnn'; leave it out"), (MIXED, "offers 'cnn', 'hart'")]
-)
-def test_a_network_that_the_federation_does_not_offer_ends_the_program_and_forgets_nothing(
-    plan: Plan, words: str
-) -> None:
-    device = Device(uploading().agent, model="resnet").on(Announced(announcement(1, plan=plan)))
-    assert device.asked(Leave) == [Leave(1)]
-    assert "[agent] model is 'resnet'" in device.asked(Say)[0].text
-    assert words in device.asked(Say)[0].text
-    assert not device.asked(StartOver)
 
 
 def test_metrics_that_are_no_numbers_are_not_reported() -> None:

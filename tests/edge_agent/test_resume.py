@@ -17,10 +17,8 @@ from federation import wire
 from federation.plan import Plan
 from federation.records import Tree, Update
 from har_pipeline import ClientWindows
+from tests.edge_agent.reference import Federation, a_job, assert_same, run_process
 from tests.edge_agent.scene import DEVICE, make_plan
-from tests.edge_agent.test_training import Federation, a_job, assert_same, device, prepared, run_process
-
-__all__ = ["device", "prepared"]  # fixtures
 
 PLANS = {
     "scaffold": make_plan("scaffold", optimizer="sgd"),  # keeps its control variate in the memory

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import queue
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from edge_agent import training
-from edge_agent.commands import StartJob
 from edge_agent.errors import JobError
-from edge_agent.events import DataReady, Event, Kind, SensorFailed
-from edge_agent.files import write_file
+from edge_agent.events import Event, SensorFailed
 from edge_agent.jobs import (
     CHECKPOINT,
     CLIENT_STATE,
@@ -23,99 +19,21 @@ from edge_agent.jobs import (
     PARITY,
     RESULT,
     UPDATE,
-    Job,
-    JobEnded,
-    JobLine,
-    TrainingProcess,
-    make_job,
 )
 from edge_agent.memory import keep_round
 from edge_agent.sensors import Replay
 from edge_agent.store import Store
 from export.runtime import Session
 from federation import wire
-from federation.client_round import Setup, steps_of, train_one
+from federation.client_round import steps_of
 from federation.errors import UpdateError
-from federation.forward import initial_client, initial_model, network
-from federation.methods import method_from_json
-from federation.plan import ModelSpec, Plan
-from federation.records import Client, Examples, Tree
+from federation.plan import ModelSpec
 from federation.schema import check_tree, upload_schema
-from federation.tree import flatten
-from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, prepare, split_client
+from har_pipeline import ClientWindows, dataset_settings, split_client
 from models import build
 from models.checkpoint import load_checkpoint
-from tests.edge_agent.scene import DEVICE, OPTIONS, make_config, make_plan, pointer
-
-PLANS = {
-    "fedavg": make_plan(),
-    "fedali": make_plan("fedali", "cnn_alp", prototypes=[8]),
-}
-
-
-class Federation:
-    """The server's and the simulation's half, made by their own functions."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.method = plan, method_from_json(plan.method)
-        spec = plan.model
-        self.module = initial_model(lambda: build(spec.name, classes=6, **spec.options), plan.task.seed)
-        self.initial = initial_client(self.module)
-        self.joined = self.method.join(self.initial, plan.task)
-        self.setup = Setup(self.method, plan.task, network(self.module))
-        state = self.method.server_init(self.initial.params, self.initial.buffers, plan.task)
-        self.broadcast: Tree = self.method.broadcast(state, "")
-
-    def round(self, client: Client, windows: ClientWindows, number: int) -> Any:
-        split = split_client(windows, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
-        mine = windows.select(split.train)
-        x = torch.from_numpy(ChannelStatistics.of(mine.x).normalize(mine.x))
-        examples = Examples(x, torch.from_numpy(mine.y))
-        return train_one(self.setup, client, self.broadcast, examples, client_id=DEVICE, round_number=number)
-
-
-@pytest.fixture(scope="module")
-def prepared() -> ClientWindows:
-    return prepare("synthetic", None, options=OPTIONS).clients[DEVICE]
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder after the sensor source has run."""
-    folder = tmp_path_factory.mktemp("device")
-    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    replay = Replay(make_config(folder).sensors, DEVICE, folder, posted.put)
-    replay.start(PLANS["fedavg"])
-    event = posted.get(timeout=30)
-    replay.stop(5.0)
-    assert isinstance(event, DataReady), event
-    assert event.examples > 20
-    return folder
-
-
-def a_job(
-    folder: Path,
-    plan: Plan,
-    kind: Kind = "train",
-    round_number: int = 1,
-    state: str = "",
-    broadcast: Tree | None = None,
-) -> Job:
-    """A job over a broadcast, or over the initial one."""
-    data = wire.encode(Federation(plan).broadcast if broadcast is None else broadcast)
-    blob = folder / "blobs" / wire.digest(data)
-    write_file(blob, data)
-    model = pointer().model_copy(update={"sha256": wire.digest(data), "size": len(data)})
-    job = make_job(make_config(folder, nice=0), StartJob(kind, round_number, model, plan, 4096), blob, state)
-    job.out.mkdir(parents=True, exist_ok=True)
-    return job
-
-
-def assert_same(left: Tree, right: Tree) -> None:
-    a, b = flatten(left), flatten(right)
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        assert torch.equal(value, b[name]), name
+from tests.edge_agent.reference import PLANS, Federation, a_job, assert_same, run_process
+from tests.edge_agent.scene import DEVICE, make_config, make_plan
 
 
 def test_the_device_has_the_windows_of_the_batch_preparation_bit_for_bit(device: Path, prepared: ClientWindows) -> None:
@@ -216,15 +134,6 @@ def test_a_method_without_a_global_model_leaves_a_reason(device: Path) -> None:
     job = a_job(device, make_plan("local"), "adopt")
     assert training.final_client(training.set_scene(job)) is None
     assert "no global model" in json.loads((job.out / RESULT).read_bytes())["no_model"]
-
-
-def run_process(job: Job, timeout_s: float = 120.0) -> tuple[list[str], JobEnded]:
-    posted: queue.SimpleQueue[JobLine | JobEnded] = queue.SimpleQueue()
-    TrainingProcess(job, timeout_s, posted.put)
-    events = []
-    while isinstance(item := posted.get(timeout=timeout_s), JobLine):
-        events.append(item.record["event"])
-    return events, item
 
 
 def test_the_process_trains_exports_and_ends(device: Path, prepared: ClientWindows) -> None:

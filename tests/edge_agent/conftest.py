@@ -1,0 +1,33 @@
+"""The windows of one device: as the batch preparation makes them, and in a data folder."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import pytest
+
+from edge_agent.events import DataReady, Event
+from edge_agent.sensors import Replay
+from har_pipeline import ClientWindows, prepare
+from tests.edge_agent.reference import PLANS
+from tests.edge_agent.scene import DEVICE, OPTIONS, make_config
+
+
+@pytest.fixture(scope="module")
+def prepared() -> ClientWindows:
+    return prepare("synthetic", None, options=OPTIONS).clients[DEVICE]
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder after the sensor source has run."""
+    folder = tmp_path_factory.mktemp("device")
+    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    replay = Replay(make_config(folder).sensors, DEVICE, folder, posted.put)
+    replay.start(PLANS["fedavg"])
+    event = posted.get(timeout=30)
+    replay.stop(5.0)
+    assert isinstance(event, DataReady), event
+    assert event.examples > 20
+    return folder

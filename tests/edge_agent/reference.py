@@ -1,0 +1,90 @@
+"""The server's and the simulation's half of a round, made by their own functions, and jobs over it."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edge_agent.commands import StartJob
+from edge_agent.events import Kind
+from edge_agent.files import write_file
+from edge_agent.jobs import (
+    Job,
+    JobEnded,
+    JobLine,
+    TrainingProcess,
+    make_job,
+)
+from federation import wire
+from federation.client_round import Setup, train_one
+from federation.forward import initial_client, initial_model, network
+from federation.methods import method_from_json
+from federation.plan import Plan
+from federation.records import Client, Examples, Tree
+from federation.tree import flatten
+from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, split_client
+from models import build
+from tests.edge_agent.scene import DEVICE, make_config, make_plan, pointer
+
+PLANS = {
+    "fedavg": make_plan(),
+    "fedali": make_plan("fedali", "cnn_alp", prototypes=[8]),
+}
+
+
+class Federation:
+    """The server's and the simulation's half, made by their own functions."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.method = plan, method_from_json(plan.method)
+        spec = plan.model
+        self.module = initial_model(lambda: build(spec.name, classes=6, **spec.options), plan.task.seed)
+        self.initial = initial_client(self.module)
+        self.joined = self.method.join(self.initial, plan.task)
+        self.setup = Setup(self.method, plan.task, network(self.module))
+        state = self.method.server_init(self.initial.params, self.initial.buffers, plan.task)
+        self.broadcast: Tree = self.method.broadcast(state, "")
+
+    def round(self, client: Client, windows: ClientWindows, number: int) -> Any:
+        split = split_client(windows, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
+        mine = windows.select(split.train)
+        x = torch.from_numpy(ChannelStatistics.of(mine.x).normalize(mine.x))
+        examples = Examples(x, torch.from_numpy(mine.y))
+        return train_one(self.setup, client, self.broadcast, examples, client_id=DEVICE, round_number=number)
+
+
+def a_job(
+    folder: Path,
+    plan: Plan,
+    kind: Kind = "train",
+    round_number: int = 1,
+    state: str = "",
+    broadcast: Tree | None = None,
+) -> Job:
+    """A job over a broadcast, or over the initial one."""
+    data = wire.encode(Federation(plan).broadcast if broadcast is None else broadcast)
+    blob = folder / "blobs" / wire.digest(data)
+    write_file(blob, data)
+    model = pointer().model_copy(update={"sha256": wire.digest(data), "size": len(data)})
+    job = make_job(make_config(folder, nice=0), StartJob(kind, round_number, model, plan, 4096), blob, state)
+    job.out.mkdir(parents=True, exist_ok=True)
+    return job
+
+
+def assert_same(left: Tree, right: Tree) -> None:
+    a, b = flatten(left), flatten(right)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
+
+
+def run_process(job: Job, timeout_s: float = 120.0) -> tuple[list[str], JobEnded]:
+    posted: queue.SimpleQueue[JobLine | JobEnded] = queue.SimpleQueue()
+    TrainingProcess(job, timeout_s, posted.put)
+    events = []
+    while isinstance(item := posted.get(timeout=timeout_s), JobLine):
+        events.append(item.record["event"])
+    return events, item
