@@ -67,6 +67,7 @@ ALSO_OUTSIDE = {
     "sim.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
     "sim.images.pictures": {"PIL": "JPEG and PNG files of CelebA and of folders of pictures"},
     "sim.report": {"jinja2": "the HTML report"},
+    "sim.statistics": {"scipy": "paired tests, bootstrap intervals and ranks"},
 }
 ALSO_OURS = {
     "edge_agent.candidate": {"export.onnx_export": "the exporter, only in the training process"},
