@@ -23,14 +23,14 @@ from federation.tree import flatten, unflatten
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "fused adam"])
 def test_optimizers_are_torchs(kind: str, weight_decay: float) -> None:
     generator_ = torch.Generator().manual_seed(1)
     value = torch.randn(5, generator=generator_, dtype=torch.float64)
     theirs = value.clone().requires_grad_()
-    if kind == "adam":
+    if kind.endswith("adam"):
         reference: torch.optim.Optimizer = torch.optim.Adam([theirs], lr=0.01, weight_decay=weight_decay)
-        ours = adam(0.01, weight_decay)
+        ours = adam(0.01, weight_decay, fused=kind.startswith("fused"))
     else:
         momentum = 0.9 if kind == "momentum" else 0.0
         reference = torch.optim.SGD([theirs], lr=0.01, momentum=momentum, weight_decay=weight_decay)
