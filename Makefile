@@ -39,7 +39,7 @@ check: $(STAMP)  ## lint, formatting, types (what pre-commit runs)
 	$(BIN)/mypy
 
 test: $(STAMP)  ## the tests, without those marked slow
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile $(PYTEST_ARGS)
 
 demo: $(STAMP)  ## a live federation of four devices; DATA=../shared/data runs it on real recordings
 	$(BIN)/python demo/run.py $(if $(DATA),--data "$(DATA)") $(DEMO_ARGS)
