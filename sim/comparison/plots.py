@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -31,7 +32,8 @@ def over_bytes(group: Group) -> Figure | None:
         clean(axes, MEASURES["macro_f1"], "moved up and down by all clients so far (MB)")
         axes.set_xscale("log")
 
-    return _overlay(group, lambda curve: [moved / 1e6 for moved in curve.moved_bytes if moved], axis)
+    federated = replace(group, rows=tuple(replace(row, curves={}) if row.reference else row for row in group.rows))
+    return _overlay(federated, lambda curve: [moved / 1e6 for moved in curve.moved_bytes if moved], axis)
 
 
 def _overlay(group: Group, abscissa: Callable[[Curve], Sequence[float]], axis: Callable[[Axes], None]) -> Figure | None:

@@ -27,8 +27,9 @@ from sim.comparison.tables import (
     row_name,
     score_cell,
     scores_table,
+    traffic,
 )
-from sim.tables import CHOICE, DEFINITIONS, byte_size, duration
+from sim.tables import CHOICE, DEFINITIONS, duration
 
 _RANK_STYLES = ("", "bold", "underline")
 
@@ -96,7 +97,7 @@ def _cost_table(group: Group) -> Table:
     head = ("method", "up", "down", "time", "best round", "of")
     table = _ruled("per client and round; time of the run", head)
     for row in group.rows:
-        cost = [byte_size(row.bytes_up), byte_size(row.bytes_down), duration(row.seconds)]
+        cost = [*traffic(row), duration(row.seconds)]
         table.add_row(Text(row_name(row)), *cost, listed(row.best_rounds), str(row.rounds))
     return table
 

@@ -69,7 +69,7 @@ def column_name(column: str) -> str:
 
 def _score_row(row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
     model = [Cell(row.model)] if mixed else []
-    cost = [byte_size(row.bytes_up), byte_size(row.bytes_down), duration(row.seconds)]
+    cost = [*traffic(row), duration(row.seconds)]
     counts = [str(row.rounds), listed(row.best_rounds), listed(row.seeds)]
     scores = [score_cell(row, column) for column in columns]
     return [Cell(row_name(row)), *model, *scores, *map(Cell, cost + counts)]
@@ -78,6 +78,11 @@ def _score_row(row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
 def row_name(row: Row) -> str:
     """Name a row, with an asterisk if it is a reference."""
     return row.label + ("*" if row.reference else "")
+
+
+def traffic(row: Row) -> tuple[str, str]:
+    """Bytes up and down; a reference's are nobody's: its data lie where it trains."""
+    return ("–", "–") if row.reference else (byte_size(row.bytes_up), byte_size(row.bytes_down))
 
 
 def score_cell(row: Row, column: str) -> Cell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,8 @@ def test_a_method_that_pools_data_is_a_reference(tmp_path: Path) -> None:
     assert group.refused == (), "the client that pools all data has no test examples that could differ"
     assert [rows[name].ranks["global.macro_f1"] for name in ("fedavg", "fedprox", "centralized")] == [2, 1, 0]
     assert rows["centralized"].scores["personalization.macro_f1"] is None
+    text = markdown(compared(paths))
+    assert re.search(r"centralized\\\*.* \| – \| – \| 1 min", text), "what it moves is not a federation's traffic"
     assert set(rows["centralized"].tests) == {"global_per_client.macro_f1", "global_per_client.accuracy"}
 
 
