@@ -31,7 +31,7 @@ class FederatedData:
     split_leaks: bool
     newcomers: Mapping[str, ClientData] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def train_sizes(self) -> dict[str, int]:
         """How many training examples each client has that has any: those that rounds are made of."""
         sizes = {name: len(client.train.y) for name, client in self.clients.items()}

@@ -28,11 +28,15 @@ class Holdout(Strict):
 def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:
     """Read `KIND:K` or `KIND:NAME,NAME…`; raises SettingsError."""
     if text is None:
+        if options:
+            raise SettingsError(f"--set holdout.{next(iter(options))}: there is no --holdout to set it of")
         return None
     kind, colon, out = text.partition(":")
     if kind not in KINDS or not (colon and out):
         raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and how many or whom")
-    return Holdout(kind=kind, out=int(out) if out.isdigit() else tuple(out.split(",")), **options)  # type: ignore[arg-type]
+    # one subject called 3 is "3,"
+    whom = int(out) if out.isdigit() else tuple(filter(None, out.split(",")))
+    return Holdout(kind=kind, out=whom, **options)  # type: ignore[arg-type]
 
 
 def leave_out(dataset: WindowedDataset, holdout: Holdout | None, seed: int) -> Sequence[str]:

@@ -27,8 +27,8 @@ def scaled(data: FederatedData, scale: float, seed: int) -> FederatedData:
 
 
 def scaled_rounds(rounds: int, scale: float) -> int:
-    """Return ⌈S · rounds⌉."""
-    return ceil(scale * rounds)
+    """Return ⌈S · rounds⌉, one at least."""
+    return max(1, ceil(scale * rounds))
 
 
 def _fewer(clients: Mapping[str, ClientData], scale: float, seed: int) -> dict[str, ClientData]:

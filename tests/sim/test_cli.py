@@ -70,6 +70,8 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
         (["--model", "dense"], "dense is not for these data, whose examples are (128, 6); models that are: hart"),
         (["--method", "scaffold"], "scaffold reads gradients off SGD's steps, not off adam's: choose sgd"),
         (["--holdout", "leave-one-out"], "expected leave-subjects-out|leave-devices-out|leave-clients-out, a colon"),
+        (["--set", "holdout.epochs=3"], "--set holdout.epochs: there is no --holdout to set it of"),
+        (["--scale", "0"], "scale = 0.0: Input should be greater than 0"),
         (["--init", "nothing.safetensors"], "no such file; expected a checkpoint of `sim pretrain`"),
         (["--set", "partition.alpha=1"], "--set partition.alpha: there is no --partition to set it of"),
         (["--partition", "dirichlet", "--set", "partition.beta=1"], "unknown option of the partition dirichlet 'beta'"),

@@ -167,7 +167,7 @@ def test_clients_of_any_data_can_be_held_out(cache: Path) -> None:
     given = {"model": "dense", "set": TASKS}
     held = load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:1", **given), None, None, None)
     assert (len(held.clients), len(held.newcomers)) == (3, 1)
-    named = settings_of("synthetic_logistic", holdout="leave-clients-out:client-002", **given)
+    named = settings_of("synthetic_logistic", holdout="leave-clients-out:client-002,", **given)
     assert list(load_data(named, None, None, None).newcomers) == ["client-002"]
     with pytest.raises(SettingsError, match="know no subjects or devices; use leave-clients-out"):
         load_data(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given), None, None, None)
