@@ -189,14 +189,15 @@ def _run(
     labels = source_named(options["data"]).labels(assignments(options["set"])["data"])
     settings = run_settings(options, labels, preset)
     start = time.perf_counter()
-    with bar(f"windows of {settings.data}") as (shown, task):
+    with bar(f"reading {settings.data}") as (shown, task):
 
-        def windows(done: int, client: str) -> None:
-            shown.update(task, completed=done, description=f"windows of {settings.data}, client {client}")
+        def read(done: int, client: str) -> None:
+            shown.update(task, completed=done, description=f"reading {settings.data}, client {client}")
 
-        data = load_data(settings, root, cache, windows)
+        data = load_data(settings, root, cache, read)
     seconds = time.perf_counter() - start
-    show_clients(data, out)
+    if not (out / "config.json").exists():  # of a run that goes on it is known, and another's picture stays its own
+        show_clients(data, out)
     with bar(f"{settings.method['name']} · {settings.model.name}", settings.rounds.rounds) as (shown, task):
 
         def progress(kind: str, what: dict[str, Any]) -> None:

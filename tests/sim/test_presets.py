@@ -35,6 +35,12 @@ def on_data_at_hand() -> list[Any]:
     return [pytest.param(name, marks=[pytest.mark.data] if name in BY_DEFAULT else slow) for name in names]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where windows are kept from one preset to the next."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_settings_can_be_made(name: str) -> None:
     preset = PRESETS[name]
@@ -45,18 +51,18 @@ def test_settings_can_be_made(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_presets_without_data_run(name: str, tmp_path: Path) -> None:
-    smoke(name, None, tmp_path)
+def test_presets_without_data_run(name: str, cache: Path, tmp_path: Path) -> None:
+    smoke(name, None, cache, tmp_path)
 
 
 @pytest.mark.parametrize("name", on_data_at_hand())
-def test_presets_with_data_at_hand_run(name: str, gaitway_data: Path, tmp_path: Path) -> None:
-    smoke(name, gaitway_data, tmp_path)
+def test_presets_with_data_at_hand_run(name: str, gaitway_data: Path, cache: Path, tmp_path: Path) -> None:
+    smoke(name, gaitway_data, cache, tmp_path)
 
 
-def smoke(name: str, root: Path | None, out: Path) -> None:
+def smoke(name: str, root: Path | None, cache: Path, out: Path) -> None:
     settings = settings_of(name, scale=0.05, rounds=1, epochs=1, eval_every=1, union_limit=50)
-    data = load_data(settings, root, None, None)
+    data = load_data(settings, root, cache, None)
     assert len(data.clients) <= max(2, -(-PRESETS[name].clients // 20))
     summary = run(settings, data, out)
     assert 0 <= summary["personalization"]["accuracy"]["mean"] <= 1
