@@ -18,8 +18,10 @@ from federation.tree import stack
 @torch.no_grad()
 def predict(method: Method, forward: Forward, client: Client, x: Tensor, batch_size: int) -> npt.NDArray[np.int64]:
     """Classes (n,) that a client's model gives to x (n, ...); `forward` is the network's evaluation function."""
+    if not len(x):
+        return np.zeros(0, np.int64)
     parts = [method.predict(forward, client, part).argmax(-1) for part in torch.split(x, batch_size)]
-    return _numpy(torch.cat(parts)) if parts else np.zeros(0, np.int64)
+    return _numpy(torch.cat(parts))
 
 
 @torch.no_grad()

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from federation.losses import class_prototypes
-from federation.records import ClassStats, Tree, Update
+from federation.plan import Task
+from federation.records import ClassStats, Tensors, Tree, Update
 
 
 def uploaded(stats: ClassStats) -> Tree:
@@ -19,9 +20,10 @@ def uploaded(stats: ClassStats) -> Tree:
     return {"prototypes": class_prototypes(stats), "counts": stats.counts}
 
 
-def nothing_known(classes: int, feature_dim: int, dtype: torch.dtype) -> Tree:
-    """Prototypes before the first round: none."""
-    return {"prototypes": torch.zeros(classes, feature_dim, dtype=dtype), "known": torch.zeros(classes, dtype=dtype)}
+def nothing_known(task: Task, params: Tensors) -> Tree:
+    """Prototypes before the first round: none; where the parameters are, in their dtype."""
+    like = next(iter(params.values()))
+    return {"prototypes": like.new_zeros(task.classes, task.feature_dim), "known": like.new_zeros(task.classes)}
 
 
 def squared_error(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:

@@ -24,7 +24,9 @@ def confusion(truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], cl
 def f1_per_class(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """F1 (C,) of each class of a confusion matrix (C, C); NaN for one that is neither present nor predicted."""
     marked = matrix.sum(1) + matrix.sum(0)
-    return np.divide(2.0 * np.diag(matrix), marked, out=np.full(len(matrix), np.nan), where=marked > 0)
+    f1 = np.full(len(matrix), np.nan)
+    np.divide(2.0 * np.diag(matrix), marked, out=f1, where=marked > 0)
+    return f1
 
 
 def scores_of(matrix: npt.NDArray[np.int64]) -> Scores:

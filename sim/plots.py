@@ -81,7 +81,8 @@ def train_loss(run: RunDirectory) -> Figure | None:
     figure = new_figure(2.8)
     axes = figure.subplots()
     marker = "o" if len(run.rounds) == 1 else ""
-    axes.plot([r.round for r in run.rounds], [r.train_loss for r in run.rounds], color=BLACK, marker=marker)
+    losses = [np.nan if r.train_loss is None else r.train_loss for r in run.rounds]
+    axes.plot([r.round for r in run.rounds], losses, color=BLACK, marker=marker)
     by_round(axes, "training loss (mean)", run.rounds[-1].round)
     axes.set_ylim(bottom=0)
     return figure

@@ -113,7 +113,7 @@ class RoundRecord(Record):
 
     round: int
     cohort: tuple[str, ...]
-    train_loss: float
+    train_loss: float | None  # none where nobody trained
     evaluated: bool
     personalization: Spread | None = None
     generalization: Spread | None = None

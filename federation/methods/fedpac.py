@@ -88,7 +88,7 @@ class FedPac(FedPr):
 
 def combination_weights(weighted_means: Tensor, variances: Tensor) -> Tensor:
     """Return every client's weights (K, K), a row each, from h (K, C, D) and v (K,) (eq. 10 and 11)."""
-    h, v = weighted_means.flatten(1).double(), variances.double().clamp(min=0)
+    h, v = weighted_means.flatten(1).double().cpu(), variances.double().cpu().clamp(min=0)
     gram = h @ h.T
     rows = []
     for i in range(len(h)):

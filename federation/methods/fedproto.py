@@ -42,8 +42,7 @@ class FedProto(Method):
 
     def join(self, client: Client, task: Task) -> Client:
         """Make room for the prototypes that the client predicts with."""
-        dtype = next(iter(client.params.values())).dtype
-        return client._replace(memory=prototypes.nothing_known(task.classes, task.feature_dim, dtype))
+        return client._replace(memory=prototypes.nothing_known(task, client.params))
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Remember the global prototypes."""
@@ -73,7 +72,7 @@ class FedProto(Method):
 
     def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
         """Know no prototype."""
-        return prototypes.nothing_known(task.classes, task.feature_dim, next(iter(params.values())).dtype)
+        return prototypes.nothing_known(task, params)
 
     def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
         """Add a client's prototypes."""

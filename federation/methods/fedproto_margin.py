@@ -46,8 +46,7 @@ class FedProtoMargin(Method):
 
     def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
         """Start from the initial model, and know no prototype."""
-        unknown = prototypes.nothing_known(task.classes, task.feature_dim, next(iter(params.values())).dtype)
-        return {**super().server_init(params, buffers, task), **unknown}
+        return {**super().server_init(params, buffers, task), **prototypes.nothing_known(task, params)}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:
         """Send the parameters; the aggregate prototypes stay on the server."""
