@@ -17,7 +17,7 @@ from federation import wire
 from federation.plan import Plan
 from federation.records import Tree
 
-AGENT_S = 200
+AGENT_S = 270
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -37,12 +37,38 @@ class Live:
         """Create the federation."""
         self.get("/v1/federations", {"name": "live", "plan": plan.model_dump(mode="json")})
 
-    def run_agents(self, configs: Sequence[Path]) -> None:
-        """Start the agents, and wait until all have left by themselves."""
+    def run_agents(self, configs: Sequence[Path], *, rounds: int, adopt: bool) -> None:
+        """Start the agents, and wait until all have left by themselves, or (without `adopt`) have done their rounds.
+
+        What they adopt they export first, which costs more than the rounds.
+        """
         words = ("edge_agent", "run", "--until-finished", "--config")
         agents = [self._start(path.stem, *words, str(path)) for path in configs]
-        codes = [agent.wait(AGENT_S) for agent in agents]
-        assert codes == [0] * len(agents), (self.folder / f"{configs[0].stem}.log").read_text()[-3000:]
+        if adopt:
+            codes = [agent.wait(AGENT_S) for agent in agents]
+            assert codes == [0] * len(agents), self._log(configs[0])
+            return
+        deadline = time.monotonic() + AGENT_S
+        while not all(self.rounds_of(path.stem) == list(range(1, rounds + 1)) for path in configs):
+            assert time.monotonic() < deadline, self._log(configs[0])
+            time.sleep(0.2)
+
+    def rounds_of(self, device: str) -> list[int]:
+        """Return the rounds whose update the server has accepted, as the device says."""
+        path = self.folder / device / "summary.json"
+        if not path.exists():
+            return []
+        return [entry["round"] for entry in json.loads(path.read_text())["rounds"] if entry["status"] == "accepted"]
+
+    def _log(self, config: Path) -> str:
+        return (self.folder / f"{config.stem}.log").read_text()[-3000:]
+
+    def wait_until_finished(self) -> None:
+        """Wait until the server has published the last round."""
+        deadline = time.monotonic() + AGENT_S
+        while self.get("/v1/federations/live")["status"] != "finished":
+            assert time.monotonic() < deadline, "the federation does not finish"
+            time.sleep(0.1)
 
     def last_broadcast(self, round_number: int) -> Tree:
         """Download the newest model, which must be that of the round."""

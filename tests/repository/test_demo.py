@@ -71,6 +71,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return processes
 
 
+@pytest.mark.slow  # `.ci/run` runs the whole demo
 @pytest.mark.service
 def test_the_smallest_demo(tmp_path: Path, mark: str) -> None:
     process = demo(mark, *SMALLEST, *ANY_PORTS, "--out", str(tmp_path / "out"), "--timeout-s", "240")
