@@ -90,7 +90,7 @@ def test_fedpacs_programs_reach_the_references_objective() -> None:
 
 
 def test_141_clients_are_no_burden() -> None:
-    """No benchmark, but a solver that crawls would stop a server; docs/benchmarks.md has the time."""
+    """No benchmark, but a solver that crawls would stop a server; docs/benchmarks.md has its time."""
     began = time.process_time()
     combination_weights(*fedpacs_programs(141))
     assert time.process_time() - began < 60
