@@ -5,18 +5,15 @@ Recognition', Personal and Ubiquitous Computing 27, 2023, arXiv 2209.11750. With
 Parameters at 6 classes: 1 444 190; with ALP 1 888 862, and 2 × 774 144 numbers in the prototype buffers.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.alp import ALP, prototype_counts
+from models.alp import ALP
+from models.alp_blocks import AlpBlocks, Transformer
 from models.attention import Attention
 from models.dropout import Dropout, DropPath
 from models.errors import OptionError
-from models.model import Model
 from models.output import ModelOutput
 
 WINDOW, CHANNELS, PATCH = 128, 6, 16
@@ -93,7 +90,7 @@ class Block(nn.Module):
         return out
 
 
-class Hart(Model):
+class Hart(Transformer):
     """HART on windows (B, 128, 6): accelerometer xyz, then gyroscope xyz, normalised.
 
     `blocks` (up to 6) takes the first kernels; `feature_dim` is the token width (a multiple of 16).
@@ -127,7 +124,7 @@ class Hart(Model):
         self.accelerometer = PatchEmbedding(feature_dim // 2)
         self.gyroscope = PatchEmbedding(feature_dim // 2)
         self.position = nn.Parameter(torch.randn(TOKENS, feature_dim) * 0.02)
-        layers = self._alp_layers(blocks)
+        layers = self.alp_layers(blocks)
         self.blocks = nn.ModuleList(
             Block(feature_dim, heads, kernel, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i])
             for i, kernel in enumerate(KERNELS[:blocks])
@@ -136,9 +133,6 @@ class Hart(Model):
         self.head = nn.Sequential(
             nn.Linear(feature_dim, head_width), nn.SiLU(), Dropout(dropout), nn.Linear(head_width, classes)
         )
-
-    def _alp_layers(self, blocks: int) -> list[ALP | None]:
-        return [None] * blocks
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, 128, 6) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
@@ -157,28 +151,8 @@ class Hart(Model):
         return encoded
 
 
-class HartAlp(Hart):
-    """HART with an ALP layer before the attention of each block; `prototypes` holds one count per block."""
-
-    def __init__(
-        self,
-        classes: int,
-        *,
-        prototypes: Sequence[int] | None = None,
-        alp: dict[str, Any] | None = None,
-        feature_dim: int = 192,
-        blocks: int = 6,
-        **sizes: Any,
-    ) -> None:
-        _check_sizes(feature_dim, blocks)
-        self._counts = prototype_counts(blocks, prototypes)
-        self._alp = dict(alp or {})
-        self._width = feature_dim
-        super().__init__(classes, feature_dim=feature_dim, blocks=blocks, **sizes)
-        self.options |= {"prototypes": self._counts, "alp": self._alp}
-
-    def _alp_layers(self, blocks: int) -> list[ALP | None]:
-        return [ALP(self._width, count, **self._alp) for count in self._counts]
+class HartAlp(AlpBlocks, Hart):
+    """HART with an ALP layer before the attention of each block."""
 
 
 def _check_sizes(feature_dim: int, blocks: int) -> None:

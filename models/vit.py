@@ -6,16 +6,16 @@ Parameters at 32×32 and 10 classes: 2 692 042; with ALP 3 136 714, and 2 × 774
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from models.alp import ALP, prototype_counts
+from models.alp import ALP
+from models.alp_blocks import AlpBlocks, Transformer
 from models.attention import Attention
 from models.dropout import Dropout, DropPath
 from models.errors import OptionError
-from models.model import Model, image_shape
+from models.model import image_shape
 from models.output import ModelOutput
 
 # As many as the largest ViT has; options may come from outside.
@@ -60,7 +60,7 @@ class VitBlock(nn.Module):
         return out
 
 
-class Vit(Model):
+class Vit(Transformer):
     """A vision transformer on images (B, C, H, W); the head is one linear layer on the mean of the tokens.
 
     Differs from the papers: no class token; the mean of the tokens does as well (Beyer et al., 2022, arXiv
@@ -93,16 +93,13 @@ class Vit(Model):
         self.feature_dim = feature_dim
         self.patches = Patches(channels, patch, feature_dim)
         self.position = nn.Parameter(torch.randn((height // patch) * (width // patch), feature_dim) * 0.02)
-        layers = self._alp_layers(blocks)
+        layers = self.alp_layers(blocks)
         self.blocks = nn.ModuleList(
             VitBlock(feature_dim, heads, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i])
             for i in range(blocks)
         )
         self.norm = nn.LayerNorm(feature_dim, eps=1e-6)
         self.head = nn.Linear(feature_dim, classes)
-
-    def _alp_layers(self, blocks: int) -> list[ALP | None]:
-        return [None] * blocks
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, C, H, W) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
@@ -113,24 +110,5 @@ class Vit(Model):
         return ModelOutput(features, self.head(features))
 
 
-class VitAlp(Vit):
-    """ViT with an ALP layer before the attention of each block; `prototypes` holds one count per block."""
-
-    def __init__(
-        self,
-        classes: int,
-        *,
-        prototypes: Sequence[int] | None = None,
-        alp: dict[str, Any] | None = None,
-        feature_dim: int = 192,
-        blocks: int = 6,
-        **sizes: Any,
-    ) -> None:
-        self._counts = prototype_counts(blocks, prototypes)
-        self._alp = dict(alp or {})
-        self._width = feature_dim
-        super().__init__(classes, feature_dim=feature_dim, blocks=blocks, **sizes)
-        self.options |= {"prototypes": self._counts, "alp": self._alp}
-
-    def _alp_layers(self, blocks: int) -> list[ALP | None]:
-        return [ALP(self._width, count, **self._alp) for count in self._counts]
+class VitAlp(AlpBlocks, Vit):
+    """ViT with an ALP layer before the attention of each block."""
