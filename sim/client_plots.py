@@ -69,10 +69,10 @@ def partition(run: RunDirectory) -> Figure | None:
         look: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0} if hatch else {}
         sizes.bar(range(len(names)), counts, 0.85, bottom=below, color=colour, label=part, **look)
         below += counts
-    clean(sizes, "windows")
+    clean(sizes, "examples")
     sizes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
     _class_map(figure, classes, np.array([run.clients[name].train_per_class for name in names]).T, labels)
-    _name_clients(classes, names, "client; white: no training window of this class")
+    _name_clients(classes, names, "client; white: no training example of this class")
     return figure
 
 
@@ -81,7 +81,7 @@ def _class_map(figure: Figure, axes: Axes, counts: npt.NDArray[np.int64], labels
     image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=colours, aspect="auto", interpolation="nearest", vmin=0)
     step = -(-len(labels) // 30)
     axes.set_yticks(range(0, len(labels), step), [plain_text(label) for label in labels[::step]], fontsize=9)
-    figure.colorbar(image, ax=axes, label="training windows", pad=0.01)
+    figure.colorbar(image, ax=axes, label="training examples", pad=0.01)
 
 
 def confusion(run: RunDirectory, score: str) -> Figure | None:

@@ -11,11 +11,13 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from federation.scores import f1_per_class
+from har_pipeline import DATASETS
+from har_pipeline.combination import combination_of
 from sim import tables
 from sim.plots import FIGURES, draw_run
 from sim.repeat import repeat_command
 from sim.run_directory import RunDirectory
-from sim.run_records import ClientScore, NewUsers, Plain
+from sim.run_records import ClientScore, Config, NewUsers, Plain
 
 LEAKS = {
     "temporal": "Within each client and class the last 20 % in time are the test set; windows that straddle the cut "
@@ -38,7 +40,7 @@ CAPTIONS = {
     "confusion_personalization": "Each client's model on its own test set, summed over clients; best round.",
     "confusion_generalization": "Each client's model on the union of test sets, summed over clients; best round.",
     "confusion_global": "The server's model on the union of test sets; last round.",
-    "partition": "Windows of each client by part (above), and its training windows by class (below).",
+    "partition": "Examples of each client by part (above), and its training examples by class (below).",
     "score_over_bytes": "Scores over what all clients together have moved so far, up and down.",
     "cost": "Left: bytes that one client has moved so far. Right: time of each round by phase.",
 }
@@ -61,8 +63,7 @@ def write_report(run: RunDirectory) -> Path:
         scores=tables.score_texts(run.summary) if run.summary else {},
         cost=tables.cost_line(run.summary) if run.summary else "",
         settings=settings_tables(run),
-        split=LEAKS.get(run.config.split, f"The split {run.config.split!r}."),
-        normalization=NORMALIZATIONS.get(run.config.normalization, run.config.normalization),
+        dealing=list(dealing(run.config)),
         clients=list(client_rows(run)),
         worst={measure: run.worst_tenth(measure) for measure in ("macro_f1", "accuracy")},
         classes=list(class_rows(run)),
@@ -72,6 +73,16 @@ def write_report(run: RunDirectory) -> Path:
     path = run.path / "report.html"
     path.write_text(html, "utf-8")
     return path
+
+
+def dealing(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield (what, its name, what that means) of how examples came to clients, to parts, and to one scale."""
+    if config.partition:
+        options = ", ".join(f"{key} {value}" for key, value in config.partition.items() if key != "kind")
+        yield "Partition", str(config.partition["kind"]), f"{options}."
+    if config.data in DATASETS or combination_of(config.data):
+        yield "Split", config.split, LEAKS.get(config.split, "")
+        yield "Normalization", config.normalization, f"{NORMALIZATIONS.get(config.normalization, '')}."
 
 
 def render(template: str, **values: Any) -> str:
