@@ -18,7 +18,7 @@ RANKED_COLUMNS = ("personalization.macro_f1", "generalization.macro_f1", "global
 def tested(rows: Sequence[Row], members: Sequence[Runs], asked: str | None) -> tuple[list[Row], list[str]]:
     """Give each row its tests against the baseline, adjusted over the rows; also return what stands in the way."""
     chosen, notes = _baselines(rows, members, asked or DEFAULT_BASELINE)
-    if not chosen and asked:
+    if not (chosen or notes) and asked:
         notes = [f"no row is {asked!r}, so none is tested; the rows are {', '.join(row.label for row in rows)}"]
     by_row: dict[int, dict[str, PairedTest]] = defaultdict(dict)
     for column in PAIRED_COLUMNS:
@@ -42,14 +42,18 @@ def _tests(chosen: Mapping[int, int], members: Sequence[Runs], column: str) -> I
 
 
 def _baselines(rows: Sequence[Row], members: Sequence[Runs], name: str) -> tuple[dict[int, int], list[str]]:
-    """Choose for each row the baseline's row that was trained most like it, so that methods alone differ."""
+    """Choose for each row the baseline's row whose network and training are most like it, so that methods alone differ."""
     named = [index for index, row in enumerate(rows) if row.label == name]
     candidates = named or [index for index, row in enumerate(rows) if row.method == name]
     chosen, notes = {}, []
     for index in range(len(rows)):
         if index in candidates or not candidates:
             continue
-        distances = {which: len(training_differences(members[index][0], members[which][0])) for which in candidates}
+        distances = {
+            which: (rows[index].model != rows[which].model)
+            + len(training_differences(members[index][0], members[which][0]))
+            for which in candidates
+        }
         nearest = [which for which, distance in distances.items() if distance == min(distances.values())]
         if len(nearest) == 1:
             chosen[index] = nearest[0]

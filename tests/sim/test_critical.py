@@ -116,6 +116,16 @@ def test_each_learning_rate_has_its_own_baseline(tmp_path: Path) -> None:
     assert named["fedprox (lr=0.01)"].baseline == "fedavg (lr=0.1)"
 
 
+def test_each_network_has_its_own_baseline(tmp_path: Path) -> None:
+    runs = [("fedavg", "cnn"), ("fedavg", "cnn_alp"), ("fedprox", "cnn"), ("fedali", "cnn_alp")]
+    paths = [write_run(tmp_path / f"{method}-{model}", method=method, model=model) for method, model in runs]
+    group = only_group(paths, "fedavg")
+    assert not any("not tested" in warning for warning in group.warnings)
+    rows = {(row.method, row.model): row for row in group.rows}
+    assert rows["fedprox", "cnn"].tests
+    assert rows["fedali", "cnn_alp"].tests
+
+
 def test_equally_near_baselines_are_not_guessed_between(tmp_path: Path) -> None:
     weightings = [{"method": {"name": "fedavg", "weighting": weighting}} for weighting in ("examples", "uniform")]
     paths = [write_run(tmp_path / str(k), config=config) for k, config in enumerate(weightings)]
