@@ -42,7 +42,7 @@ def _tests(chosen: Mapping[int, int], members: Sequence[Runs], column: str) -> I
 
 
 def _baselines(rows: Sequence[Row], members: Sequence[Runs], name: str) -> tuple[dict[int, int], list[str]]:
-    """Choose for each row the baseline's row whose network and training are most like it, so that methods alone differ."""
+    """Choose for each row the baseline's row of the nearest network and training, so that methods alone differ."""
     named = [index for index, row in enumerate(rows) if row.label == name]
     candidates = named or [index for index, row in enumerate(rows) if row.method == name]
     chosen, notes = {}, []
