@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Repeats the tables of results.md: docs/results.sh {cnn|hart} DATA_ROOT OUT. One thread; run both parts side by side on two cores.
+# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|tan|qiao|michieli} DATA_ROOT OUT, going on after a kill.
+# `cnn` and `hart` take one thread: run them side by side on two cores; the others take JOBS processes (2).
 set -euo pipefail
 part=$1 root=$2 out=$3
 python=${PYTHON:-.venv/bin/python}
@@ -10,6 +11,41 @@ play() { # data model method rounds options…
   "$python" -m sim run --data "$data" --data-root "$root" --model "$model" --method "$method" --rounds "$rounds" \
     --epochs 1 --batch 64 --seed 0 --out "$out/$data-$model-$method" "${@:5}"
 }
+
+sweep() { # name options…
+  "$python" -m sim sweep --out "$out/$1" --jobs "${JOBS:-2}" --over seed=0,1,2 "${@:2}"
+}
+
+if [ "$part" = methods ]; then
+  # every method, with a network small enough for two cores; SCAFFOLD reads gradients off SGD's steps
+  for data in ${DATA_SETS:-motionsense ucihar spsw union}; do
+    sweep "methods-$data" --baseline fedavg --over method=all --when method=fedali:model=cnn_alp \
+      --when method=fedavg:model=cnn,cnn_alp --when method=scaffold:optimizer=sgd --when method=scaffold:lr=0.05 \
+      -- --data "$data" --data-root "$root" --model cnn --rounds 10 --epochs 2 --batch 64 --lr 1e-3 --eval-every 2 \
+      --set 'model.channels=[16,32]' --set model.feature_dim=64
+  done
+  exit
+fi
+if [ "$part" = tan ]; then
+  for ways in 3 4 5; do
+    sweep "tan-$ways" --baseline fedavg --over method=fedproto,fedavg,local -- --preset "tan2022-mnist-$ways" --data-root "$root"
+    sweep "tan-$ways-mh" --over method=fedproto -- --preset "tan2022-mnist-$ways-mh" --data-root "$root"
+  done
+  exit
+fi
+if [ "$part" = qiao ]; then
+  for data in mnist fashion; do
+    sweep "qiao-$data" --baseline fedavg --over method=fedpr,fedavg -- --preset "qiao2023-$data" --data-root "$root"
+  done
+  exit
+fi
+if [ "$part" = michieli ]; then
+  for delta in 0 50 80; do
+    sweep "michieli-$delta" --baseline fedavg --over method=fedavg,fedprox,fedatt,fedproto_margin \
+      -- --preset "michieli2021-mnist-$delta" --data-root "$root"
+  done
+  exit
+fi
 
 for data in motionsense spsw; do
   if [ "$part" = cnn ]; then
