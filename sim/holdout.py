@@ -36,7 +36,7 @@ def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:
         raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and how many or whom")
     # one subject called 3 is "3,"
     whom = int(out) if out.isdigit() else tuple(filter(None, out.split(",")))
-    return Holdout(kind=kind, out=whom, **options)  # type: ignore[arg-type]
+    return Holdout.model_validate({"kind": kind, "out": whom, **options})
 
 
 def leave_out(dataset: WindowedDataset, holdout: Holdout | None, seed: int) -> Sequence[str]:
