@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 NAME = String(64)
@@ -56,6 +56,10 @@ class DeviceRow(Base):
     detail: Mapped[str] = mapped_column(Text)
     enrolled_at: Mapped[float]
     seen_at: Mapped[float]
+    # open: it only published a status; pending, approved, revoked: it showed a token and a key
+    enrolment: Mapped[str] = mapped_column(String(16), default="open", server_default="open")
+    public_key: Mapped[str | None] = mapped_column(String(44))  # base64 of the raw ed25519 key
+    claimed_at: Mapped[int | None] = mapped_column(BigInteger)  # `issued_at` of its last claim, against replays
 
 
 class ModelVersionRow(Base):
@@ -179,3 +183,55 @@ class EventRow(Base):
     device: Mapped[str] = mapped_column(NAME)
     detail: Mapped[str] = mapped_column(Text)
     created_at: Mapped[float]
+
+
+class CredentialRow(Base):
+    """An API key: what it opens, and the sha256 of its secret; the secret itself is nowhere."""
+
+    __tablename__ = "credentials"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    prefix: Mapped[str] = mapped_column(String(16), unique=True)
+    name: Mapped[str] = mapped_column(NAME)
+    scopes: Mapped[list[str]] = mapped_column(JSON)  # operator, read, device
+    federation_id: Mapped[int | None] = mapped_column(ForeignKey("federations.id"))  # null: the whole server
+    device_id: Mapped[int | None] = mapped_column(ForeignKey("devices.id"), index=True)
+    secret_sha256: Mapped[str] = mapped_column(SHA256)
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    used_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+
+    federation: Mapped[FederationRow | None] = relationship(lazy="joined")
+    device: Mapped[DeviceRow | None] = relationship(lazy="joined")
+
+
+class EnrolmentTokenRow(Base):
+    """A token that lets one device in, once; only its sha256 is kept."""
+
+    __tablename__ = "enrolment_tokens"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), index=True)
+    token_sha256: Mapped[str] = mapped_column(SHA256, unique=True)
+    device: Mapped[str | None] = mapped_column(NAME)  # null: a device of any name that is free
+    auto_approve: Mapped[bool]
+    created_at: Mapped[float]
+    expires_at: Mapped[float]
+    used_at: Mapped[float | None]
+    used_by: Mapped[str | None] = mapped_column(NAME)
+    revoked_at: Mapped[float | None]
+
+
+class IdempotentRequestRow(Base):
+    """The answer to a POST with an Idempotency-Key, for when it is sent again."""
+
+    __tablename__ = "idempotent_requests"
+
+    caller: Mapped[str] = mapped_column(String(32), primary_key=True)
+    key: Mapped[str] = mapped_column(String(128), primary_key=True)
+    request_sha256: Mapped[str] = mapped_column(SHA256)
+    status: Mapped[int | None]  # null: it is being worked on
+    headers: Mapped[dict[str, str]] = mapped_column(JSON)
+    body: Mapped[str | None] = mapped_column(Text)  # null: it held a secret, which is shown once
+    created_at: Mapped[float] = mapped_column(index=True)
