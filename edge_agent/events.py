@@ -52,6 +52,33 @@ class SensorFailed:
 
 
 @dataclass(frozen=True)
+class CollectingPaused:
+    """The sensor source goes on, but what it delivers is not kept for now; `reason` says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class CollectingResumed:
+    """What the sensor source delivers is kept again."""
+
+
+@dataclass(frozen=True)
+class PhoneConditions:
+    """What a phone said about itself; None: it did not say. `at_s` is its own clock, in seconds since 1970.
+
+    battery is the charge between 0 and 1, unmetered false on a connection that costs money.
+    """
+
+    at_s: float
+    charging: bool | None = None
+    battery: float | None = None
+    low_power_mode: bool | None = None
+    unmetered: bool | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True)
 class BlobFetched:
     """A blob is on disk and verified."""
 
@@ -135,6 +162,9 @@ Event = (
     | Invited
     | DataReady
     | SensorFailed
+    | CollectingPaused
+    | CollectingResumed
+    | PhoneConditions
     | BlobFetched
     | BlobFailed
     | TrainingFinished
