@@ -3,15 +3,21 @@
 AggregatorError
 ├── ConfigError             the settings, the port or the broker cannot be used
 ├── BlobError               a blob is missing or is not what its name says
+├── BrokerError             the broker's accounts cannot be managed
 ├── UpdateRefusedError      an update will not be used
 └── RequestError            answered over HTTP as a problem
+    ├── UnauthorizedError   401
+    ├── ForbiddenError      403
     ├── NotFoundError       404
     ├── ConflictError       409
-    └── UnprocessableError  422
+    ├── UnprocessableError  422
+    ├── TooManyError        429
+    └── UnavailableError    503
 """
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 
@@ -25,6 +31,10 @@ class ConfigError(AggregatorError):
 
 class BlobError(AggregatorError):
     """A blob is missing, or its bytes do not have the sha256 that is its name."""
+
+
+class BrokerError(AggregatorError):
+    """The broker's accounts cannot be managed: it does not answer, or refuses."""
 
 
 class UpdateRefusedError(AggregatorError):
@@ -44,6 +54,48 @@ class RequestError(AggregatorError):
 
     status: ClassVar[int] = 400
     title: ClassVar[str] = "Bad request"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that the answer needs besides its body."""
+        return {}
+
+
+class UnauthorizedError(RequestError):
+    """The request does not prove who sent it.
+
+    `invalid`: it carries a key or a token, which is wrong; else it carries none.
+    """
+
+    status = 401
+    title = "Unauthorized"
+
+    def __init__(self, detail: str, *, invalid: bool = True) -> None:
+        super().__init__(detail)
+        self._invalid = invalid
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Name the scheme (RFC 6750, 3)."""
+        error = ', error="invalid_token"' if self._invalid else ""
+        return {"WWW-Authenticate": f'Bearer realm="gaitway"{error}'}
+
+
+class ForbiddenError(RequestError):
+    """Who sent the request is known, and may not do this; `scope` is what would be needed."""
+
+    status = 403
+    title = "Forbidden"
+
+    def __init__(self, detail: str, *, scope: str = "") -> None:
+        super().__init__(detail)
+        self._scope = scope
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Name the scope that is missing (RFC 6750, 3)."""
+        scope = f', scope="{self._scope}"' if self._scope else ""
+        return {"WWW-Authenticate": f'Bearer realm="gaitway", error="insufficient_scope"{scope}'}
 
 
 class NotFoundError(RequestError):
@@ -65,3 +117,26 @@ class UnprocessableError(RequestError):
 
     status = 422
     title = "Unprocessable content"
+
+
+class TooManyError(RequestError):
+    """More requests came than this server takes of one caller; `wait_s` is when the next one is taken."""
+
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, detail: str, *, wait_s: float) -> None:
+        super().__init__(detail)
+        self._wait_s = wait_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Say when to come again, in whole seconds (RFC 9110, 10.2.3)."""
+        return {"Retry-After": str(max(1, math.ceil(self._wait_s)))}
+
+
+class UnavailableError(RequestError):
+    """Something that this server depends on does not answer; the same request may work later."""
+
+    status = 503
+    title = "Service unavailable"

@@ -1,8 +1,9 @@
-"""Whether a port can be listened on, asked before anything is started, and answered in words."""
+"""Whether a port can be listened on, asked before anything is started, and answered in words; and what is loopback."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from aggregator_api.errors import ConfigError
@@ -24,6 +25,14 @@ def require_free(host: str, port: int, option: str = "--port") -> None:
             probe.bind(address)
         except OSError as error:
             raise ConfigError(_explain(host, port, option, error)) from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _explain(host: str, port: int, option: str, error: OSError) -> str:

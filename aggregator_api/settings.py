@@ -5,12 +5,21 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from aggregator_api.errors import ConfigError
+from aggregator_api.ports import is_loopback
+
+
+class Login(NamedTuple):
+    """A name and a password at the broker, and the authority that its certificate must come from."""
+
+    username: str | None
+    password: str | None
+    ca_file: Path | None
 
 
 class Settings(BaseSettings):
@@ -23,12 +32,34 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default=Path("runs/server"), description="the database, blobs and half-received updates")
     database_url: str | None = Field(default=None, description="none: SQLite in data_dir")
     blob_url: str | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
+    require_keys: Literal["auto", "always"] = Field(
+        default="auto", description="auto: not from this machine alone, while `host` is a loopback address"
+    )
+    identity_file: Path | None = Field(
+        default=None, description="the server's key pair; none: in data_dir. Servers of one database share it"
+    )
+    admission: Literal["auto", "open", "enrolled"] = Field(
+        default="auto",
+        description="open: a device enrols by publishing a status; enrolled: an operator let it in; "
+        "auto: open with a broker on loopback without passwords",
+    )
+    key_requests_per_s: float = Field(default=50.0, gt=0, description="of one key; twice as many at once")
+    address_requests_per_s: float = Field(default=200.0, gt=0, description="of one address; twice as many at once")
     broker_host: str = "127.0.0.1"
     broker_port: int = Field(default=1883, ge=1, le=65_535)
     embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
     mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
     mqtt_username: str | None = None
-    mqtt_password: str | None = None
+    mqtt_password: str | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")
+    mqtt_password_file: Path | None = None
+    mqtt_ca_file: Path | None = Field(
+        default=None, description="TLS: the authority that signed the broker's certificate; none: no TLS"
+    )
+    broker_admin_username: str | None = Field(
+        default=None, description="who gives devices their accounts at the broker; none: nobody does"
+    )
+    broker_admin_password: str | None = None
+    broker_admin_password_file: Path | None = None
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
     inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")
     lost_after_s: float = Field(
@@ -41,6 +72,23 @@ class Settings(BaseSettings):
     log_level: str = "INFO"
 
     @property
+    def trusts_this_machine(self) -> bool:
+        """Whether a program on this machine needs no key."""
+        return self.require_keys == "auto" and is_loopback(self.host)
+
+    @property
+    def enrolled_only(self) -> bool:
+        """Whether a device needs an operator's approval before anything of it is taken."""
+        if self.admission == "auto":
+            return self.mqtt_username is not None or not is_loopback(self.broker_host)
+        return self.admission == "enrolled"
+
+    @property
+    def identity(self) -> Path:
+        """The file of the server's key pair."""
+        return (self.identity_file or self.data_dir / "identity.pem").resolve()
+
+    @property
     def database(self) -> str:
         """URL of the database."""
         return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'gaitway.sqlite3'}"
@@ -49,6 +97,28 @@ class Settings(BaseSettings):
     def blobs(self) -> str:
         """URL of the blob store."""
         return self.blob_url or (self.data_dir.resolve() / "blobs").as_uri()
+
+    @property
+    def mqtt_login(self) -> Login:
+        """How the server comes in at the broker.
+
+        Raises:
+            ConfigError: if the password's file cannot be read.
+        """
+        password = _secret(self.mqtt_password, self.mqtt_password_file)
+        return Login(self.mqtt_username, password, self.mqtt_ca_file)
+
+    @property
+    def broker_admin_login(self) -> Login | None:
+        """How devices' accounts are managed at the broker, if they are.
+
+        Raises:
+            ConfigError: if the password's file cannot be read.
+        """
+        if self.broker_admin_username is None:
+            return None
+        password = _secret(self.broker_admin_password, self.broker_admin_password_file)
+        return Login(self.broker_admin_username, password, self.mqtt_ca_file)
 
 
 def load(config: Path | None = None, **overrides: Any) -> Settings:
@@ -68,6 +138,15 @@ def load(config: Path | None = None, **overrides: Any) -> Settings:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"setting {where} = {first['input']!r}: {first['msg']}") from error
+
+
+def _secret(given: str | None, file: Path | None) -> str | None:
+    if given is not None or file is None:
+        return given
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the password in {file} cannot be read: {error}") from error
 
 
 def _read(config: Path) -> dict[str, Any]:

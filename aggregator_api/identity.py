@@ -1,0 +1,89 @@
+"""The server's own ed25519 key pair, made once and kept in a file, and the check of others' signatures (RFC 8032)."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from functools import cached_property
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from aggregator_api.errors import ConfigError
+
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+
+class Identity:
+    """The key pair in a PEM file; it is read, or made, at its first use.
+
+    Devices keep the public half from their enrolment on, so the file belongs into the backup, and several server
+    processes of one database share it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def public_key(self) -> bytes:
+        """The raw public key, 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of a message, 64 bytes.
+
+        Raises:
+            ConfigError: if the file cannot be read, made, or is not such a key.
+        """
+        return self._key.sign(message)
+
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
+        try:
+            if not self.path.exists():
+                _create(self.path)
+            found = load_pem_private_key(self.path.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ConfigError(
+                f"the server's key {self.path} cannot be used: {error}; restore it from a backup"
+            ) from error
+        if not isinstance(found, Ed25519PrivateKey):
+            raise ConfigError(f"{self.path} holds a {type(found).__name__}, expected an ed25519 key")
+        return found
+
+
+def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether a raw public key (32 bytes) made that signature (64 bytes) of the message."""
+    if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def write_secret(path: Path, data: bytes) -> bool:
+    """Write a file that only its owner may read, whole or not at all; return False if there is one already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(temporary, path)  # unlike a rename, it fails where another process was faster
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def _create(path: Path) -> None:
+    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_secret(path, pem)  # if another process was faster, its key is the one

@@ -1,0 +1,138 @@
+"""API keys: `gw_<id>_<secret>`, with a scope, for one federation or the whole server.
+
+A secret is 256 random bits, so that its plain sha256 is as hard to guess as itself; only that is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from aggregator_api.database import Database
+from aggregator_api.identity import write_secret
+from aggregator_api.tables import CredentialRow, DeviceRow, FederationRow
+
+Scope = Literal["operator", "read", "device"]
+"""operator: everything; read: every GET; device: the models that are sent to devices."""
+
+ADMIN_FILE = "admin.key"
+USED_EVERY_S = 600.0
+"""`used_at` is only as fine as this, so that a request is not a write."""
+
+_KEY = re.compile(r"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NO_SHA256 = "0" * 64
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, and what they may do: in one federation, or (None) everywhere."""
+
+    id: str
+    scopes: frozenset[str]
+    federation: str | None = None
+    device: str | None = None
+
+
+LOCAL = Caller("local", frozenset({"operator"}))
+"""Whoever sits at this machine, where no keys are asked for."""
+
+
+def make(
+    session: Session,
+    name: str,
+    scopes: Iterable[Scope],
+    *,
+    federation: FederationRow | None = None,
+    device: DeviceRow | None = None,
+    expires_at: float | None = None,
+) -> tuple[CredentialRow, str]:
+    """Write a new key's row, and return it with the key, which is not kept."""
+    secret = secrets.token_urlsafe(32)
+    row = CredentialRow(
+        prefix=secrets.token_hex(6),
+        name=name,
+        scopes=sorted(scopes),
+        federation_id=federation.id if federation else None,
+        device_id=device.id if device else None,
+        secret_sha256=_sha256(secret),
+        created_at=time.time(),
+        expires_at=expires_at,
+    )
+    session.add(row)
+    session.flush()
+    return row, f"gw_{row.prefix}_{secret}"
+
+
+def find(session: Session, key: str, now: float) -> Caller | None:
+    """Return whose key this is; None if it is unknown, expired or revoked."""
+    parts = _KEY.fullmatch(key)
+    if parts is None:
+        return None
+    query = (
+        select(CredentialRow, FederationRow.name, DeviceRow.name)
+        .outerjoin(FederationRow, CredentialRow.federation_id == FederationRow.id)
+        .outerjoin(DeviceRow, CredentialRow.device_id == DeviceRow.id)
+        .where(CredentialRow.prefix == parts[1])
+    )
+    found = session.execute(query).one_or_none()
+    expected = found[0].secret_sha256 if found else _NO_SHA256
+    if not hmac.compare_digest(_sha256(parts[2]), expected) or found is None:
+        return None
+    row, federation, device = found
+    over = row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now)
+    return None if over else Caller(row.prefix, frozenset(row.scopes), federation, device)
+
+
+def note_use(session: Session, caller: Caller, now: float) -> None:
+    """Write down that a key was used."""
+    session.execute(update(CredentialRow).where(CredentialRow.prefix == caller.id).values(used_at=now))
+
+
+def named(session: Session, prefix: str) -> CredentialRow | None:
+    """Find a key by the part of it that is not secret."""
+    return session.scalar(select(CredentialRow).where(CredentialRow.prefix == prefix))
+
+
+def every(session: Session) -> Sequence[tuple[CredentialRow, str | None]]:
+    """Return every key with the name of its federation, in the order of their making."""
+    query = select(CredentialRow, FederationRow.name).outerjoin(
+        FederationRow, CredentialRow.federation_id == FederationRow.id
+    )
+    return [(row, name) for row, name in session.execute(query.order_by(CredentialRow.id))]
+
+
+def revoke(row: CredentialRow) -> None:
+    """Let a key open nothing any more; revoking it twice changes nothing."""
+    row.revoked_at = row.revoked_at or time.time()
+
+
+def revoke_of_device(session: Session, device: DeviceRow) -> None:
+    """Revoke every key of a device."""
+    query = update(CredentialRow).where(CredentialRow.device_id == device.id, CredentialRow.revoked_at.is_(None))
+    session.execute(query.values(revoked_at=time.time()))
+
+
+def ensure_admin(database: Database, folder: Path) -> Path | None:
+    """Make the first key of a server that has none, and return the file that holds it; None if there is one."""
+    with database.write() as session:
+        if session.scalar(select(CredentialRow.id).where(CredentialRow.device_id.is_(None)).limit(1)) is not None:
+            return None
+        _, key = make(session, "admin", ["operator"])
+        path = folder / ADMIN_FILE
+        path.unlink(missing_ok=True)  # of a database that is gone
+        write_secret(path, f"{key}\n".encode())
+    return path
+
+
+def _sha256(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
