@@ -202,9 +202,6 @@ class CredentialRow(Base):
     used_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
 
-    federation: Mapped[FederationRow | None] = relationship(lazy="joined")
-    device: Mapped[DeviceRow | None] = relationship(lazy="joined")
-
 
 class EnrolmentTokenRow(Base):
     """A token that lets one device in, once; only its sha256 is kept."""
