@@ -36,6 +36,7 @@ from federation.methods import method_from_json
 from federation.records import Client, Examples, Tensors, Tree
 from federation.schema import check_tree, schema_of, size_limit, upload_schema
 from federation.scores import Scores, confusion, scores_of
+from federation.watch import Checkpoint, Watch
 from har_pipeline import PipelineError, PipelineSettings
 from models import build
 from models.errors import ModelError
@@ -45,6 +46,11 @@ EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError,
 
 EVALUATION_BATCH = 256
 """The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
+
+
+class _Told(Watch):
+    def epoch_done(self, checkpoint: Checkpoint) -> None:
+        tell(event="epoch", epoch=checkpoint.epoch)
 
 
 class Scene(NamedTuple):
@@ -124,7 +130,7 @@ def train(scene: Scene) -> Client:
         Examples(x, y),
         client_id=job.device,
         round_number=job.round,
-        on_epoch=lambda epoch: tell(event="epoch", epoch=epoch),
+        watch=_Told(),
     )
     check_tree(result.upload, upload_schema(setup.method, setup.task, scene.initial))
     scores = {"before": before, "after": _scores(scene, result.client)}

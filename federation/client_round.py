@@ -5,7 +5,7 @@ Simulation engines and the device call these; nothing else decides what a client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from federation.plan import Task
 from federation.records import Broadcast, Client, Examples
 from federation.schedule import Schedule, in_order, schedule, stack_schedules
 from federation.tree import expand, stack, unstack
+from federation.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ def train_one(
     client_id: str,
     round_number: int,
     max_steps: int | None = None,
-    on_epoch: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
 ) -> LocalRound:
-    """Run one client's round; `max_steps` cuts a straggler's work short."""
+    """Run one client's round; `max_steps` cuts a straggler's work short, a `watch` resumes it or ends it."""
     client = reseed(client, setup.task.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
     work = Work(examples, order, in_order(len(examples.y), setup.task.batch_size))
     optimizer = optimizer_for(setup.task)
-    return local_round(setup.method, setup.task, setup.network, optimizer, client, broadcast, work, on_epoch=on_epoch)
+    return local_round(setup.method, setup.task, setup.network, optimizer, client, broadcast, work, watch=watch)
 
 
 def train_stacked(

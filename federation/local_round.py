@@ -17,6 +17,7 @@ from federation.plan import Task
 from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, Training, Tree
 from federation.schedule import Schedule
 from federation.tree import merge, select, total, where
+from federation.watch import Checkpoint, Watch
 
 
 class Work(NamedTuple):
@@ -40,6 +41,8 @@ class _State(NamedTuple):
     buffers: Tensors
     loss: Tensor  # Σ loss · examples of the last epoch that began
     examples: Tensor
+    steps: int = 0  # of a single client; stacked ones count theirs in the schedule
+    stopped: bool = False  # by the watch, before the last step
 
 
 def local_round(
@@ -52,25 +55,30 @@ def local_round(
     work: Work,
     *,
     stacked: bool = False,
-    on_epoch: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
 ) -> LocalRound:
     """Receive, train through the method's phases, and make the upload.
 
     Stacked, every tensor of `client`, `broadcast` and `work` has a first dimension K, and so has the result. A step
-    whose mask is all zero changes nothing. `on_epoch(n)` is called after each epoch.
+    whose mask is all zero changes nothing. A `watch` may resume or end a single client's round.
     """
     lift = _stacked if stacked else _single
     client, round_state = lift(method.receive)(client, broadcast)
     before = _statistics("before", method, task, network, client, work, stacked)
     zero = work.examples.x.new_zeros(work.examples.y.shape[:1] if stacked else ())
-    state, done = _State(client.params, client.buffers, zero, zero), 0
+    state, done, watch = _State(client.params, client.buffers, zero, zero), 0, watch or Watch()
+    begun = watch.resume()
+    if begun:
+        state = _State(begun.params, begun.buffers, begun.loss, begun.examples, begun.steps)
     for phase in method.phases(task):
         epochs = range(done, done + phase.epochs)
-        state = _train(method, network, optimizer, phase, state, round_state, work, epochs, stacked, on_epoch)
         done += phase.epochs
+        if begun is None or epochs.stop > begun.epoch:
+            state = _train(method, network, optimizer, phase, state, round_state, work, epochs, stacked, watch, begun)
     client = client._replace(params=state.params, buffers=state.buffers)
     after = _statistics("after", method, task, network, client, work, stacked)
-    training = Training(before, after, task.lr * _steps(work.order, zero))
+    steps = _steps(work.order, zero) if stacked else zero.new_tensor(state.steps)
+    training = Training(before, after, task.lr * steps)
     client, upload = lift(method.upload)(client, round_state, training)
     return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
 
@@ -85,13 +93,16 @@ def _train(
     work: Work,
     epochs: range,
     stacked: bool,
-    on_epoch: Callable[[int], None] | None,
+    watch: Watch,
+    begun: Checkpoint | None,
 ) -> _State:
     """Run one phase with a fresh optimizer; parameters outside it stay as they are."""
     lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
     momenta, buffers = lift(optimizer.init)(trained), state.buffers
+    if begun and begun.epoch > epochs.start:  # in the middle of this phase
+        momenta, epochs = begun.momenta, epochs[begun.epoch - epochs.start :]
 
     def step(trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree) -> Any:
         def objective(params: Tensors) -> tuple[Tensor, Tensors]:
@@ -105,17 +116,20 @@ def _train(
         return (new, moved, new_momenta), loss * count, count
 
     run = lift(step)
-    loss, examples = state.loss, state.examples
+    loss, examples, steps, stopped = state.loss, state.examples, state.steps, state.stopped
     for epoch in epochs:
         epoch_loss = epoch_examples = torch.zeros_like(state.loss)
         for batch in _batches(work.examples, work.order, epoch, stacked):
+            if stopped := stopped or watch.enough(steps):
+                break
             (trained, buffers, momenta), part, count = run(trained, buffers, momenta, batch, frozen, round_state)
-            epoch_loss, epoch_examples = epoch_loss + part, epoch_examples + count
+            epoch_loss, epoch_examples, steps = epoch_loss + part, epoch_examples + count, steps + 1
         began = epoch_examples > 0  # a straggler stops before the last epoch
         loss, examples = torch.where(began, epoch_loss, loss), torch.where(began, epoch_examples, examples)
-        if on_epoch:
-            on_epoch(epoch + 1)
-    return _State(merge(state.params, trained), buffers, loss, examples)
+        if not stopped:
+            params = merge(state.params, trained)
+            watch.epoch_done(Checkpoint(epoch + 1, steps, params, buffers, momenta, loss, examples))
+    return _State(merge(state.params, trained), buffers, loss, examples, steps, stopped)
 
 
 def _statistics(

@@ -1,0 +1,36 @@
+"""How one client's local round is followed from outside: resumed after an epoch, and ended before its last step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from federation.records import Tensors, Tree
+
+
+class Checkpoint(NamedTuple):
+    """A local round after one of its epochs: what a later process needs to go on, bit for bit."""
+
+    epoch: int  # epochs done, over all phases
+    steps: int  # optimizer steps done
+    params: Tensors  # all of them, in the model's order
+    buffers: Tensors
+    momenta: Tree  # the optimizer's state in the phase that the epoch belongs to
+    loss: Tensor  # () Σ loss · examples of that epoch
+    examples: Tensor  # ()
+
+
+class Watch:
+    """Sees a round of one client; this one lets it run undisturbed."""
+
+    def resume(self) -> Checkpoint | None:
+        """Return where an earlier run of the same round came to; None to begin with the first epoch."""
+        return None
+
+    def enough(self, steps: int) -> bool:
+        """Whether no further step is to begin after `steps` of them; what was done is then partial work."""
+        return False
+
+    def epoch_done(self, checkpoint: Checkpoint) -> None:
+        """Take note of a whole epoch; the tensors are not changed afterwards."""

@@ -1,0 +1,78 @@
+"""A round that was interrupted after an epoch, or ended before its last step, for every method."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from federation import wire
+from federation.client_round import steps_of, train_one
+from federation.local_round import LocalRound
+from federation.methods import METHODS
+from federation.records import Tree
+from federation.tree import flatten
+from federation.watch import Checkpoint, Watch
+from tests.federation.federated import SIZES, Federation, federation
+
+
+class Notes(Watch):
+    """Keeps every checkpoint; may begin with one, and may stop after so many steps."""
+
+    def __init__(self, begin: Checkpoint | None = None, limit: int | None = None) -> None:
+        self.begin, self.limit = begin, limit
+        self.seen: list[Checkpoint] = []
+
+    def resume(self) -> Checkpoint | None:
+        return self.begin
+
+    def enough(self, steps: int) -> bool:
+        return self.limit is not None and steps >= self.limit
+
+    def epoch_done(self, checkpoint: Checkpoint) -> None:
+        self.seen.append(checkpoint)
+
+
+def watched(scene: Federation, watch: Watch | None = None, max_steps: int | None = None) -> LocalRound:
+    """Ada's first round."""
+    broadcast = scene.setup.method.broadcast(scene.state, "ada")
+    return train_one(
+        scene.setup, scene.initial, broadcast, scene.examples["ada"],
+        client_id="ada", round_number=1, max_steps=max_steps, watch=watch,
+    )  # fmt: skip
+
+
+def assert_equal(left: LocalRound, right: LocalRound) -> None:
+    for a, b in ((dict(left.client._asdict()), dict(right.client._asdict())), (left.upload, right.upload)):
+        mine, other = flatten(a), flatten(b)
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(value, other[key]) for key, value in mine.items())
+    assert torch.equal(left.loss, right.loss)
+
+
+def through_bytes(checkpoint: Checkpoint) -> Checkpoint:
+    tensors: Tree = {k: v for k, v in checkpoint._asdict().items() if k not in ("epoch", "steps")}
+    found = wire.decode(wire.encode(tensors), limit_bytes=1 << 24)
+    in_order = {name: {key: found[name][key] for key in tensors[name]} for name in ("params", "buffers")}
+    return checkpoint._replace(**{**found, "momenta": found.get("momenta", {}), **in_order})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_round_that_is_resumed_after_any_epoch_ends_with_the_same_bits(name: str) -> None:
+    scene = federation(METHODS[name](), dropout=0.3, epochs=3)
+    notes = Notes()
+    whole = watched(scene, notes)
+    assert_equal(whole, watched(scene))
+    assert [checkpoint.epoch for checkpoint in notes.seen] == list(range(1, len(notes.seen) + 1))
+    for checkpoint in notes.seen:
+        rest = Notes(through_bytes(checkpoint))
+        assert_equal(watched(scene, rest), whole)
+        assert [later.epoch for later in rest.seen] == [seen.epoch for seen in notes.seen[checkpoint.epoch :]]
+        assert checkpoint.steps == checkpoint.epoch * -(-SIZES["ada"] // 4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("limit", [0, 1, 4])
+def test_a_round_that_is_stopped_is_that_of_a_straggler_with_so_many_steps(name: str, limit: int) -> None:
+    scene = federation(METHODS[name](), epochs=2)
+    assert steps_of(scene.setup, SIZES["ada"], limit) == limit
+    assert_equal(watched(scene, Notes(limit=limit)), watched(scene, max_steps=limit))
