@@ -1,4 +1,4 @@
-"""`python -m aggregator_api serve|broker|migrate`."""
+"""`python -m aggregator_api serve|broker|broker-config|broker-passwords|migrate`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from aggregator_api.broker import BrokerThread, run_broker
+from aggregator_api.broker_config.cli import broker_config, broker_passwords
 from aggregator_api.database import Database
 from aggregator_api.errors import ConfigError
 from aggregator_api.ports import require_free
@@ -25,6 +26,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
+app.command("broker-config")(broker_config)
+app.command("broker-passwords")(broker_passwords)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 CONFIG_ERROR = 2

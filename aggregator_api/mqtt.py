@@ -13,8 +13,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from aggregator_api.errors import ConfigError
 from aggregator_api.inbox import Message
-from aggregator_api.settings import Settings
+from aggregator_api.settings import Login, Settings
 from federation.protocol import topics
 
 log = logging.getLogger("aggregator_api")
@@ -24,6 +25,21 @@ KEEPALIVE_S = 30
 IN_FLIGHT = 100
 QUEUED = 200_000
 """Messages that wait in memory: a large cohort is invited at once, with some hundred bytes to each device."""
+
+
+def secure(client: Client, login: Login) -> None:
+    """Give a client its name and password, and let it speak only to a broker whose certificate fits its host.
+
+    Raises:
+        ConfigError: if the authority's file cannot be read.
+    """
+    if login.username is not None:
+        client.username_pw_set(login.username, login.password)
+    if login.ca_file is not None:
+        try:
+            client.tls_set(str(login.ca_file))  # requires a certificate and compares the host name
+        except OSError as error:
+            raise ConfigError(f"mqtt_ca_file {login.ca_file} cannot be read: {error}") from error
 
 
 class MqttDriver:
@@ -38,8 +54,7 @@ class MqttDriver:
         self._client = Client(
             CallbackAPIVersion.VERSION2, settings.mqtt_client_id, clean_session=False, manual_ack=True
         )
-        if settings.mqtt_username is not None:
-            self._client.username_pw_set(settings.mqtt_username, settings.mqtt_password)
+        secure(self._client, settings.mqtt_login)
         self._client.max_inflight_messages_set(IN_FLIGHT)
         self._client.max_queued_messages_set(QUEUED)
         self._client.reconnect_delay_set(1, random.randint(8, 16))

@@ -59,6 +59,7 @@ ALSO_OUTSIDE = {
     },
     "aggregator_api.settings": {"pydantic_settings": "settings from TOML and the environment"},
     "aggregator_api.blobs": {"fsspec": "the design's blob store"},
+    "aggregator_api.broker_config": {"cryptography": "the authority's and the broker's certificates"},
     "aggregator_api.broker": {"amqtt": "the embedded broker of the demo and the tests"},
     "aggregator_api.contract": {"torch": "dtypes and shapes of what an update must hold"},
     "aggregator_api.founding": {"torch": "the initial model"},

@@ -1,0 +1,1 @@
+"""A Mosquitto broker for production: its certificate, configuration and accounts, and the accounts' life after that."""

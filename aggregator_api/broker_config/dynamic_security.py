@@ -1,0 +1,172 @@
+"""The accounts of a running Mosquitto: commands to its dynamic security plugin, which take effect at once."""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from aggregator_api.broker_config import roles
+from aggregator_api.errors import BrokerError
+from aggregator_api.mqtt import secure
+from aggregator_api.settings import Login
+
+ANSWER_S = 10.0
+QOS = 1
+RESPONSE = f"{roles.CONTROL}/response"
+Command = dict[str, Any]
+
+_ABSENT = ("Client not found", "Role not found")
+
+
+class DynamicSecurity:
+    """Gives devices their accounts and takes them away.
+
+    A connection of its own for each call, under an account that reaches the plugin's topics and no device's: calls are
+    rare, and a broker that was restarted in between needs no special care.
+    """
+
+    def __init__(self, host: str, port: int, login: Login) -> None:
+        self._address = (host, port)
+        self._login = login
+        self._one_at_a_time = threading.Lock()
+
+    def grant(self, federation: str, device: str, username: str, password: str) -> None:
+        """Let a device connect from now on, under its own user name as client id, and see only its own topics.
+
+        An earlier account of the same device is replaced, and whoever uses it is cut off.
+
+        Raises:
+            BrokerError: if the broker does not answer or refuses, or the name is another device's.
+        """
+        owner = f"{federation}/{device}"
+        with self._one_at_a_time, _Session(self._address, self._login) as session:
+            self._check_owner(session, username, owner)
+            session.ask(_removal(username), forgive=_ABSENT)
+            rules = roles.device_role(federation, device)
+            account = {
+                "command": "createClient",
+                "username": username,
+                "password": password,
+                "clientid": username,
+                "textname": owner,
+                "roles": [{"rolename": username, "priority": 0}],
+            }
+            session.ask([{"command": "createRole", "rolename": username, "acls": rules}, account])
+
+    def revoke(self, username: str) -> None:
+        """Cut a device off now, and let it connect no more; a name without an account is none.
+
+        Raises:
+            BrokerError: if the broker does not answer or refuses.
+        """
+        with self._one_at_a_time, _Session(self._address, self._login) as session:
+            session.ask(_removal(username), forgive=_ABSENT)
+
+    def set_password(self, username: str, password: str) -> None:
+        """Give an account another password; whoever uses the old one is cut off.
+
+        Raises:
+            BrokerError: if the broker does not answer, or has no such account.
+        """
+        command = {"command": "setClientPassword", "username": username, "password": password}
+        with self._one_at_a_time, _Session(self._address, self._login) as session:
+            session.ask([command])
+
+    @staticmethod
+    def _check_owner(session: _Session, username: str, owner: str) -> None:
+        # "a.b" + "c" and "a" + "b.c" make the same user name: the second one must not take the first one's account
+        (found,) = session.ask([{"command": "getClient", "username": username}], forgive=_ABSENT)
+        present = found.get("data", {}).get("client", {}).get("textname", owner)
+        if present != owner:
+            raise BrokerError(f"the broker's account {username!r} is of {present!r}, not of {owner!r}; rename one")
+
+
+class _Session:
+    """One connection to the plugin, closed when the block is left."""
+
+    def __init__(self, address: tuple[str, int], login: Login) -> None:
+        self._place = f"{address[0]}:{address[1]}"
+        self._address = address
+        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._client = Client(CallbackAPIVersion.VERSION2, f"{login.username}-{secrets.token_hex(8)}")
+        secure(self._client, login)
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = lambda *_: self._heard.put("ready")
+        self._client.on_message = self._on_message
+
+    def __enter__(self) -> _Session:
+        try:
+            self._client.connect(*self._address, keepalive=30)
+        except OSError as error:
+            raise BrokerError(f"the broker at {self._place} cannot be reached: {error}") from error
+        self._client.loop_start()
+        try:
+            self._next("ready")
+        except BrokerError:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def ask(self, commands: Sequence[Command], *, forgive: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Give commands and return the plugin's answers, in order; an error that is not forgiven is raised."""
+        tag = secrets.token_hex(8)
+        tagged = [{**command, "correlationData": tag} for command in commands]
+        self._client.publish(roles.CONTROL, json.dumps({"commands": tagged}), QOS)
+        answers = self._next(tag)
+        for answer in answers:
+            if "error" in answer and answer["error"] not in forgive:
+                raise BrokerError(f"the broker refuses {answer.get('command')}: {answer['error']}")
+        return list(answers)
+
+    def _next(self, wanted: str) -> Any:
+        """Wait for the subscription, or for the answers that carry a tag."""
+        end = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                heard = self._heard.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                raise BrokerError(
+                    f"the broker at {self._place} does not answer on {RESPONSE}; is its dynamic security plugin on?"
+                ) from None
+            match heard:
+                case ReasonCode():
+                    raise BrokerError(f"the broker at {self._place} refuses the account that manages devices: {heard}")
+                case str() if heard == wanted:
+                    return heard
+                case [{"correlationData": tag}, *_] if tag == wanted:
+                    return heard
+
+    def _close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_connect(
+        self, client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            self._heard.put(reason)
+        else:
+            client.subscribe(RESPONSE, QOS)
+
+    def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
+        try:
+            self._heard.put(json.loads(message.payload)["responses"])
+        except (ValueError, KeyError, TypeError):
+            return  # not an answer of the plugin's
+
+
+def _removal(username: str) -> list[Command]:
+    return [{"command": "deleteClient", "username": username}, {"command": "deleteRole", "rolename": username}]

@@ -1,0 +1,46 @@
+"""Who may say what on which topic, for Mosquitto's dynamic security plugin; everything else is denied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from federation.protocol import topics
+
+CONTROL = "$CONTROL/dynamic-security/v1"
+"""Where the plugin takes commands; its answers come on `<CONTROL>/response`, to the asker alone."""
+
+SERVER_ROLE = "gaitway-server"
+ADMIN_ROLE = "gaitway-accounts"
+
+_EVERY_DEVICE = f"{topics.ROOT}/+/devices/+"
+
+DENIED = {"publishClientSend": False, "publishClientReceive": False, "subscribe": False, "unsubscribe": True}
+"""What holds where no role says otherwise; leaving a topic harms nobody."""
+
+
+def device_role(federation: str, device: str) -> list[dict[str, Any]]:
+    """Return the rules of one device: its own status and uploads, and what the server says to it or to all.
+
+    Raises:
+        WireError: for names outside the protocol, wildcards among them.
+    """
+    speaks = [topics.status(federation, device), topics.update(federation, device, "any").removesuffix("any") + "#"]
+    hears = [topics.announce(federation), topics.invitation(federation, device), topics.ack(federation, device)]
+    return _rules(speaks, hears, "subscribeLiteral")
+
+
+def server_role() -> list[dict[str, Any]]:
+    """Return the rules of the server: it hears every device, and speaks to each and to all."""
+    speaks = [f"{topics.ROOT}/+/announce", f"{_EVERY_DEVICE}/invitation", f"{_EVERY_DEVICE}/ack"]
+    return _rules(speaks, [topics.all_statuses(), topics.all_updates()], "subscribePattern")
+
+
+def admin_role() -> list[dict[str, Any]]:
+    """Return the rules of who manages the accounts: the plugin's control topics, and no device's."""
+    return _rules([CONTROL], [f"{CONTROL}/response"], "subscribeLiteral")
+
+
+def _rules(speaks: list[str], hears: list[str], subscribe: str) -> list[dict[str, Any]]:
+    kinds = [("publishClientSend", topic) for topic in speaks]
+    kinds += [(kind, topic) for topic in hears for kind in (subscribe, "publishClientReceive")]
+    return [{"acltype": kind, "topic": topic, "priority": 0, "allow": True} for kind, topic in kinds]
