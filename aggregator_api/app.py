@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,13 +11,17 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_api import problems
+from aggregator_api import keys, problems
+from aggregator_api.gate import Gate
+from aggregator_api.idempotency import Idempotency
 from aggregator_api.mqtt import MqttDriver
 from aggregator_api.routes import blobs, events, federations, health, progress
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.transport import Connect
 from aggregator_api.views import Problem
+
+log = logging.getLogger("aggregator_api")
 
 VERSION = "1"
 
@@ -30,6 +35,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         app.state.runtime = runtime
         try:
             await run_in_threadpool(runtime.start)
+            await run_in_threadpool(_say_who_comes_in, runtime)
             yield
         finally:
             await run_in_threadpool(runtime.stop)
@@ -40,11 +46,28 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         description="Federations, their rounds and their models. Errors are application/problem+json (RFC 9457).",
         lifespan=lifespan,
     )
+    app.add_middleware(Idempotency)
     problems.install(app, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Gate, settings=settings)  # the last one added is asked first
     for module in (federations, progress, events, blobs, health):
         app.include_router(module.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _say_who_comes_in(runtime: Runtime) -> None:
+    """Make the first key where there is none, and say where it lies and who needs one."""
+    settings = runtime.settings
+    made = keys.ensure_admin(runtime.database, settings.data_dir.resolve())
+    if made is not None:
+        log.info("the operator's key is in %s; only this user may read it", made)
+    if settings.trusts_this_machine:
+        log.info(
+            "programs on this machine need no key, because host is %s; GAITWAY_REQUIRE_KEYS=always asks them too",
+            settings.host,
+        )
+    if not settings.enrolled_only:
+        log.info("devices need no approval (admission = open): whoever reaches the broker takes part")
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -10,6 +10,7 @@ AggregatorError
     ├── ForbiddenError      403
     ├── NotFoundError       404
     ├── ConflictError       409
+    ├── TooLargeError       413
     ├── UnprocessableError  422
     ├── TooManyError        429
     └── UnavailableError    503
@@ -110,6 +111,13 @@ class ConflictError(RequestError):
 
     status = 409
     title = "Conflict"
+
+
+class TooLargeError(RequestError):
+    """The body is larger than this server reads."""
+
+    status = 413
+    title = "Content too large"
 
 
 class UnprocessableError(RequestError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from http import HTTPStatus
 from typing import Any
@@ -12,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.errors import RequestError
+from aggregator_api.errors import RequestError, TooLargeError
 from aggregator_api.views import Problem
 
 log = logging.getLogger("aggregator_api")
@@ -39,7 +38,9 @@ def install(app: FastAPI, *, max_body_bytes: int) -> None:
 
     @app.exception_handler(RequestError)
     async def known(request: Request, error: RequestError) -> Response:
-        return problem(request, error.status, error.title, str(error))
+        answer = problem(request, error.status, error.title, str(error))
+        answer.headers.update(error.headers)
+        return answer
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -82,19 +83,23 @@ class BodyLimit:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > self._limit:
-                await self._refuse(scope, send)
+                detail = f"the body is larger than {self._limit:,} bytes (max_body_bytes)"
+                await send_problem(scope, send, TooLargeError(detail))
                 return
-        await self._app(scope, _replay(bytes(body), receive), send)
-
-    async def _refuse(self, scope: Scope, send: Send) -> None:
-        detail = f"the body is larger than {self._limit:,} bytes (max_body_bytes)"
-        body = Problem(title="Content too large", status=413, detail=detail, instance=scope["path"])
-        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": 413, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(body.model_dump(exclude_none=True)).encode()})
+        await self._app(scope, replay(bytes(body), receive), send)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+async def send_problem(scope: Scope, send: Send, error: RequestError) -> None:
+    """Answer a request with an error before it reaches a route; its body, if it has one, is not read."""
+    body = Problem(title=error.title, status=error.status, detail=str(error), instance=scope["path"])
+    headers = {"content-type": MEDIA_TYPE, "connection": "close", **error.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body.model_dump_json(exclude_none=True).encode()})
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body that was read already."""
     sent = False
 
     async def again() -> Message:

@@ -10,6 +10,7 @@ import torch
 from aggregator_api.blobs import BlobStore
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
+from aggregator_api.identity import Identity
 from aggregator_api.inbox import Inbox, Message
 from aggregator_api.ingest import Ingest
 from aggregator_api.mqtt import MqttDriver
@@ -25,6 +26,7 @@ class Runtime:
         self.settings = settings
         self.database = Database(settings.database)
         self.blobs = BlobStore(settings.blobs)
+        self.identity = Identity(settings.identity)
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
         self.transport = connect(settings, self._receive, self._connected)

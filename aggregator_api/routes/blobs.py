@@ -44,7 +44,7 @@ def blob(
         raise NotFoundError(f"there is no model {sha256}")
     headers = {
         "ETag": f'"{sha256}"',
-        "Cache-Control": "public, max-age=31536000, immutable",
+        "Cache-Control": "private, max-age=31536000, immutable",
         "Accept-Ranges": "bytes",
     }
     if if_none_match is not None and (sha256 in if_none_match or if_none_match.strip() == "*"):

@@ -62,6 +62,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.broker_config": {"cryptography": "the authority's and the broker's certificates"},
     "aggregator_api.broker": {"amqtt": "the embedded broker of the demo and the tests"},
     "aggregator_api.contract": {"torch": "dtypes and shapes of what an update must hold"},
+    "aggregator_api.identity": {"cryptography": "ed25519"},
     "aggregator_api.founding": {"torch": "the initial model"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},

@@ -1,0 +1,66 @@
+"""What a request needs: a scope, in a federation or on the whole server. What is not listed needs an operator's key."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aggregator_api.errors import ForbiddenError, UnauthorizedError
+from aggregator_api.keys import Caller
+
+OPEN = frozenset(
+    {
+        *("/healthz", "/readyz", "/metrics"),
+        *("/v1/enrol", "/v1/enrol/claim"),  # they prove themselves, by a token or a signature
+        *("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),  # the same on every server
+    }
+)
+FILTERED = ("/v1/federations", "/v1/keys", "/v1/blobs")
+"""Paths above any federation whose routes show a key only what is its own."""
+
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Need(NamedTuple):
+    """Any one of the scopes; in that federation, or (None) on the whole server, or (empty) wherever the key is for."""
+
+    scopes: tuple[str, ...]
+    federation: str | None
+
+
+def need(method: str, path: str) -> Need | None:
+    """Return what a request needs; None if anybody may send it. `path` is decoded, as it is matched with the routes."""
+    if path in OPEN:
+        return None
+    parts = path.split("/")  # "", v1, federations, {name}, …
+    if parts[:3] == ["", "v1", "blobs"]:
+        return Need(("operator", "read", "device"), "")
+    reads = method in _READS and parts[:3] != ["", "v1", "keys"]
+    scopes = ("operator", "read") if reads else ("operator",)
+    if parts[:3] == ["", "v1", "federations"] and len(parts) > 3 and parts[3]:
+        return Need(scopes, parts[3])
+    filtered = path.startswith(FILTERED) and (reads or parts[2] == "keys")
+    return Need(scopes, "" if filtered else None)
+
+
+def check(caller: Caller | None, needed: Need) -> Caller:
+    """Return the caller, if that is somebody who may do it.
+
+    Raises:
+        UnauthorizedError: if nobody is named.
+        ForbiddenError: if the key has another scope, or is for another federation.
+    """
+    if caller is None:
+        raise UnauthorizedError(
+            "this needs a key: send `Authorization: Bearer gw_…`; `python -m aggregator_api keys create` makes one",
+            invalid=False,
+        )
+    if not caller.scopes.intersection(needed.scopes):
+        raise ForbiddenError(
+            f"the key {caller.id} has the scope {' '.join(sorted(caller.scopes))}; this needs "
+            f"{' or '.join(needed.scopes)}",
+            scope=" ".join(needed.scopes),
+        )
+    if caller.federation is not None and needed.federation not in ("", caller.federation):
+        where = "another federation" if needed.federation else "the whole server"
+        raise ForbiddenError(f"the key {caller.id} is for the federation {caller.federation!r}; this is about {where}")
+    return caller
