@@ -117,7 +117,15 @@ def run_command(
     seed: Annotated[int | None, typer.Option(help="One seed repeats a run.", rich_help_panel=_TRAINING)] = None,
     preset: Annotated[Text, typer.Option(help="Start from a preset; see `presets`.", rich_help_panel=_RUNNING)] = None,
     engine: Annotated[
-        Text, typer.Option(help="serial (one client after the other) or stacked.", rich_help_panel=_RUNNING)
+        Text,
+        typer.Option(
+            help="auto, serial (one client after the other), processes (one a core, on the CPU) or stacked (many "
+            "clients as one program, for a GPU). The numbers are the same.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one a core.", rich_help_panel=_RUNNING)
     ] = None,
     chunk: Annotated[int | None, typer.Option(help="Clients stacked at a time.", rich_help_panel=_RUNNING)] = None,
     device: Annotated[Text, typer.Option(help="cpu or cuda.", rich_help_panel=_RUNNING)] = None,
@@ -201,6 +209,8 @@ def _run(
     with bar(f"{settings.method['name']} · {settings.model.name}", settings.rounds.rounds) as (shown, task):
 
         def progress(kind: str, what: dict[str, Any]) -> None:
+            if kind == "engine":
+                console.print(f"Engine: {what['name']} ({what['reason']})")
             if kind == "round":
                 shown.update(task, completed=what["round"], description=round_line(what))
 

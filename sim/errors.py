@@ -17,3 +17,7 @@ class RunDirectoryError(SimError):
 
 class AnalysisError(SimError):
     """A run lacks what an analysis of it needs."""
+
+
+class EngineError(SimError):
+    """A client's work failed, or the process that did it died."""

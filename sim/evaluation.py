@@ -12,10 +12,11 @@ import torch
 
 from federation.client_round import Setup
 from federation.evaluate import predict, predict_stacked
-from federation.records import Client, Examples
+from federation.records import Client, Examples, Tree
 from federation.scores import Scores, confusion, scores_of
 from federation.seeds import generator
 from sim.data import FederatedData
+from sim.engines.forked import forked
 
 Matrix = npt.NDArray[np.int64]
 
@@ -28,14 +29,29 @@ class Model(NamedTuple):
 
 
 class Evaluator(NamedTuple):
-    """How to evaluate: examples at a time, and clients stacked at a time (1: none)."""
+    """How to evaluate: examples at a time, clients stacked at a time (1: none), and processes (1: this one)."""
 
     batch: int
     chunk: int = 1
+    workers: int = 1
 
     def own(self, model: Model, examples: Examples) -> Matrix:
         """Confusion matrix (C, C) of one client's model on some examples."""
         return _confusion(model, self._predicted(model, examples), examples)
+
+    def each_own(self, models: Mapping[str, Model], examples: Mapping[str, Examples]) -> dict[str, Matrix]:
+        """Confusion matrices (C, C) of clients' models, each on that client's examples."""
+        names = sorted(models)
+        if min(self.workers, len(names)) < 2:
+            return {name: self.own(models[name], examples[name]) for name in names}
+
+        def work(number: int) -> Tree:
+            return {"matrix": torch.from_numpy(self.own(models[names[number]], examples[names[number]]))}
+
+        order = sorted(range(len(names)), key=lambda number: -len(examples[names[number]].y))
+        found = forked(order, work, self.workers, lambda number: f"scoring client {names[number]}")
+        matrices = {names[number]: tree["matrix"].numpy() for number, tree in found}
+        return {name: matrices[name] for name in names}
 
     def on_each(self, model: Model, data: FederatedData) -> dict[str, Matrix]:
         """Confusion matrices of one model on every client's test set, from one pass over their union."""
@@ -47,7 +63,7 @@ class Evaluator(NamedTuple):
     def on_union(self, models: Mapping[str, Model], union: Examples) -> dict[str, Matrix]:
         """Confusion matrices of many clients' models on the same examples."""
         if self.chunk == 1:
-            return {name: self.own(model, union) for name, model in models.items()}
+            return self.each_own(models, dict.fromkeys(models, union))
         matrices: dict[str, Matrix] = {}
         for names in self._chunks(models):
             setup = models[names[0]].setup

@@ -24,7 +24,7 @@ def repeat_command(config: Config) -> str:
 
 def _options(config: Config) -> dict[str, Any]:
     same_name = ("data", "clients_by", "split", "normalization", "union_limit", "eval_every")
-    running = ("engine", "chunk", "device", "threads")
+    running = ("engine", "workers", "chunk", "device", "threads")
     networks = (config.model, *(str(other["name"]) for other in config.alternatives))
     return {
         **{name: getattr(config, name) for name in same_name},

@@ -161,7 +161,7 @@ def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
         "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds.items()},
         "Model": {"name": config.model, **config.model_options, **_thousands(config.parameters)},
         "Data": {"name": config.data, "classes": ", ".join(config.labels), **config.data_options, **config.pipeline},
-        "Engine": {"engine": config.engine, "chunk": config.chunk, "device": config.device, "threads": config.threads},
+        "Engine": {name: getattr(config, name) for name in ("engine", "chunk", "device", "threads")},
         "Environment": {**config.versions, "hardware": config.hardware},
     }
     return {title: values for title, values in sections.items() if values}

@@ -15,7 +15,7 @@ from sim import checkpoint
 from sim.architectures import architectures
 from sim.claim import claim
 from sim.data import FederatedData
-from sim.engines import engine_named
+from sim.engines import Choice, choose
 from sim.evaluation import Evaluator
 from sim.holdout import leave_clients_out
 from sim.newcomers import newcomers_scores
@@ -28,7 +28,7 @@ from sim.simulation import Simulation
 from sim.sources import Progress, source_named
 
 Report = Callable[[str, dict[str, Any]], None]
-"""Called with ("client", {...}) and ("round", {...}) as the run goes on."""
+"""Called with ("engine", {...}) at first, then ("client", {...}) and ("round", {...}) as the run goes on."""
 
 WRITING_SHARE = 0.05
 """Large federations have checkpoints of gigabytes: no more than this share of the time goes into writing them."""
@@ -51,6 +51,8 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(settings.threads)
     simulation = build_simulation(settings, data)
+    engine = _engine(settings, simulation.data)
+    report("engine", {"name": engine.name, "reason": engine.reason})
     claim(out, settings, data, simulation)
     simulation.on_client = lambda client_id: report("client", {"client": client_id})
     saved = checkpoint.load(out / "checkpoint.bin", settings.device)
@@ -75,18 +77,24 @@ def load_data(settings: RunSettings, root: Path | None, cache: Path | None, prog
 def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
     """Join the settings' parts into a simulation at round 0."""
     pools_data = METHODS[settings.method["name"]].pools_data
+    data = pooled(data) if pools_data else data
+    choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
-    together = settings.chunk if settings.engine == "stacked" and settings.device != "cpu" else 1
+    together = settings.chunk if choice.name == "stacked" and settings.device != "cpu" else 1
     return Simulation(
         networks=architectures(settings),
         rounds=settings.rounds,
-        data=pooled(data) if pools_data else data,
-        engine=engine_named(settings.engine, settings.chunk),
-        evaluator=Evaluator(settings.eval_batch, together),
+        data=data,
+        engine=choice.engine,
+        evaluator=Evaluator(settings.eval_batch, together, choice.workers),
         straggling=settings.stragglers,
         eval_every=settings.eval_every,
         union_limit=settings.union_limit,
     )
+
+
+def _engine(settings: RunSettings, data: FederatedData) -> Choice:
+    return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
 
 
 def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:

@@ -61,6 +61,7 @@ class Config(Record):
     rounds: dict[str, Any]
     stragglers: float = 0.0
     engine: str
+    workers: int | None = None
     chunk: int = 1
     device: str = "cpu"
     threads: int = 1

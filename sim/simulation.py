@@ -15,6 +15,7 @@ from federation.client_round import Setup
 from federation.local_round import LocalRound
 from federation.plan import RoundSettings
 from federation.records import Client, Tree, Update
+from federation.roll_call import RollCall
 from federation.server_round import (
     Action,
     Aggregated,
@@ -25,7 +26,6 @@ from federation.server_round import (
     RoundPhase,
     UpdateArrived,
     discount,
-    step,
 )
 from sim.analysis.diagnostics import diagnose
 from sim.architectures import Architecture, in_turn
@@ -130,25 +130,23 @@ class Simulation:
 
         A round that fails, because too few updates came, leaves the server's state as it was.
         """
-        current = step(self.rounds, Round(self.round_number, staff.cohort), Opened()).round
+        call = RollCall.of(self.rounds, self.round_number, staff.cohort)
+        call.feed(Opened())
         events: list[Event] = [
             *map(DeviceLost, staff.lost),
             *(UpdateArrived(name, self.round_number) for name in results),
         ]
         for event in events:
-            moved = step(self.rounds, current, event)
-            current = moved.round
-            if Action.AGGREGATE in moved.actions:
+            if Action.AGGREGATE in call.feed(event).actions:
                 break
-        if current.phase is not RoundPhase.AGGREGATING:
-            return current
+        if call.round.phase is not RoundPhase.AGGREGATING:
+            return call.round
         updates = [
-            self._update(name, results[name], staff.steps[name], late)
-            for name, late in sorted(current.received.items())
+            self._update(name, results[name], staff.steps[name], late) for name, late in sorted(call.received.items())
         ]
         before, self.state = self.state, self.setup.method.aggregate(self.state, updates)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
-        return step(self.rounds, current, Aggregated()).round
+        return call.feed(Aggregated()).round
 
     def _update(self, name: str, result: LocalRound, steps: int, late: int) -> Update:
         return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
@@ -167,9 +165,9 @@ class Simulation:
 
     def _evaluated(self) -> dict[str, Any]:
         with self._timed("evaluate"):
-            for name in sorted(self.clients.keys() - self.board.matrices.keys()):
-                own = self.evaluator.own(self._model(name, self.clients), self.data.clients[name].test)
-                self.board.matrices[name] = own
+            due = sorted(self.clients.keys() - self.board.matrices.keys())
+            tests = {name: self.data.clients[name].test for name in due}
+            self.board.matrices |= self.evaluator.each_own({n: self._model(n, self.clients) for n in due}, tests)
             served = self.global_matrices()
         scores = {
             "evaluated": True,

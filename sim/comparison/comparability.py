@@ -9,7 +9,9 @@ from typing import Any
 from sim.run_directory import RunDirectory
 
 # What changes neither the data, nor the training, nor the scores beyond float order.
-_ENVIRONMENT = frozenset({"schema_version", "engine", "chunk", "device", "threads", "preset", "versions", "hardware"})
+_ENVIRONMENT = frozenset(
+    {"schema_version", "engine", "workers", "chunk", "device", "threads", "preset", "versions", "hardware"}
+)
 _DERIVED = frozenset({"parameters", "split_leaks"})
 # Runs that differ here were tested on other examples, so no rank between them means anything.
 _TESTED_ON = frozenset({"data_options", "pipeline", "clients_by", "partition", "holdout", "scale", "split", "labels"})

@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from sim.engines.choice import usable_cores
 from sim.sweep.grid import Cell
 
 POLL_S = 0.25
@@ -87,7 +88,7 @@ def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell
                 cell = waiting.popleft()
                 running[cell.name] = _Job(cell, time.monotonic())
             for name, job in list(running.items()):
-                now = _advance(job, folder)
+                now = _advance(job, folder, jobs)
                 if now.phase is not Phase.RUNNING:
                     del running[name]
                 if now._replace(seconds=0.0) != last.get(name):
@@ -99,7 +100,7 @@ def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell
         _end([job.process for job in running.values() if job.process])
 
 
-def _advance(job: _Job, folder: Path) -> Standing:
+def _advance(job: _Job, folder: Path, jobs: int) -> Standing:
     """Start a job as soon as its lock is free, and say where it stands."""
     directory = folder / job.cell.name
     if job.process is None:
@@ -109,7 +110,7 @@ def _advance(job: _Job, folder: Path) -> Standing:
             if is_finished(directory):
                 return _standing(job, directory, Phase.SKIPPED)
             log.truncate(0)
-            arguments = [sys.executable, *command(job.cell, folder)]
+            arguments = [sys.executable, *command(job.cell, folder), *_share(job.cell, jobs)]
             environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
             job.process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
@@ -120,6 +121,13 @@ def _advance(job: _Job, folder: Path) -> Standing:
     if code == 0:
         return _standing(job, directory, Phase.FINISHED)
     return _standing(job, directory, Phase.FAILED, _reason(code, log_path(job.cell, folder)))
+
+
+def _share(cell: Cell, jobs: int) -> list[str]:
+    """Give a run its part of the cores, unless it says how many processes it wants."""
+    if any(word.split("=")[0] == "--workers" for word in cell.arguments):
+        return []
+    return [f"--workers={max(1, usable_cores() // jobs)}"]
 
 
 def _locked(descriptor: int) -> bool:

@@ -16,7 +16,9 @@ from sim.sweep.processes import Phase, Standing
 
 FILE = "sweep.json"
 # Where and how fast a cell runs may change from one sweep to the next; what it computes may not.
-ENVIRONMENT = frozenset({"cache", "checkpoint_every", "chunk", "data_root", "device", "engine", "out", "threads"})
+ENVIRONMENT = frozenset(
+    {"cache", "checkpoint_every", "chunk", "data_root", "device", "engine", "out", "threads", "workers"}
+)
 
 Parse = Callable[[Sequence[str]], Mapping[str, Any]]
 

@@ -27,6 +27,7 @@ def settings_for(method: str = "fedavg", **options: Any) -> RunSettings:
         "model": "cnn_alp",
         "rounds": 2,
         "lr": 2e-3,
+        "engine": "serial",
         "optimizer": "sgd" if method == "scaffold" else "adam",
         **options,
         "set": [*DATA, *_network(options.get("model", "cnn_alp")), *more],

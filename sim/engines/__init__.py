@@ -1,0 +1,9 @@
+"""How a round's clients are run: one after the other, in processes, or stacked. All give the same numbers."""
+
+from sim.engines.choice import Choice, choose
+from sim.engines.job import Engine, Job
+from sim.engines.processes import Processes
+from sim.engines.serial import Serial
+from sim.engines.stacked import Stacked
+
+__all__ = ["Choice", "Engine", "Job", "Processes", "Serial", "Stacked", "choose"]

@@ -1,0 +1,61 @@
+"""Which engine a run gets, and why."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from sim.engines.forked import is_supported
+from sim.engines.job import Engine
+from sim.engines.processes import Processes
+from sim.engines.serial import Serial
+from sim.engines.stacked import Stacked
+from sim.errors import SettingsError
+from sim.settings import RunSettings
+
+
+class Choice(NamedTuple):
+    """An engine, how many processes it takes, and why it was chosen."""
+
+    engine: Engine
+    name: str
+    workers: int
+    reason: str
+
+
+def choose(settings: RunSettings, clients: int) -> Choice:
+    """Return the engine that the settings name, or for `auto` the fastest for `clients` clients a round.
+
+    Raises:
+        SettingsError: for an engine that this system or device cannot run.
+    """
+    cores = settings.workers or usable_cores()
+    workers = max(1, min(cores, clients))
+    match settings.engine:
+        case "serial":
+            return Choice(Serial(), "serial", 1, "as asked")
+        case "stacked":
+            return Choice(Stacked(settings.chunk), "stacked", 1, f"as asked, {settings.chunk} clients at a time")
+        case "processes":
+            _check(settings)
+            return Choice(Processes(workers), "processes", workers, f"as asked, {workers} of them")
+    if settings.device != "cpu":
+        return Choice(
+            Stacked(settings.chunk), "stacked", 1, f"on {settings.device}, {settings.chunk} clients at a time"
+        )
+    if workers == 1 or not is_supported():
+        why = "one core or one client a round" if workers == 1 else "this system cannot fork"
+        return Choice(Serial(), "serial", 1, why)
+    return Choice(Processes(workers), "processes", workers, f"{cores} cores, {clients} clients a round")
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check(settings: RunSettings) -> None:
+    if settings.device != "cpu":
+        raise SettingsError(f"engine processes on device {settings.device}: forks cannot share a GPU; use stacked")
+    if not is_supported():
+        raise SettingsError("engine processes: this system cannot fork; use serial")

@@ -1,0 +1,29 @@
+"""What an engine is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from federation.client_round import Setup
+from federation.local_round import LocalRound
+from federation.records import Broadcast, Client, Examples
+
+
+class Job(NamedTuple):
+    """One client's work in a round; `max_steps` cuts a straggler's short."""
+
+    client_id: str
+    setup: Setup
+    client: Client
+    broadcast: Broadcast
+    examples: Examples
+    max_steps: int | None = None
+
+
+class Engine(Protocol):
+    """Runs jobs; results come as they are ready, in any order."""
+
+    def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+        """Yield (client id, result) for every job."""
+        ...

@@ -1,0 +1,160 @@
+"""The engine of processes: the numbers of one process, whatever becomes of a worker; and which engine a run gets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from federation.methods import METHODS
+from federation.records import Tree
+from federation.tree import flatten
+from sim.data import FederatedData
+from sim.engines import Processes, choose
+from sim.engines.forked import ATTEMPTS, forked, is_supported
+from sim.engines.packing import ALIGNMENT, lay_out, read, write
+from sim.engines.processes import _work
+from sim.errors import EngineError, SettingsError
+from sim.run import build_simulation, load_data
+from sim.simulation import Simulation
+from tests.sim.small_runs import first, settings_for
+
+needs_fork = pytest.mark.skipif(not is_supported(), reason="this system has no fork, or no files in memory")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
+    """Two clients with few examples, unlike in number."""
+    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    return first(data, {"ada": 20, "bob": 12})
+
+
+def state_of(simulation: Simulation) -> dict[str, torch.Tensor]:
+    clients = {name: client._asdict() for name, client in simulation.clients.items()}
+    return flatten({"state": simulation.state, "clients": dict(sorted(clients.items()))})
+
+
+@needs_fork
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_give_the_numbers_of_one_process_bit_for_bit(method: str, few: FederatedData) -> None:
+    settings = settings_for(method, batch=8, stragglers=0.5)
+    serial, many = (build_simulation(settings, few) for _ in range(2))
+    many.engine, many.evaluator = Processes(2), many.evaluator._replace(workers=2)
+    for one, other in zip(serial.play(), many.play(), strict=True):
+        del one["seconds"], other["seconds"]
+        assert one == other
+    mine, theirs = state_of(serial), state_of(many)
+    assert sorted(mine) == sorted(theirs)
+    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    ours, others = serial.generalization(), many.generalization()
+    assert ours.keys() == others.keys()
+    assert all((matrix == others[name]).all() for name, matrix in ours.items())
+
+
+def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
+    twice = torch.arange(5, dtype=torch.int32)
+    tree: Tree = {"a": {"x": twice, "none": {}}, "b": twice, "t": torch.rand(3, 4).T, "flag": torch.tensor(True)}
+    packing = lay_out(tree)
+    assert (len(packing.parts), packing.size) == (3, 3 * ALIGNMENT)
+    memory = torch.zeros(packing.size, dtype=torch.uint8)
+    write(packing, memory)
+    found = read(packing.layout, memory)
+    assert list(found) == list(tree)
+    assert found["a"]["none"] == {}
+    assert all(torch.equal(value, flatten(found)[name]) for name, value in flatten(tree).items())
+    with pytest.raises(TypeError, match="not float"):
+        lay_out({"a": 1.0})
+
+
+@needs_fork
+def test_results_outlive_their_worker_and_grow() -> None:
+    def work(number: int) -> Tree:
+        return {"x": torch.full((10 ** (1 + number % 4),), number), "threads": torch.tensor(torch.get_num_threads())}
+
+    found = dict(forked(range(9), work, 2))
+    assert sorted(found) == list(range(9))
+    assert all(
+        (tree["x"] == number).all() and len(tree["x"]) == 10 ** (1 + number % 4) for number, tree in found.items()
+    )
+    assert {int(tree["threads"]) for tree in found.values()} == {1}
+
+
+@needs_fork
+def test_a_killed_worker_is_replaced_and_its_work_repeated(tmp_path: Path) -> None:
+    def work(number: int) -> Tree:
+        before = tmp_path / f"{number}"
+        if number == 1 and not before.exists():
+            before.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"pid": torch.tensor(os.getpid())}
+
+    found = dict(forked(range(4), work, 2))
+    assert sorted(found) == [0, 1, 2, 3]
+    assert os.getpid() not in {int(tree["pid"]) for tree in found.values()}
+
+
+@needs_fork
+def test_work_that_always_kills_its_process_is_given_up_by_name(tmp_path: Path) -> None:
+    def work(number: int) -> Tree:
+        with (tmp_path / "tries").open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+
+    with pytest.raises(EngineError, match=r"client ada: its process was ended by SIGKILL, 3 times; .* fewer --workers"):
+        list(forked([0], work, 2, lambda _number: "client ada"))
+    assert len((tmp_path / "tries").read_text()) == ATTEMPTS
+
+
+@needs_fork
+def test_an_error_of_the_work_is_told_with_its_name() -> None:
+    def work(number: int) -> Tree:
+        raise ValueError(f"no {number}")
+
+    with pytest.raises(EngineError, match="client 3: ValueError: no 3"):
+        list(forked([3], work, 1, lambda number: f"client {number}"))
+
+
+@needs_fork
+def test_leaving_early_ends_the_workers() -> None:
+    def work(number: int) -> Tree:
+        return {"pid": torch.tensor(os.getpid())}
+
+    results = forked(range(100), work, 2)
+    _, tree = next(results)
+    results.close()  # type: ignore[attr-defined]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(tree["pid"]), 0)
+
+
+def test_the_longest_client_comes_first(few: FederatedData) -> None:
+    simulation = build_simulation(settings_for("fedrep", epochs=2), few)
+    ada, bob = (simulation._job(name, {}, steps) for name, steps in (("ada", 100), ("bob", 1)))
+    assert (_work(ada), _work(bob)) == (20 * 3, 12 * 3)  # FedRep trains its head an epoch more
+    assert _work(ada._replace(max_steps=0)) == 0
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    ("options", "clients", "name", "reason"),
+    [
+        ({"engine": "auto", "workers": 4}, 3, "processes", "4 cores, 3 clients a round"),
+        ({"engine": "auto", "workers": 1}, 3, "serial", "one core or one client a round"),
+        ({"engine": "auto", "workers": 4}, 1, "serial", "one core or one client a round"),
+        ({"engine": "auto", "device": "cuda"}, 3, "stacked", "on cuda, 8 clients at a time"),
+        ({"engine": "processes", "workers": 4}, 9, "processes", "as asked, 4 of them"),
+        ({"engine": "stacked", "chunk": 5}, 9, "stacked", "as asked, 5 clients at a time"),
+        ({"engine": "serial"}, 9, "serial", "as asked"),
+    ],
+)
+def test_the_choice_says_why(options: dict[str, object], clients: int, name: str, reason: str) -> None:
+    choice = choose(settings_for(**options), clients)  # type: ignore[arg-type]
+    assert (choice.name, choice.reason) == (name, reason)
+
+
+def test_forks_on_a_gpu_are_refused() -> None:
+    with pytest.raises(SettingsError, match="forks cannot share a GPU; use stacked"):
+        choose(settings_for(engine="processes", device="cuda"), 3)
