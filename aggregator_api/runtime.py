@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from aggregator_api.accounts import BrokerAccounts, NoAccounts
 from aggregator_api.blobs import BlobStore
+from aggregator_api.broker_config.dynamic_security import DynamicSecurity
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
 from aggregator_api.identity import Identity
@@ -30,6 +32,8 @@ class Runtime:
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
         self.transport = connect(settings, self._receive, self._connected)
+        self.accounts = _accounts(settings)
+        """Where approved devices get their passwords at the broker."""
         # one thread: aggregations follow one another, and torch's thread count belongs to the thread that sets it
         self._aggregation = ThreadPoolExecutor(
             1, "aggregation", initializer=torch.set_num_threads, initargs=(settings.torch_threads,)
@@ -78,3 +82,8 @@ class Runtime:
 
     def _connected(self) -> None:
         self._inbox.put(self.coordinator.connected)
+
+
+def _accounts(settings: Settings) -> BrokerAccounts:
+    login = settings.broker_admin_login
+    return DynamicSecurity(settings.broker_host, settings.broker_port, login) if login else NoAccounts()

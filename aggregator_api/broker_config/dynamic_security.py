@@ -22,6 +22,7 @@ from aggregator_api.settings import Login
 
 ANSWER_S = 10.0
 QOS = 1
+READY = "ready"
 RESPONSE = f"{roles.CONTROL}/response"
 Command = dict[str, Any]
 
@@ -46,11 +47,9 @@ class DynamicSecurity:
         An earlier account of the same device is replaced, and whoever uses it is cut off.
 
         Raises:
-            BrokerError: if the broker does not answer or refuses, or the name is another device's.
+            BrokerError: if the broker does not answer or refuses.
         """
-        owner = f"{federation}/{device}"
         with self._one_at_a_time, _Session(self._address, self._login) as session:
-            self._check_owner(session, username, owner)
             session.ask(_removal(username), forgive=_ABSENT)
             rules = roles.device_role(federation, device)
             account = {
@@ -58,7 +57,7 @@ class DynamicSecurity:
                 "username": username,
                 "password": password,
                 "clientid": username,
-                "textname": owner,
+                "textname": f"{federation}/{device}",
                 "roles": [{"rolename": username, "priority": 0}],
             }
             session.ask([{"command": "createRole", "rolename": username, "acls": rules}, account])
@@ -73,22 +72,22 @@ class DynamicSecurity:
             session.ask(_removal(username), forgive=_ABSENT)
 
     def set_password(self, username: str, password: str) -> None:
-        """Give an account another password; whoever uses the old one is cut off.
+        """Give an account another password, this program's own too; whoever uses the old one is cut off.
 
         Raises:
             BrokerError: if the broker does not answer, or has no such account.
         """
         command = {"command": "setClientPassword", "username": username, "password": password}
-        with self._one_at_a_time, _Session(self._address, self._login) as session:
-            session.ask([command])
-
-    @staticmethod
-    def _check_owner(session: _Session, username: str, owner: str) -> None:
-        # "a.b" + "c" and "a" + "b.c" make the same user name: the second one must not take the first one's account
-        (found,) = session.ask([{"command": "getClient", "username": username}], forgive=_ABSENT)
-        present = found.get("data", {}).get("client", {}).get("textname", owner)
-        if present != owner:
-            raise BrokerError(f"the broker's account {username!r} is of {present!r}, not of {owner!r}; rename one")
+        with self._one_at_a_time:
+            try:
+                with _Session(self._address, self._login) as session:
+                    session.ask([command])
+            except BrokerError:
+                if username != self._login.username:
+                    raise
+                self._login = self._login._replace(password=password)
+                with _Session(self._address, self._login):
+                    pass  # the plugin cut this program off before it answered; the new password is in force
 
 
 class _Session:
@@ -97,11 +96,15 @@ class _Session:
     def __init__(self, address: tuple[str, int], login: Login) -> None:
         self._place = f"{address[0]}:{address[1]}"
         self._address = address
-        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._client = Client(CallbackAPIVersion.VERSION2, f"{login.username}-{secrets.token_hex(8)}")
+        # the tag of an answer with the answers, or why there will be none
+        self._heard: queue.SimpleQueue[tuple[str, list[dict[str, Any]]] | str] = queue.SimpleQueue()
+        self._client = Client(
+            CallbackAPIVersion.VERSION2, f"{login.username}-{secrets.token_hex(8)}", reconnect_on_failure=False
+        )
         secure(self._client, login)
         self._client.on_connect = self._on_connect
-        self._client.on_subscribe = lambda *_: self._heard.put("ready")
+        self._client.on_disconnect = lambda *_: self._heard.put("it cut the connection")
+        self._client.on_subscribe = self._on_subscribe
         self._client.on_message = self._on_message
 
     def __enter__(self) -> _Session:
@@ -111,7 +114,7 @@ class _Session:
             raise BrokerError(f"the broker at {self._place} cannot be reached: {error}") from error
         self._client.loop_start()
         try:
-            self._next("ready")
+            self._next(READY)
         except BrokerError:
             self._close()
             raise
@@ -129,25 +132,21 @@ class _Session:
         for answer in answers:
             if "error" in answer and answer["error"] not in forgive:
                 raise BrokerError(f"the broker refuses {answer.get('command')}: {answer['error']}")
-        return list(answers)
+        return answers
 
-    def _next(self, wanted: str) -> Any:
+    def _next(self, wanted: str) -> list[dict[str, Any]]:
         """Wait for the subscription, or for the answers that carry a tag."""
         end = time.monotonic() + ANSWER_S
         while True:
             try:
                 heard = self._heard.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
-                raise BrokerError(
-                    f"the broker at {self._place} does not answer on {RESPONSE}; is its dynamic security plugin on?"
-                ) from None
-            match heard:
-                case ReasonCode():
-                    raise BrokerError(f"the broker at {self._place} refuses the account that manages devices: {heard}")
-                case str() if heard == wanted:
-                    return heard
-                case [{"correlationData": tag}, *_] if tag == wanted:
-                    return heard
+                heard = "it does not answer"
+            if isinstance(heard, str):
+                raise BrokerError(f"the broker at {self._place} does not manage accounts for this program: {heard}")
+            tag, answers = heard
+            if tag == wanted:
+                return answers
 
     def _close(self) -> None:
         self._client.disconnect()
@@ -157,14 +156,23 @@ class _Session:
         self, client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
     ) -> None:
         if reason.is_failure:
-            self._heard.put(reason)
+            self._heard.put(f"it refuses the account: {reason}")
         else:
             client.subscribe(RESPONSE, QOS)
 
+    def _on_subscribe(
+        self, _client: Client, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Properties | None
+    ) -> None:
+        if any(code.is_failure for code in codes):
+            self._heard.put(f"the account may not hear {RESPONSE}; is the dynamic security plugin on?")
+        else:
+            self._heard.put((READY, []))
+
     def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
         try:
-            self._heard.put(json.loads(message.payload)["responses"])
-        except (ValueError, KeyError, TypeError):
+            answers = json.loads(message.payload)["responses"]
+            self._heard.put((str(answers[0].get("correlationData")), answers))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             return  # not an answer of the plugin's
 
 
