@@ -15,6 +15,7 @@ from rich.table import Table
 
 from edge_agent.config import Config, example, load
 from edge_agent.errors import AgentError
+from edge_agent.kept import kept_windows
 from edge_agent.memory import is_claimed
 from edge_agent.store import FILE_NAME, Store
 from edge_agent.summary import in_words, summary
@@ -94,9 +95,10 @@ def _look(config: Config) -> dict[str, Any]:
         raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
     store = Store(folder)
     try:
-        counts = {"windows": store.window_count(), "outbox": len(store.outbox())}
-        device = config.agent.device
-        return {"doing": in_words(store, device, running=is_claimed(store)), **summary(store, device), **counts}
+        kept, device = kept_windows(folder, config.windows), config.agent.device
+        counts = {"windows": kept.labelled, "unlabelled": kept.unlabelled, "outbox": len(store.outbox())}
+        doing = [*in_words(store, device, running=is_claimed(store)), *kept.words]
+        return {"doing": doing, **summary(store, device), **counts}
     finally:
         store.close()
 

@@ -10,19 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from edge_agent.errors import ConfigError
+from edge_agent.section import Section
+from edge_agent.sensor_settings import CsvSection, IioSection, PhoneSection, SensorsSection, WindowsSection
 from federation.plan import Name
 
 ENVIRONMENT = "GAITWAY_EDGE_"
 """What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""
-
-
-class Section(BaseModel):
-    """Frozen, and refuses unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AgentSection(Section):
@@ -51,18 +47,6 @@ class BrokerSection(Section):
     username: str | None = Field(default=None, description="none: anonymous")
     password: str | None = Field(default=None, description="better set as GAITWAY_EDGE_BROKER_PASSWORD")
     keepalive_s: int = Field(default=30, ge=5, le=3600)
-
-
-class SensorsSection(Section):
-    """Where samples come from."""
-
-    source: Literal["recording"] = Field(default="recording", description="recording: replay a data set's client")
-    dataset: str = Field(default="synthetic", description="a name that har_pipeline knows")
-    root: Path | None = Field(default=None, description="the data set's folder; synthetic needs none")
-    client: str | None = Field(default=None, description="client of the data set; none: the device's own id")
-    options: dict[str, Any] = Field(default_factory=dict, description="options of the data set's reader")
-    replay_speed: Literal["max"] | float = Field(default="max", description="max, or times real time, such as 1.0")
-    max_windows: int = Field(default=20_000, ge=1, description="more windows than this are not kept")
 
 
 class TrainingSection(Section):
@@ -99,6 +83,10 @@ class Config(Section):
     server: ServerSection
     broker: BrokerSection = BrokerSection()
     sensors: SensorsSection = SensorsSection()
+    phone: PhoneSection = PhoneSection()
+    csv: CsvSection = CsvSection()
+    iio: IioSection = IioSection()
+    windows: WindowsSection = WindowsSection()
     training: TrainingSection = TrainingSection()
     model: ModelSection = ModelSection()
     uploads: UploadsSection = UploadsSection()
@@ -151,7 +139,7 @@ def example() -> str:
 def _toml(value: Any) -> str:
     if value is None:
         return '""'
-    return "{}" if value == {} else json.dumps(value)
+    return json.dumps(value, default=str)
 
 
 def _section(name: str) -> type[Section]:
@@ -169,7 +157,12 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
         known = [f"{ENVIRONMENT}{s}_{f}".upper() for s in Config.model_fields for f in _section(s).model_fields]
         if key not in known:
             raise ConfigError(f"environment variable {key} is unknown{_nearest(key, known)}")
-        tree.setdefault(section, {})[field] = json.loads(value) if field == "options" else value
+        kind = _section(section).model_fields[field]
+        composed = isinstance(kind.get_default(call_default_factory=True), dict | tuple)
+        try:
+            tree.setdefault(section, {})[field] = json.loads(value) if composed else value
+        except ValueError as error:
+            raise ConfigError(f"environment variable {key} is {value!r}; expected JSON: {error}") from error
 
 
 def _check_keys(tree: Mapping[str, Any]) -> None:
@@ -205,7 +198,10 @@ def _first(error: ValidationError) -> str:
 
 
 def _anchored(config: Config, folder: Path) -> Config:
-    agent = config.agent.model_copy(update={"data_dir": folder / config.agent.data_dir})
-    root = config.sensors.root
-    sensors = config.sensors.model_copy(update={"root": folder / root if root else None})
-    return config.model_copy(update={"agent": agent, "sensors": sensors})
+    """Let relative paths start at the file's folder."""
+    sections = {}
+    for name in Config.model_fields:
+        section = getattr(config, name)
+        paths = {key: folder / value for key, value in section if isinstance(value, Path)}
+        sections[name] = section.model_copy(update=paths)
+    return config.model_copy(update=sections)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from edge_agent.files import place_file, sha256_of
 from edge_agent.jobs import CHECKPOINT, MODEL, PARITY, RESULT, job_folder
 from edge_agent.local_data import local_data, pipeline_settings
 from edge_agent.store import AdoptionRow, Store
+from edge_agent.window_store import WindowStore
 from export.runtime import ExportError, Session
 from federation.plan import Plan
 from federation.scores import confusion, scores_of
@@ -40,13 +42,10 @@ class Verdict(NamedTuple):
 
 def judge_job(config: Config, plan: Plan, round_number: int, kind: Kind) -> Verdict:
     """Judge what a job left, on the device's own holdout windows; for a thread of its own."""
-    store = Store(config.agent.data_dir)
-    try:
-        settings = pipeline_settings(config.sensors, plan.data)
+    settings = pipeline_settings(config.sensors, plan.data)
+    with closing(Store(config.agent.data_dir)) as store, closing(WindowStore(config.agent.data_dir)) as windows:
         present = Shelf(store).present()
-        holdout = local_data(store.windows(config.sensor_client, settings.window), plan.data, settings).holdout
-    finally:
-        store.close()
+        holdout = local_data(windows.read(config.sensor_client, settings, plan.labels), plan.data, settings).holdout
     return judge(
         job_folder(config.agent.data_dir.resolve(), round_number, kind),
         round_number,

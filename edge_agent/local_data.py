@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_agent.config import SensorsSection
+from edge_agent.sensor_settings import SensorsSection
 from federation.plan import DataSpec
 from har_pipeline import (
     ChannelStatistics,
@@ -32,8 +32,12 @@ class LocalData(NamedTuple):
 
 
 def pipeline_settings(sensors: SensorsSection, data: DataSpec) -> PipelineSettings:
-    """Lay the plan's pipeline settings over the data set's preset; raises har_pipeline's SettingsError."""
-    return PipelineSettings.from_json({**dataset_settings(sensors.dataset).to_json(), **data.pipeline})
+    """Lay the plan's pipeline settings over the defaults, or over a replayed data set's preset.
+
+    Raises har_pipeline's SettingsError.
+    """
+    preset = dataset_settings(sensors.dataset) if sensors.source == "recording" else PipelineSettings()
+    return PipelineSettings.from_json({**preset.to_json(), **data.pipeline})
 
 
 def local_data(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> LocalData:
@@ -45,3 +49,8 @@ def local_data(windows: ClientWindows, data: DataSpec, settings: PipelineSetting
     statistics = ChannelStatistics.of(train.x)
     mean, std = (tuple(map(float, values)) for values in (statistics.mean, statistics.std))
     return LocalData(train, holdout, mean, std, statistics)
+
+
+def training_count(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> int:
+    """Count the windows that are for training; they need no samples for that."""
+    return len(split_client(windows, data.split, test_share=data.test_share, settings=settings).train)

@@ -53,7 +53,6 @@ def in_words(store: Store, device: str, *, running: bool) -> list[str]:
     rest = "" if running else " It does not run now."
     return [
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
-        f"It keeps {store.window_count():,} labelled windows.",
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]

@@ -24,7 +24,7 @@ from edge_agent.judging import Shelf, Verdict
 from edge_agent.memory import claim, forget_update, keep_round, remembered, start_over
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
-from edge_agent.sensors import Replay
+from edge_agent.sources import open_source
 from edge_agent.state import Policy, status_of
 from edge_agent.store import Store
 from edge_agent.summary import note_doing, write_summary
@@ -56,7 +56,7 @@ class Supervisor:
         self.agent = remembered(self.store)
         self._posted: queue.SimpleQueue[Posted] = queue.SimpleQueue()
         self._errands = Errands(config, self._posted.put)
-        self._sensors = Replay(config.sensors, config.sensor_client, me.data_dir, self._posted.put)
+        self._sensors = open_source(config, self._posted.put)
         self._broker = Broker(
             config.broker, me.federation, me.device, in_flight=uploads.in_flight, post=self._posted.put
         )

@@ -25,7 +25,7 @@ from edge_agent.errors import AgentError, JobError
 from edge_agent.files import sha256_of, write_file
 from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.local_data import LocalData, local_data
-from edge_agent.store import Store
+from edge_agent.window_store import WindowStore
 from export.runtime import ExportError
 from federation import wire
 from federation.client_round import Setup, steps_of, train_one
@@ -88,9 +88,9 @@ def set_scene(job: Job) -> Scene:
         FederationError: if the broadcast does not fit the plan.
     """
     settings = PipelineSettings.from_json(job.pipeline)
-    store = Store(job.store)
+    store = WindowStore(job.store)
     try:
-        data = local_data(store.windows(job.client, settings.window), job.plan.data, settings)
+        data = local_data(store.read(job.client, settings, job.plan.labels), job.plan.data, settings)
     finally:
         store.close()
     if not len(data.train):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.events import DataReady, Event
-from edge_agent.sensors import Replay
+from edge_agent.sources import open_source
 from har_pipeline import ClientWindows, prepare
 from tests.edge_agent.reference import PLANS
 from tests.edge_agent.scene import DEVICE, OPTIONS, make_config
@@ -24,7 +24,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder after the sensor source has run."""
     folder = tmp_path_factory.mktemp("device")
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    replay = Replay(make_config(folder).sensors, DEVICE, folder, posted.put)
+    replay = open_source(make_config(folder), posted.put)
     replay.start(PLANS["fedavg"])
     event = posted.get(timeout=30)
     replay.stop(5.0)

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from edge_agent.agent import step
 from edge_agent.commands import FetchBlob, PublishStatus, SendBegin
 from edge_agent.config import Config
-from edge_agent.errors import StoreError
+from edge_agent.errors import DamagedError, StoreError
 from edge_agent.events import Announced, Connected, DataReady, Invited
 from edge_agent.files import write_file
 from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
@@ -21,7 +20,6 @@ from edge_agent.state import Policy, identity
 from edge_agent.store import FILE_NAME, AdoptionRow, Store
 from edge_agent.summary import summary
 from federation.protocol.messages import read, write
-from har_pipeline import Window
 from tests.edge_agent.scene import DEVICE, announcement, invitation, make_config, make_plan
 
 RESULT_JSON: dict[str, Any] = {
@@ -31,13 +29,6 @@ RESULT_JSON: dict[str, Any] = {
     "metrics": {"train_loss": 0.5, "macro_f1_after": 0.75},
     "seconds": 1.5,
 }
-
-
-def some_windows(count: int) -> list[Window]:
-    random = np.random.default_rng(0)
-    return [
-        Window(random.normal(size=(128, 6)).astype(np.float32), i % 3, 1e9 + i * 1.28, i // 4) for i in range(count)
-    ]
 
 
 def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job:
@@ -68,30 +59,9 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
     return job
 
 
-def test_windows_come_back_bit_for_bit_in_their_order(tmp_path: Path) -> None:
-    store, windows = Store(tmp_path), some_windows(10)
-    store.add_windows(windows[:6], limit=100)
-    store.add_windows(windows[6:], limit=100)
-    back = store.windows("c", 128)
-    np.testing.assert_array_equal(back.x, np.stack([window.x for window in windows]))
-    assert back.y.tolist() == [window.y for window in windows]
-    assert back.start_s.tolist() == [window.start_s for window in windows]
-    assert back.session.tolist() == [window.session for window in windows]
-    with pytest.raises(StoreError, match="768 values, expected 64 samples"):
-        store.windows("c", 64)
-    store.close()
-
-
-def test_the_oldest_windows_go_first(tmp_path: Path) -> None:
-    store, windows = Store(tmp_path), some_windows(10)
-    store.add_windows(windows, limit=4)
-    assert store.windows("c", 128).start_s.tolist() == [window.start_s for window in windows[-4:]]
-    store.close()
-
-
 def test_a_file_that_is_no_database_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database, but long enough to be looked at" * 100)
-    with pytest.raises(StoreError, match="move it away"):
+    with pytest.raises(DamagedError, match=r"not replaced by itself.*outbox; windows and models stay"):
         Store(tmp_path)
 
 
@@ -162,11 +132,9 @@ def test_the_summary_has_a_row_for_each_trained_round(tmp_path: Path) -> None:
 
 def test_starting_over_forgets_rows_and_files(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.add_windows(some_windows(3), limit=100)
     keep_round(store, make_job(make_config(tmp_path)))
     start_over(store, "other")
     agent = remembered(store)
     assert (agent.identity, agent.outbox, agent.done) == ("other", (), frozenset())
-    assert store.window_count() == 0
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == set()
     store.close()

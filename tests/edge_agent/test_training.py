@@ -21,15 +21,16 @@ from edge_agent.jobs import (
     UPDATE,
 )
 from edge_agent.memory import keep_round
-from edge_agent.sensors import Replay
+from edge_agent.sources import open_source
 from edge_agent.store import Store
+from edge_agent.window_store import WindowStore
 from export.runtime import Session
 from federation import wire
 from federation.client_round import steps_of
 from federation.errors import UpdateError
 from federation.plan import ModelSpec
 from federation.schema import check_tree, upload_schema
-from har_pipeline import ClientWindows, dataset_settings, split_client
+from har_pipeline import ClientWindows, dataset_labels, dataset_settings, split_client
 from models import build
 from models.checkpoint import load_checkpoint
 from tests.edge_agent.reference import PLANS, Federation, a_job, assert_same, run_process
@@ -37,8 +38,8 @@ from tests.edge_agent.scene import DEVICE, make_config, make_plan
 
 
 def test_the_device_has_the_windows_of_the_batch_preparation_bit_for_bit(device: Path, prepared: ClientWindows) -> None:
-    store = Store(device)
-    mine = store.windows(DEVICE, 128)
+    store = WindowStore(device)
+    mine = store.read(DEVICE, dataset_settings("synthetic"), dataset_labels("synthetic"))
     store.close()
     for name in ("x", "y", "start_s", "session"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(prepared, name), err_msg=name)
@@ -46,7 +47,9 @@ def test_the_device_has_the_windows_of_the_batch_preparation_bit_for_bit(device:
 
 def test_a_client_that_the_data_set_does_not_have_is_an_error(tmp_path: Path) -> None:
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    Replay(make_config(tmp_path).sensors, "nobody", tmp_path, posted.put).start(PLANS["fedavg"])
+    config = make_config(tmp_path)
+    sensors = config.sensors.model_copy(update={"client": "nobody"})
+    open_source(config.model_copy(update={"sensors": sensors}), posted.put).start(PLANS["fedavg"])
     event = posted.get(timeout=30)
     assert isinstance(event, SensorFailed)
     assert "nobody" in event.reason

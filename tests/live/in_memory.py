@@ -16,7 +16,7 @@ from edge_agent.events import DataReady, Event
 from edge_agent.files import write_file
 from edge_agent.jobs import make_job
 from edge_agent.memory import forget_update, keep_round, remembered
-from edge_agent.sensors import Replay
+from edge_agent.sources import open_source
 from edge_agent.store import Store
 from federation import wire
 from federation.plan import Plan
@@ -51,7 +51,7 @@ class Device(NamedTuple):
     def collect(self, plan: Plan) -> int:
         """Run the sensor source; return the number of examples to train on."""
         posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        replay = Replay(self.config.sensors, self.config.sensor_client, self.folder, posted.put)
+        replay = open_source(self.config, posted.put)
         replay.start(plan)
         event = posted.get(timeout=60)
         replay.stop(5.0)

@@ -1,0 +1,72 @@
+"""SQLite as this package uses it: WAL, full durability, one transaction per method, and errors in words.
+
+A full disk is `DiskFullError` (nothing was changed, try again when there is room); anything else that SQLite says
+about the file is `DamagedError`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edge_agent.errors import DamagedError, DiskFullError, StoreError
+
+BUSY_S = 30.0
+FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+NOT_DAMAGED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def open_database(path: Path, schema: str) -> sqlite3.Connection:
+    """Open a database, or begin one with this schema.
+
+    Raises:
+        DiskFullError: if there is no room to begin one.
+        DamagedError: if the file is no database, or a broken one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with in_words(path):
+        db = sqlite3.connect(path, timeout=BUSY_S)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            db.execute("PRAGMA foreign_keys=ON")
+            with db:
+                db.executescript(schema)
+        except sqlite3.Error:
+            db.close()
+            raise
+    return db
+
+
+def check(db: sqlite3.Connection, path: Path) -> None:
+    """Read the whole file once; raises DamagedError if a page is not as SQLite left it."""
+    with in_words(path):
+        found = [str(row[0]) for row in db.execute("PRAGMA quick_check(3)")]
+    if found != ["ok"]:
+        raise DamagedError(f"{path} is damaged: {'; '.join(found)}")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
+    """All or nothing, and durable at the end; raises DiskFullError, DamagedError or StoreError."""
+    with in_words(path), db:
+        db.execute("BEGIN IMMEDIATE")
+        yield db
+
+
+@contextmanager
+def in_words(path: Path) -> Iterator[None]:
+    """Say what SQLite's errors mean for this file."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in FULL:
+            raise DiskFullError(f"no room on the disk for {path}: {error}; delete something else there") from error
+        if code in NOT_DAMAGED:
+            raise StoreError(f"{path} cannot be used: {error}") from error
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            raise
+        raise DamagedError(f"{path} cannot be used: {error}; move it away to start anew") from error
