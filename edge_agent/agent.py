@@ -22,6 +22,7 @@ from edge_agent.events import (
     Invited,
     SensorFailed,
     Tick,
+    TrainingConditions,
 )
 from edge_agent.state import Agent, Policy, identity, misfit, status_of, superseded, wanted
 from edge_agent.turn import Turn
@@ -65,6 +66,8 @@ def _take(turn: Turn, event: Event) -> None:
             agent_uploads.acknowledged(turn, ack)
         case ChunkDelivered(update_id) | ChunksSent(update_id):
             agent_uploads.sent(turn, update_id, whole=isinstance(event, ChunksSent))
+        case TrainingConditions(start, go_on):
+            agent_work.conditions(turn, start, go_on)
         case Tick():
             agent_work.resume(turn)
             agent_uploads.begin_again(turn)

@@ -14,7 +14,7 @@ from edge_agent.events import (
     JobFailed,
     TrainingFinished,
 )
-from edge_agent.state import Stage, Work
+from edge_agent.state import Stage, Work, wanted
 from edge_agent.turn import Turn
 from federation.seeds import seed_for
 
@@ -22,9 +22,49 @@ LONGEST_REST_S = 60.0
 
 
 def begin(turn: Turn, work: Work) -> None:
-    """Start with the download."""
-    turn.set(work=work, detail="")
+    """Start with the download, or wait until the device may train."""
+    turn.set(detail="")
+    _fetch(turn, work)
+
+
+def conditions(turn: Turn, start: tuple[str, ...], go_on: tuple[str, ...]) -> None:
+    """Stop training when it may no longer go on, and take it up again when it may begin."""
+    turn.set(hold=start)
+    work = turn.agent.work
+    if work is None or work.stage is Stage.JUDGING:
+        return
+    if work.stage is Stage.HELD:
+        _fetch(turn, work)
+    elif go_on:
+        _interrupt(turn, work, "; ".join(go_on))
+
+
+def _interrupt(turn: Turn, work: Work, reason: str) -> None:
+    if work.kind == "train" and work.stage is Stage.EXPORTING:
+        drop(turn, reason)
+        turn.ask(Say(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+        return
+    if work.stage in (Stage.TRAINING, Stage.EXPORTING):
+        turn.ask(StopJob(reason))
+    _hold(turn, work)
+
+
+def _fetch(turn: Turn, work: Work) -> None:
+    """Download what the work starts from, if the device may train now; it may have been sealed anew meanwhile."""
+    if turn.agent.hold:
+        _hold(turn, work)
+        return
+    asked = wanted(turn.agent)
+    if asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256):
+        work = replace(work, model=asked.model)
+    turn.set(work=replace(work, stage=Stage.FETCHING))
     turn.ask(FetchBlob(work.model))
+
+
+def _hold(turn: Turn, work: Work) -> None:
+    if work.stage is not Stage.HELD:
+        turn.ask(Say(f"round {work.round} waits: {'; '.join(turn.agent.hold)}"))
+    turn.set(work=replace(work, stage=Stage.HELD), detail="")
 
 
 def drop(turn: Turn, reason: str) -> None:
@@ -38,8 +78,7 @@ def resume(turn: Turn) -> None:
     """Try again once the rest is over."""
     work = turn.agent.work
     if work and work.stage is Stage.RESTING and turn.now >= work.resume_at:
-        turn.stage(Stage.FETCHING)
-        turn.ask(FetchBlob(work.model))
+        _fetch(turn, work)
 
 
 def worked(turn: Turn, event: Event) -> None:
@@ -55,8 +94,8 @@ def worked(turn: Turn, event: Event) -> None:
         case CandidateReady(number, kind) if turn.at(Stage.EXPORTING) and turn.about(number, kind):
             turn.stage(Stage.JUDGING)
             turn.ask(Judge(number, kind))
-        case JobFailed(number, kind, reason) if turn.about(number, kind) and work:
-            _job_failed(turn, work, reason)
+        case JobFailed(number, kind, reason, final) if turn.about(number, kind) and work:
+            _job_failed(turn, work, reason, final)
         case AdoptFinished(number, kind, _, reason) if turn.at(Stage.JUDGING) and turn.about(number, kind) and work:
             turn.set(work=None, detail="")
             turn.ask(Say(reason))
@@ -69,6 +108,9 @@ def worked(turn: Turn, event: Event) -> None:
 def _start_job(turn: Turn, work: Work) -> None:
     a = turn.agent.announcement
     if a is None:
+        return
+    if turn.agent.hold:
+        _hold(turn, work)
         return
     turn.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
     turn.ask(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes))
@@ -84,10 +126,12 @@ def _trained(turn: Turn, event: TrainingFinished) -> None:
         turn.stage(Stage.EXPORTING)
 
 
-def _job_failed(turn: Turn, work: Work, reason: str) -> None:
+def _job_failed(turn: Turn, work: Work, reason: str, final: bool) -> None:
     if work.kind == "train" and work.stage is Stage.EXPORTING:
         turn.set(work=None)
         turn.ask(Say(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+    elif final:
+        _give_up(turn, work, reason)
     elif work.attempt < turn.policy.attempts:
         _rest(turn, replace(work, attempt=work.attempt + 1), work.attempt, reason)
     else:

@@ -79,6 +79,14 @@ class PhoneConditions:
 
 
 @dataclass(frozen=True)
+class TrainingConditions:
+    """What speaks against beginning to train now, and what against training on, in words; empty: nothing."""
+
+    start: tuple[str, ...] = ()
+    go_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class BlobFetched:
     """A blob is on disk and verified."""
 
@@ -117,6 +125,8 @@ class JobFailed:
     round: int
     kind: Kind
     reason: str
+    final: bool = False
+    """Whether another try would end in the same way."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +175,7 @@ Event = (
     | CollectingPaused
     | CollectingResumed
     | PhoneConditions
+    | TrainingConditions
     | BlobFetched
     | BlobFailed
     | TrainingFinished

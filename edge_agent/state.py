@@ -21,6 +21,7 @@ class Stage(StrEnum):
 
     FETCHING = "fetching"
     RESTING = "resting"  # before another try
+    HELD = "held"  # until the device may train
     TRAINING = "training"
     EXPORTING = "exporting"
     JUDGING = "judging"
@@ -73,6 +74,7 @@ class Agent:
     examples: int | None = None  # for training; none: not known yet
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
+    hold: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
     work: Work | None = None
     upload: Upload | None = None
     final: str = ""  # sha256 of the final broadcast that was dealt with
@@ -173,6 +175,8 @@ def _detail(agent: Agent) -> str:
         return "waiting for the federation's announcement"
     if agent.examples == 0:
         return "the sensor source gave no labelled windows to train on"
+    if agent.work and agent.work.stage is Stage.HELD:
+        return f"not training for round {agent.work.round}: {'; '.join(agent.hold)}"
     if agent.work and agent.work.stage is not Stage.TRAINING:
         return agent.detail or f"{agent.work.stage} for round {agent.work.round}"
     return agent.detail
