@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.contract import Contract
@@ -15,6 +15,7 @@ from aggregator_api.records import (
     participation,
     read_round,
     round_numbered,
+    standing,
 )
 from aggregator_api.tables import DeviceRow, FederationRow, UpdateRow
 from federation.plan import RoundSettings
@@ -32,15 +33,38 @@ def known_update(session: Session, federation: str, device: str, update_id: str)
     )
 
 
-def sender(session: Session, federation: str, device: str) -> tuple[FederationRow, DeviceRow]:
+def barred(session: Session, federation: FederationRow, device: str, *, enrolled_only: bool) -> str:
+    """Say why nothing is taken from a device; empty if it may take part."""
+    row = device_named(session, federation, device)
+    state = row.enrolment if row else "open"
+    if state == "revoked":
+        return f"device {device!r} was revoked by the operator"
+    if not enrolled_only or state == "approved":
+        return ""
+    if state == "pending":
+        return f"device {device!r} awaits the operator's approval"
+    return f"device {device!r} is not enrolled in {federation.name!r}; enrol it with a token"
+
+
+def close_doors(session: Session) -> None:
+    """Let no round count on devices that came in while no approval was needed."""
+    present = DeviceRow.state != "offline"
+    session.execute(update(DeviceRow).where(DeviceRow.enrolment != "approved", present).values(state="offline"))
+
+
+def sender(
+    session: Session, federation: str, device: str, *, enrolled_only: bool = False
+) -> tuple[FederationRow, DeviceRow]:
     """Return the federation and the device that a topic names.
 
     Raises:
-        UpdateRefusedError: if one of them is not known here.
+        UpdateRefusedError: if one of them is not known here, or the device may not take part.
     """
     found = federation_named(session, federation)
     if found is None:
         raise UpdateRefusedError(f"there is no federation {federation!r} on this server")
+    if reason := barred(session, found, device, enrolled_only=enrolled_only):
+        raise UpdateRefusedError(reason)
     enrolled = device_named(session, found, device)
     if enrolled is None:
         raise UpdateRefusedError(f"device {device!r} is not enrolled in {federation!r}; publish a status first")
@@ -105,7 +129,8 @@ def _check_round(
         if row is None:
             raise UpdateRefusedError(f"no round is open; round {manifest.round} is over")
         # the machine is pure: asking it changes nothing, and its answer is the one that counts later
-        answer = step(contract.plan.rounds, read_round(row), UpdateArrived(device.name, manifest.round))
+        arrived, part = UpdateArrived(device.name, manifest.round), participation(session, row, device)
+        answer = step(contract.plan.rounds, read_round(row), arrived, standing(part))
         if Action.REFUSE in answer.actions:
             raise UpdateRefusedError(answer.reason)
     twice = select(UpdateRow).where(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.records import current_version, last_number, open_round
+from aggregator_api.records import current_version, invited, last_number, open_round
 from aggregator_api.tables import FederationRow, RoundRow
 from federation.plan import Plan
 from federation.protocol.messages import Announcement, BlobPointer, Invitation
@@ -33,7 +33,7 @@ def announcement(session: Session, federation: FederationRow, *, chunk_bytes: in
             "instance": federation.instance,
             "state": _state(federation, row),
             "round": row.number if row else last_number(session, federation),
-            "invited": sum(part.invited for part in row.participations) if row else 0,
+            "invited": invited(session, row) if row else 0,
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
             "model": pointer(version.broadcast_sha256, version.broadcast_size),

@@ -35,6 +35,7 @@ from federation.server_round import (
     RoundPhase,
     Step,
     Stopped,
+    UpdateArrived,
     step,
 )
 
@@ -116,8 +117,25 @@ class Coordinator:
         row = records.open_round(session, federation)
         if row is None:
             return None
-        result = step(self.contract(federation).plan.rounds, records.read_round(row), event)
+        rounds, current = self.contract(federation).plan.rounds, records.read_round(row)
+        if isinstance(event, UpdateArrived | DeviceLost):
+            result = self._about_a_device(session, federation, row, event)
+        else:
+            result = step(rounds, current, event)
         records.write_round(session, federation, row, result.round)
+        return result
+
+    def _about_a_device(
+        self, session: Session, federation: FederationRow, row: RoundRow, event: UpdateArrived | DeviceLost
+    ) -> Step:
+        rounds, current = self.contract(federation).plan.rounds, records.read_round(row)
+        device = records.device_named(session, federation, event.client_id)
+        if device is None:
+            return Step(current)
+        part = records.participation(session, row, device)
+        result = step(rounds, current, event, records.standing(part))
+        late = row.number - event.base_round if isinstance(event, UpdateArrived) else None
+        records.write_standing(session, row, device, result, late)
         return result
 
     def act(self, name: str, actions: Iterable[Action]) -> None:

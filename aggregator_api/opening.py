@@ -29,9 +29,10 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         records.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    online = records.online_devices(session, federation)
-    if len(online) < max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1):
+    # counted before they are read: while devices come one by one, each of them asks this
+    if records.count_online(session, federation) < max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1):
         return False
+    online = records.online_devices(session, federation)
     cohort = sample_cohort(
         plan.rounds, online, seed=plan.task.seed, round_number=number, examples=_weights(plan, online)
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.blobs import Blob
@@ -19,12 +21,14 @@ from aggregator_api.tables import (
     ParticipationRow,
     RoundRow,
 )
-from federation.server_round import Round, RoundPhase
+from federation.server_round import Round, RoundPhase, Standing, Step
 
 log = logging.getLogger("aggregator_api")
 
 ENDED = (RoundPhase.PUBLISHED, RoundPhase.FAILED)
 OFFLINE_STATES = ("offline", "collecting")
+_NAMED = 20
+"""Devices of a cohort that the journal names; the listing has them all."""
 
 
 def journal(
@@ -52,6 +56,12 @@ def federation_named(session: Session, name: str) -> FederationRow | None:
 def device_named(session: Session, federation: FederationRow, name: str) -> DeviceRow | None:
     """Find a device of a federation."""
     return session.scalar(select(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.name == name))
+
+
+def count_online(session: Session, federation: FederationRow) -> int:
+    """Count the devices that could train now."""
+    query = select(func.count()).where(DeviceRow.federation_id == federation.id, DeviceRow.state.not_in(OFFLINE_STATES))
+    return session.scalars(query).one()
 
 
 def online_devices(session: Session, federation: FederationRow) -> dict[str, DeviceRow]:
@@ -123,50 +133,54 @@ def participation(session: Session, row: RoundRow, device: DeviceRow) -> Partici
     return session.get(ParticipationRow, (row.id, device.id))
 
 
+def participation_named(session: Session, row: RoundRow, name: str) -> ParticipationRow | None:
+    """Find the part in a round of the device of that name."""
+    query = select(ParticipationRow).join(DeviceRow, DeviceRow.id == ParticipationRow.device_id)
+    named = (DeviceRow.federation_id == row.federation_id, DeviceRow.name == name)
+    return session.scalar(query.where(ParticipationRow.round_id == row.id, *named))
+
+
+def standing(part: ParticipationRow | None) -> Standing:
+    """Say where a device stands in a round."""
+    return Standing(part.outcome) if part is not None else Standing.UNINVITED
+
+
+def invited(session: Session, row: RoundRow) -> int:
+    """Count the cohort of a round."""
+    query = select(func.count()).where(ParticipationRow.round_id == row.id, ParticipationRow.invited)
+    return session.scalars(query).one()
+
+
 def add_round(
     session: Session, federation: FederationRow, number: int, cohort: list[DeviceRow], deadline: float | None
 ) -> None:
     """Write a new round in phase `announced`, its cohort, and that they all get the present broadcast."""
-    fresh = Round(number, tuple(device.name for device in cohort))
     base = current_version(session, federation)
-    session.add(
-        RoundRow(
-            federation_id=federation.id,
-            number=number,
-            phase=str(fresh.phase),
-            paused=fresh.paused,
-            deadline_passed=fresh.deadline_passed,
-            reason=fresh.reason,
-            base_version_id=base.id,
-            deadline_at=deadline,
-            opened_at=time.time(),
-            closed_at=None,
-            participations=[
-                ParticipationRow(
-                    device_id=device.id,
-                    invited=True,
-                    outcome="waiting",
-                    rounds_late=None,
-                    broadcast_sha256=base.broadcast_sha256,
-                    broadcast_size=base.broadcast_size,
-                )
-                for device in cohort
-            ],
-        )
+    row = RoundRow(
+        federation_id=federation.id,
+        base_version_id=base.id,
+        deadline_at=deadline,
+        opened_at=time.time(),
+        closed_at=None,
+        **_columns_of(Round(number, awaited=len(cohort))),
     )
-    names = " ".join(fresh.cohort)
+    session.add(row)
+    session.flush()
+    parts = {"round_id": row.id, "invited": True, "outcome": str(Standing.WAITING), "rounds_late": None}
+    given = {"broadcast_sha256": base.broadcast_sha256, "broadcast_size": base.broadcast_size}
+    if cohort:
+        session.execute(insert(ParticipationRow), [{**parts, **given, "device_id": device.id} for device in cohort])
+    names = " ".join(device.name for device in cohort[:_NAMED])
     journal(session, federation, "round.announced", round_number=number, detail=f"{len(cohort)} invited: {names}"[:500])
 
 
 def read_round(row: RoundRow) -> Round:
-    """Return the round machine's record of a row and its participations."""
-    parts = sorted(row.participations, key=lambda part: part.device.name)
+    """Return the round machine's record of a row."""
     return Round(
         number=row.number,
-        cohort=tuple(part.device.name for part in parts if part.invited),
+        awaited=row.awaited,
+        received=row.received,
         phase=RoundPhase(row.phase),
-        received={part.device.name: part.rounds_late for part in parts if part.rounds_late is not None},
-        lost=frozenset(part.device.name for part in parts if part.outcome == "lost"),
         paused=row.paused,
         deadline_passed=row.deadline_passed,
         reason=row.reason,
@@ -174,24 +188,26 @@ def read_round(row: RoundRow) -> Round:
 
 
 def write_round(session: Session, federation: FederationRow, row: RoundRow, new: Round) -> None:
-    """Write the round machine's record into its row and participations."""
-    row.paused, row.deadline_passed, row.reason = new.paused, new.deadline_passed, new.reason
+    """Write the round machine's record into its row."""
     if row.phase != new.phase:
-        row.phase = str(new.phase)
         row.closed_at = time.time() if new.phase in ENDED else None
         journal(session, federation, f"round.{new.phase}", round_number=new.number, detail=new.reason)
-    parts = {part.device.name: part for part in row.participations}
-    # a device that was given up for lost may have come after all
-    outcomes = {**dict.fromkeys(new.lost, "lost"), **dict.fromkeys(new.received, "received")}
-    for name, outcome in outcomes.items():
-        if name not in parts or parts[name].outcome != outcome:
-            part = parts.get(name) or _late_comer(session, federation, row, name)
-            part.outcome, part.rounds_late = outcome, new.received.get(name)
+    for name, value in _columns_of(new).items():
+        setattr(row, name, value)
 
 
-def _late_comer(session: Session, federation: FederationRow, row: RoundRow, name: str) -> ParticipationRow:
-    """Add a device that was not invited: its update is from an earlier round."""
-    device = device_named(session, federation, name)
-    part = ParticipationRow(round=row, device=device, invited=False, outcome="waiting")
-    session.add(part)
-    return part
+def write_standing(
+    session: Session, row: RoundRow, device: DeviceRow, result: Step, rounds_late: int | None = None
+) -> None:
+    """Write where the device of an event stands now; one that was not invited comes with a late update."""
+    if result.standing is None:
+        return
+    part = participation(session, row, device)
+    if part is None:
+        part = ParticipationRow(round_id=row.id, device_id=device.id, invited=False)
+        session.add(part)
+    part.outcome, part.rounds_late = str(result.standing), rounds_late
+
+
+def _columns_of(new: Round) -> dict[str, Any]:
+    return {**asdict(new), "phase": str(new.phase)}

@@ -46,7 +46,10 @@ class DeviceRow(Base):
     """A device in a federation, and its last word."""
 
     __tablename__ = "devices"
-    __table_args__ = (UniqueConstraint("federation_id", "name"),)
+    __table_args__ = (
+        UniqueConstraint("federation_id", "name"),
+        Index("ix_devices_federation_id_state", "federation_id", "state"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
@@ -89,7 +92,7 @@ class ModelAliasRow(Base):
 
 
 class RoundRow(Base):
-    """One round; with its participations it is `federation.server_round.Round`."""
+    """One round, as `federation.server_round.Round`; its counters spare every event a look at all participations."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("federation_id", "number"),)
@@ -101,6 +104,8 @@ class RoundRow(Base):
     paused: Mapped[bool]
     deadline_passed: Mapped[bool]
     reason: Mapped[str] = mapped_column(Text)
+    awaited: Mapped[int]  # participations that wait
+    received: Mapped[int]  # participations that have come
     base_version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
     deadline_at: Mapped[float | None]
     opened_at: Mapped[float]

@@ -2,13 +2,16 @@
 
 announced → collecting → aggregating → published, or failed with a reason. The simulation and the server drive this
 same machine; the server writes each transition to SQL before it acts on it.
+
+The machine counts clients and knows none of them: whoever drives it keeps where each client stands, and says so of the
+one client that an event is about. So an event costs the same in a cohort of ten and of a million.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from federation.errors import RoundError
@@ -25,6 +28,15 @@ class RoundPhase(StrEnum):
     AGGREGATING = "aggregating"
     PUBLISHED = "published"
     FAILED = "failed"
+
+
+class Standing(StrEnum):
+    """Where one client stands in a round."""
+
+    UNINVITED = "uninvited"
+    WAITING = "waiting"  # in the cohort, and may still report
+    RECEIVED = "received"
+    LOST = "lost"  # in the cohort, and given up; it may report after all
 
 
 class Action(StrEnum):
@@ -99,34 +111,29 @@ Event = (
 
 @dataclass(frozen=True)
 class Round:
-    """One round's whole state; it can be written as a row and read back."""
+    """One round's state without its clients; it can be written as a row and read back."""
 
     number: int
-    cohort: tuple[str, ...]
+    awaited: int  # clients of the cohort that may still report
+    received: int = 0  # updates accepted, late ones of uninvited clients included
     phase: RoundPhase = RoundPhase.ANNOUNCED
-    received: Mapping[str, int] = field(default_factory=dict)  # client id -> rounds late
-    lost: frozenset[str] = frozenset()
     paused: bool = False
     deadline_passed: bool = False
     reason: str = ""
 
-    @property
-    def waiting_for(self) -> tuple[str, ...]:
-        """Clients of the cohort that may still report."""
-        return tuple(c for c in self.cohort if c not in self.received and c not in self.lost)
-
 
 @dataclass(frozen=True)
 class Step:
-    """The result of an event."""
+    """The result of an event; `standing` is where its client stands now, None if that is as it was."""
 
     round: Round
     actions: tuple[Action, ...] = ()
     reason: str = ""
+    standing: Standing | None = None
 
 
-def step(settings: RoundSettings, current: Round, event: Event) -> Step:
-    """Apply one event.
+def step(settings: RoundSettings, current: Round, event: Event, standing: Standing = Standing.UNINVITED) -> Step:
+    """Apply one event; `standing` is where its client stands, for the events that have one.
 
     Raises:
         RoundError: if the event cannot happen in this phase.
@@ -136,11 +143,12 @@ def step(settings: RoundSettings, current: Round, event: Event) -> Step:
             _expect(current, event, RoundPhase.ANNOUNCED)
             return Step(replace(current, phase=RoundPhase.COLLECTING), (Action.ANNOUNCE,))
         case UpdateArrived():
-            return _arrive(settings, current, event)
-        case DeviceLost(client_id):
-            if current.phase is not RoundPhase.COLLECTING or client_id not in current.waiting_for:
+            return _arrive(settings, current, event, standing)
+        case DeviceLost():
+            if current.phase is not RoundPhase.COLLECTING or standing is not Standing.WAITING:
                 return Step(current)
-            return _close_if_done(settings, replace(current, lost=current.lost | {client_id}))
+            left = _close_if_done(settings, replace(current, awaited=current.awaited - 1))
+            return replace(left, standing=Standing.LOST)
         case DeadlinePassed():
             if current.phase is not RoundPhase.COLLECTING:
                 return Step(current)
@@ -197,32 +205,38 @@ def keeps_partial_work(settings: RoundSettings, method: Method) -> bool:
     return settings.partial_work == "use"
 
 
-def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived) -> Step:
-    if event.client_id in current.received:
-        return Step(current, (Action.REFUSE,), f"{event.client_id} has already reported in round {current.number}")
-    if current.phase is not RoundPhase.COLLECTING:
-        return Step(current, (Action.REFUSE,), f"round {current.number} is {current.phase}")
+def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived, standing: Standing) -> Step:
+    if refusal := _refusal(settings, current, event, standing):
+        return Step(current, (Action.REFUSE,), refusal)
+    awaited = current.awaited - (standing is Standing.WAITING)
+    closed = _close_if_done(settings, replace(current, awaited=awaited, received=current.received + 1))
+    return replace(closed, actions=(Action.ACCEPT, *closed.actions), standing=Standing.RECEIVED)
+
+
+def _refusal(settings: RoundSettings, current: Round, event: UpdateArrived, standing: Standing) -> str:
     late = current.number - event.base_round
+    if standing is Standing.RECEIVED:
+        return f"{event.client_id} has already reported in round {current.number}"
+    if current.phase is not RoundPhase.COLLECTING:
+        return f"round {current.number} is {current.phase}"
     if late < 0:
-        return Step(current, (Action.REFUSE,), f"round {event.base_round} has not begun")
+        return f"round {event.base_round} has not begun"
     if late and settings.late == "drop":
-        return Step(current, (Action.REFUSE,), f"round {event.base_round} is over")
-    if not late and event.client_id not in current.cohort:
-        return Step(current, (Action.REFUSE,), f"{event.client_id} is not in the cohort of round {current.number}")
-    taken = replace(current, received={**current.received, event.client_id: late})
-    closed = _close_if_done(settings, taken)
-    return replace(closed, actions=(Action.ACCEPT, *closed.actions))
+        return f"round {event.base_round} is over"
+    if not late and standing is Standing.UNINVITED:
+        return f"{event.client_id} is not in the cohort of round {current.number}"
+    return ""
 
 
 def _close_if_done(settings: RoundSettings, current: Round) -> Step:
     """Aggregate once nobody is awaited, enough came of an over-selected cohort, or the deadline has passed."""
     if current.phase is not RoundPhase.COLLECTING or current.paused:
         return Step(current)
-    enough = settings.clients_per_round is not None and len(current.received) >= settings.clients_per_round
-    if not (enough or current.deadline_passed or not current.waiting_for):
+    enough = settings.clients_per_round is not None and current.received >= settings.clients_per_round
+    if not (enough or current.deadline_passed or not current.awaited):
         return Step(current)
-    if len(current.received) < settings.minimum_clients:
-        came, needed = len(current.received), settings.minimum_clients
+    if current.received < settings.minimum_clients:
+        came, needed = current.received, settings.minimum_clients
         return _fail(current, f"quorum not reached: {came} updates came, {needed} are needed")
     return Step(replace(current, phase=RoundPhase.AGGREGATING), (Action.AGGREGATE,))
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from federation.errors import RoundError
 from federation.plan import RoundSettings
+from federation.roll_call import RollCall
 from federation.server_round import (
     Action,
     Aggregated,
@@ -22,6 +23,7 @@ from federation.server_round import (
     Resumed,
     Round,
     RoundPhase,
+    Standing,
     Step,
     Stopped,
     UpdateArrived,
@@ -34,12 +36,17 @@ ALL = RoundSettings(minimum_clients=2)
 COHORT = ("a", "b", "c")
 
 
-def play(settings: RoundSettings, *events: Event, cohort: tuple[str, ...] = COHORT, number: int = 5) -> Step:
-    """Apply events to a new round; return the last step."""
-    result = step(settings, Round(number, cohort), Opened())
-    for event in events:
-        result = step(settings, result.round, event)
-    return result
+def called(settings: RoundSettings, *events: Event) -> RollCall:
+    """Apply events to round 5 of the cohort."""
+    call = RollCall.of(settings, 5, COHORT)
+    for event in (Opened(), *events):
+        call.feed(event)
+    return call
+
+
+def play(settings: RoundSettings, *events: Event) -> Step:
+    """Apply events to round 5 of the cohort; return the last step."""
+    return called(settings, *events[:-1]).feed(events[-1])
 
 
 def arrive(name: str, base: int = 5) -> UpdateArrived:
@@ -47,7 +54,7 @@ def arrive(name: str, base: int = 5) -> UpdateArrived:
 
 
 def test_the_plain_way() -> None:
-    opened = step(ALL, Round(5, COHORT), Opened())
+    opened = step(ALL, Round(5, len(COHORT)), Opened())
     assert opened.actions == (Action.ANNOUNCE,)
     assert opened.round.phase is RoundPhase.COLLECTING
     last = play(ALL, arrive("b"), arrive("a"), arrive("c"))
@@ -61,7 +68,7 @@ def test_the_plain_way() -> None:
 def test_the_deadline_closes_with_a_quorum() -> None:
     result = play(ALL, arrive("a"), arrive("b"), DeadlinePassed())
     assert result.actions == (Action.AGGREGATE,)
-    assert dict(result.round.received) == {"a": 0, "b": 0}
+    assert result.round.received == 2
 
 
 def test_the_deadline_fails_without_a_quorum() -> None:
@@ -93,18 +100,19 @@ def test_over_selection_closes_when_enough_came() -> None:
     ],
 )
 def test_refusals_say_why_and_change_nothing(events: tuple[Event, ...], reason: str) -> None:
-    before = play(ALL, *events[:-1]).round
-    result = step(ALL, before, events[-1])
+    call = called(ALL, *events[:-1])
+    before, standings = call.round, dict(call.standings)
+    result = call.feed(events[-1])
     assert result.actions == (Action.REFUSE,)
     assert result.reason == reason
-    assert result.round == before
+    assert (call.round, call.standings) == (before, standings)
 
 
 def test_a_late_update_counts_in_the_next_round_with_a_discount() -> None:
     settings = RoundSettings(late="next", staleness_exponent=0.5)
-    result = play(settings, arrive("z", 2))
-    assert result.actions[0] is Action.ACCEPT
-    assert result.round.received["z"] == 3
+    call = called(settings, arrive("z", 2))
+    assert (call.round.received, call.round.awaited) == (1, 3)  # it is no client of this cohort
+    assert call.received == {"z": 3}
     assert discount(settings, 3) == 0.5
     assert discount(settings, 0) == 1.0
 
@@ -143,16 +151,18 @@ events = st.lists(
 @given(events, st.sampled_from(["drop", "next"]), st.integers(1, 3), st.none() | st.integers(1, 3))
 def test_any_order_of_events(happened: list[Event], late: str, minimum: int, per_round: int | None) -> None:
     settings = RoundSettings(late=late, minimum_clients=minimum, clients_per_round=per_round)
-    current, done = step(settings, Round(5, COHORT), Opened()).round, Counter[Action]()
+    call, done = called(settings), Counter[Action]()
     for event in happened:
-        result = step(settings, current, event)
-        done.update(result.actions)
-        current = result.round
+        done.update(call.feed(event).actions)
+        # the counters say what counting the clients says
+        stand = Counter(call.standings.values())
+        assert (call.round.awaited, call.round.received) == (stand[Standing.WAITING], stand[Standing.RECEIVED])
+    current = call.round
     assert done[Action.AGGREGATE] + done[Action.FAIL] <= 2
     assert done[Action.AGGREGATE] <= 1
-    assert done[Action.ACCEPT] == len(current.received)
+    assert done[Action.ACCEPT] == current.received == len(call.received)
     if current.phase is RoundPhase.AGGREGATING:
-        assert len(current.received) >= minimum
+        assert current.received >= minimum
 
 
 def test_cohorts_repeat_and_a_new_client_changes_no_draw() -> None:
