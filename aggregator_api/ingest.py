@@ -49,6 +49,7 @@ class Ingest:
         publisher: Publisher,
         *,
         uploads_per_device: int,
+        enrolled_only: bool = False,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -56,6 +57,7 @@ class Ingest:
         self._coordinator = coordinator
         self._publisher = publisher
         self._uploads_per_device = uploads_per_device
+        self._enrolled_only = enrolled_only
 
     def handle(self, topic: str, payload: bytes) -> None:
         """Take one message from a device."""
@@ -92,6 +94,9 @@ class Ingest:
             federation = records.federation_named(session, address.federation)
             if federation is None:
                 log.warning("status ignored federation=%s device=%s: no such federation", *address[:2])
+                return
+            if reason := admission.barred(session, federation, address.device, enrolled_only=self._enrolled_only):
+                log.warning("status refused federation=%s device=%s: %s", *address[:2], reason)
                 return
             changed = receipts.note_status(session, federation, address.device, status)
         if changed:
@@ -157,7 +162,7 @@ class Ingest:
 
     def _commit(self, key: Key, manifest: UpdateManifest) -> Taken:
         with self._database.write() as session:
-            federation, device = admission.sender(session, *key[:2])
+            federation, device = admission.sender(session, *key[:2], enrolled_only=self._enrolled_only)
             contract = self._coordinator.contract(federation)
             admission.admit(session, federation, device, manifest, key[2], contract)
             round_id, actions = self._into_round(session, federation, device, manifest)
@@ -180,7 +185,7 @@ class Ingest:
 
     def _admit(self, key: Key, manifest: UpdateManifest) -> None:
         with self._database.read() as session:
-            federation, device = admission.sender(session, *key[:2])
+            federation, device = admission.sender(session, *key[:2], enrolled_only=self._enrolled_only)
             admission.admit(session, federation, device, manifest, key[2], self._coordinator.contract(federation))
 
     def _make_room(self, key: Key) -> None:

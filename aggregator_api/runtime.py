@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from aggregator_api import admission
 from aggregator_api.accounts import BrokerAccounts, NoAccounts
 from aggregator_api.blobs import BlobStore
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
@@ -46,13 +47,15 @@ class Runtime:
             chunk_bytes=settings.chunk_bytes,
             lost_after_s=settings.lost_after_s,
         )
+        self._spool = Spool(settings.data_dir.resolve() / "spool")
         self.ingest = Ingest(
             self.database,
             self.blobs,
-            Spool(settings.data_dir.resolve() / "spool"),
+            self._spool,
             self.coordinator,
             self.transport,
             uploads_per_device=settings.uploads_per_device,
+            enrolled_only=settings.enrolled_only,
         )
         self._inbox = Inbox(self.ingest.handle, self.coordinator.tick, settings.inbox_messages)
 
@@ -60,6 +63,9 @@ class Runtime:
         """Bring the schema up to date, go on where the rows say, and connect."""
         self.database.migrate()
         self.blobs.check()
+        if self.settings.enrolled_only:
+            with self.database.write() as session:
+                admission.close_doors(session)
         self.coordinator.recover()
         self._inbox.start()
         self.transport.start()
@@ -76,6 +82,15 @@ class Runtime:
     def alive(self) -> bool:
         """Whether messages are being handled."""
         return self._inbox.alive
+
+    def forget_uploads(self, federation: str, device: str) -> None:
+        """Drop what a device has sent of its uploads, in the thread that handles them."""
+
+        def drop() -> None:
+            for key in self._spool.of_device(federation, device):
+                self._spool.discard(key)
+
+        self._inbox.put(drop)
 
     def _receive(self, message: Message) -> None:
         self._inbox.put(message)
