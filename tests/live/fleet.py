@@ -1,0 +1,177 @@
+"""A whole federation as processes that can be killed and started again: Mosquitto, the server, devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.live.real_parts import SYSTEM, free_port, wait_for_port
+
+PATIENCE_S = 240.0
+
+
+class Program:
+    """A command that may be killed and started again; its output is appended to one log."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self.command, self.log = command, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Run it, unless it runs."""
+        if self._process is None or self._process.poll() is not None:
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(self.command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, and what it started as a power cut would."""
+        if self._process is not None:
+            below = self._below()
+            self._process.kill()
+            for process in below:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self._process.wait()
+
+    def kill_child(self) -> bool:
+        """Kill -9 a process that it started; returns whether there was one."""
+        for process in self._below():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+                return True
+        return False
+
+    def stop(self) -> None:
+        """End it in order."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process that was started last."""
+        assert self._process is not None
+        return self._process
+
+    def said(self) -> str:
+        """Return the end of its log."""
+        return f"--- {self.log.name}\n{self.log.read_text()[-3000:]}"
+
+    def _below(self) -> list[psutil.Process]:
+        try:
+            return list(psutil.Process(self.process.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return []
+
+
+class Fleet:
+    """The programs of one federation, whose files lie in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.http, self.mqtt = folder, free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.http}"
+        serve = ["serve", "--port", str(self.http), "--broker-port", str(self.mqtt), "--data-dir", str(folder / "data")]
+        self.broker = Program(_mosquitto(folder, self.mqtt), folder / "broker.log")
+        self.server = Program([sys.executable, "-m", "aggregator_api", *serve], folder / "server.log")
+        self.devices: dict[str, Program] = {}
+
+    def start(self) -> None:
+        """Run broker and server, and wait until they are ready."""
+        self.broker.start()
+        wait_for_port(self.mqtt, self.broker.process, self.broker.log)
+        self.server.start()
+        self.wait_for(self.is_ready, "the server is not ready")
+
+    def add_device(self, config: Path) -> None:
+        """Start a device."""
+        command = [sys.executable, "-m", "edge_agent", "run", "--config", str(config)]
+        self.devices[config.stem] = Program(command, self.folder / f"{config.stem}.log")
+        self.devices[config.stem].start()
+
+    def stop(self) -> None:
+        """End everything."""
+        for program in (*self.devices.values(), self.server, self.broker):
+            program.stop()
+
+    def is_ready(self) -> bool:
+        """Whether the server can work."""
+        try:
+            self.get("/readyz")
+        except OSError:
+            return False
+        return True
+
+    def get(self, path: str, body: Any = None) -> Any:
+        """Ask the REST interface; with a body, post it."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read())
+
+    def listing(self, path: str) -> list[dict[str, Any]]:
+        """Return a whole listing, page by page."""
+        items: list[dict[str, Any]] = []
+        cursor: int | None = 0
+        while cursor is not None:
+            page = self.get(f"{path}?cursor={cursor}")
+            items += page["items"]
+            cursor = page["next_cursor"]
+        return items
+
+    def blob(self, sha256: str) -> bytes:
+        """Download a blob."""
+        with urllib.request.urlopen(f"{self.url}/v1/blobs/{sha256}", timeout=20) as answer:
+            return bytes(answer.read())
+
+    def wait_for(self, condition: Callable[[], bool], failure: str, *, within_s: float = PATIENCE_S) -> None:
+        """Ask until a condition holds; on failure show what every program said last."""
+        deadline = time.monotonic() + within_s
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "\n".join(one.said() for one in (self.broker, self.server, *self.devices.values()))
+                pytest.fail(f"{failure}\n{logs}")
+            time.sleep(0.1)
+
+
+@contextmanager
+def fleet(folder: Path) -> Iterator[Fleet]:
+    """Run a federation's programs; end whatever still runs."""
+    found = Fleet(folder)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+def _mosquitto(folder: Path, port: int) -> list[str]:
+    """Return the command of a broker that keeps what it holds, but writes it seldom, as in production."""
+    binary = shutil.which("mosquitto", path=SYSTEM)
+    if binary is None:
+        pytest.skip("there is no mosquitto on this machine")
+    state = folder / "mosquitto"
+    state.mkdir()
+    user = "user root\n" if os.geteuid() == 0 else ""
+    path = folder / "mosquitto.conf"
+    path.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\n{user}"
+        f"persistence true\npersistence_location {state}/\nautosave_interval 1\n"
+    )
+    return [binary, "-c", str(path)]

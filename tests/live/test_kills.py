@@ -1,0 +1,141 @@
+"""Nothing that was acknowledged is lost: kill -9 of server, broker, devices and training at random moments.
+
+Every device takes part in every round, so the result must be the undisturbed one, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federation import wire
+from federation.records import Tree
+from tests.live.fleet import Fleet, fleet
+from tests.live.walks import DEVICES, agent_toml, assert_same, plan_of, run_settings, simulated
+
+MINUTES = 2.0
+ROUNDS = 4
+PATIENT = "[training]\nattempts = 1000\nretry_s = 0.1\n[uploads]\nack_timeout_s = 1.0\n"
+"""A round's training is tried again however often it is killed, and soon."""
+
+
+class Reaper:
+    """Kills one thing after another, as one seed says, and starts it again."""
+
+    def __init__(self, here: Fleet, seed: int) -> None:
+        self.fleet, self.kills = here, Counter[str]()
+        self._random = random.Random(seed)
+
+    def strike(self) -> None:
+        """Wait, kill, wait, and start again; a device that trains may lose its training process alone."""
+        time.sleep(self._random.uniform(0.1, 2.5))
+        kind = self._random.choice(("server", "broker", "device", "training", "training"))
+        device = self.fleet.devices[self._random.choice(sorted(self.fleet.devices))]
+        if kind == "training":
+            self.kills[kind] += device.kill_child()
+            return
+        program = {"server": self.fleet.server, "broker": self.fleet.broker, "device": device}[kind]
+        program.kill()
+        self.kills[kind] += 1
+        time.sleep(self._random.uniform(0.0, 1.0))
+        program.start()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Tree:
+    """What the last broadcast is when nothing is killed."""
+    simulation = simulated(settings())
+    return simulation.setup.method.broadcast(simulation.state, "")
+
+
+def settings() -> Any:
+    """Describe the federation: as many rounds as there is time to kill in."""
+    few = run_settings("fedavg", minutes=MINUTES)
+    return few.model_copy(update={"rounds": few.rounds.model_copy(update={"rounds": ROUNDS})})
+
+
+@pytest.mark.service
+def test_a_few_kills_change_nothing(undisturbed: Tree, tmp_path: Path) -> None:
+    episode(tmp_path, undisturbed, seed=0, kills=6)
+
+
+@pytest.mark.slow
+@pytest.mark.service
+@pytest.mark.timeout(7200)
+def test_two_hundred_kills_change_nothing(undisturbed: Tree, tmp_path: Path) -> None:
+    wanted, kills = int(os.environ.get("GAITWAY_KILLS", "200")), Counter[str]()
+    for seed in range(1, 1000):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        kills += episode(folder, undisturbed, seed=seed, kills=min(25, wanted - kills.total()))
+        print(f"after federation {seed}: {dict(kills)}", flush=True)
+        if kills.total() >= wanted:
+            break
+    assert min(kills[kind] for kind in ("server", "broker", "device", "training")) >= wanted // 20
+
+
+def episode(folder: Path, undisturbed: Tree, *, seed: int, kills: int) -> Counter[str]:
+    """Run one federation to its end while killing, and compare; returns what was killed."""
+    with fleet(folder) as here:
+        here.get("/v1/federations", {"name": "live", "plan": plan_of(settings()).model_dump(mode="json")})
+        for device in DEVICES:
+            config = agent_toml(folder, device, here.url, here.mqtt, MINUTES)
+            config.write_text(config.read_text() + PATIENT)
+            here.add_device(config)
+        reaper = Reaper(here, seed)
+        while reaper.kills.total() < kills and not is_over(here, folder):
+            reaper.strike()
+        here.wait_for(here.is_ready, "the server does not come back")
+        here.wait_for(lambda: is_over(here, folder), f"seed {seed}: the federation does not finish")
+        check(here, folder, undisturbed)
+    return reaper.kills
+
+
+def is_over(here: Fleet, folder: Path) -> bool:
+    """Whether the server has finished and every device has its answer; while something is down, it is not."""
+    try:
+        finished = here.get("/v1/federations/live")["status"] == "finished"
+    except OSError:
+        return False
+    return finished and all(len(answered(folder, device, "accepted")) == ROUNDS for device in DEVICES)
+
+
+def check(here: Fleet, folder: Path, undisturbed: Tree) -> None:
+    """Each update that a device was told is safe is in its round exactly once, and the model is the undisturbed one."""
+    rounds = here.listing("/v1/federations/live/rounds")
+    assert [(each["number"], each["phase"]) for each in rounds] == [(n + 1, "published") for n in range(ROUNDS)]
+    updates = here.listing("/v1/federations/live/updates")
+    accepted = sorted((u["device"], u["update_id"]) for u in updates if u["status"] == "accepted")
+    told = sorted((device, update) for device in DEVICES for update in answered(folder, device, "accepted"))
+    assert accepted == told
+    assert len(told) == ROUNDS * len(DEVICES)
+    latest = max(here.listing("/v1/federations/live/models"), key=lambda model: int(model["version"]))
+    broadcast = wire.decode(here.blob(latest["sha256"]), limit_bytes=1 << 24)
+    assert_same(broadcast, undisturbed, "the last broadcast")
+
+
+def answered(folder: Path, device: str, status: str) -> list[str]:
+    """Return the updates that a device was told this about, from its own database."""
+    path = folder / device / "agent.sqlite"
+    return _asked(path, lambda db: db.execute("SELECT update_id FROM rounds WHERE status = ?", (status,)).fetchall())
+
+
+def _asked(path: Path, query: Callable[[sqlite3.Connection], list[Any]]) -> list[str]:
+    try:
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+    except sqlite3.OperationalError:
+        return []  # the device has not begun
+    try:
+        return [row[0] for row in query(database)]
+    except sqlite3.OperationalError:
+        return []
+    finally:
+        database.close()
