@@ -59,9 +59,7 @@ def find(session: Session, name: str, device: str) -> tuple[FederationRow, Devic
     Raises:
         NotFoundError: if one of them does not exist.
     """
-    federation = records.federation_named(session, name)
-    if federation is None:
-        raise service.unknown(name)
+    federation = service.named(session, name)
     row = records.device_named(session, federation, device)
     if row is None:
         raise NotFoundError(f"federation {name!r} has no device {device[:80]!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator_api.keys import Scope
 from aggregator_api.views import View
@@ -19,7 +19,6 @@ PublicKey = Annotated[
 Signature = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
 ]
-EnrolmentState = Literal["open", "pending", "approved", "revoked"]
 
 
 class NewKey(Strict):
@@ -35,6 +34,8 @@ class NewKey(Strict):
 
 class Key(View):
     """A key, without its secret."""
+
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 
     id: str = Field(validation_alias="prefix", description="the part of the key that is not secret")
     name: str

@@ -124,4 +124,4 @@ def _names_loopback(netloc: str) -> bool:
 
 
 def _buckets(rate_per_s: float) -> TokenBuckets:
-    return TokenBuckets(rate_per_s, 2 * rate_per_s)
+    return TokenBuckets(rate_per_s, max(1.0, 2 * rate_per_s))

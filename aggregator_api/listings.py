@@ -9,8 +9,11 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api import records, views
+from aggregator_api.credential_views import Key, Token
 from aggregator_api.tables import (
+    CredentialRow,
     DeviceRow,
+    EnrolmentTokenRow,
     EventRow,
     FederationRow,
     MetricRow,
@@ -33,9 +36,12 @@ class Window(NamedTuple):
     limit: int
 
 
-def federations(session: Session, window: Window) -> views.Page[views.FederationSummary]:
-    """List the federations."""
-    return _page(session, select(FederationRow), FederationRow.id, window, views.FederationSummary.model_validate)
+def federations(session: Session, only: str | None, window: Window) -> views.Page[views.FederationSummary]:
+    """List the federations, or only the one of that name."""
+    query = select(FederationRow)
+    if only is not None:
+        query = query.where(FederationRow.name == only)
+    return _page(session, query, FederationRow.id, window, views.FederationSummary.model_validate)
 
 
 def federation(session: Session, row: FederationRow) -> views.FederationDetail:
@@ -126,6 +132,29 @@ def events(session: Session, row: FederationRow, window: Window) -> list[views.E
     """Return the events of a federation after the cursor."""
     query = select(EventRow).where(EventRow.federation_id == row.id)
     return _page(session, query, EventRow.id, window, views.Event.model_validate).items
+
+
+def keys(session: Session, federation: str | None, window: Window) -> views.Page[Key]:
+    """List the API keys, of the whole server or of one federation."""
+    query = select(CredentialRow)
+    if federation is not None:
+        query = query.join(FederationRow, CredentialRow.federation_id == FederationRow.id)
+        query = query.where(FederationRow.name == federation)
+    return _page(session, query, CredentialRow.id, window, lambda row: key(session, row))
+
+
+def key(session: Session, row: CredentialRow) -> Key:
+    """Describe an API key."""
+    federation = session.get(FederationRow, row.federation_id) if row.federation_id else None
+    device = session.get(DeviceRow, row.device_id) if row.device_id else None
+    names = {"federation": federation and federation.name, "device": device and device.name}
+    return Key.model_validate({**_columns(row), **names})
+
+
+def tokens(session: Session, row: FederationRow, window: Window) -> views.Page[Token]:
+    """List the enrolment tokens of a federation."""
+    query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.federation_id == row.id)
+    return _page(session, query, EnrolmentTokenRow.id, window, Token.model_validate)
 
 
 def _page(

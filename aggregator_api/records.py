@@ -97,12 +97,15 @@ def current_version(session: Session, federation: FederationRow) -> ModelVersion
     ).one()
 
 
-def is_broadcast(session: Session, sha256: str) -> bool:
-    """Whether that blob was made for devices: for all of them, or for some in one round."""
-    for column in (ModelVersionRow.broadcast_sha256, ParticipationRow.broadcast_sha256):
-        if session.scalars(select(column).where(column == sha256).limit(1)).first() is not None:
-            return True
-    return False
+def is_broadcast(session: Session, sha256: str, federation: str | None = None) -> bool:
+    """Whether that blob was made for devices (of one federation): for all of them, or for some in one round."""
+    for_all = select(ModelVersionRow.id).where(ModelVersionRow.broadcast_sha256 == sha256)
+    for_one = select(RoundRow.id).join(ParticipationRow).where(ParticipationRow.broadcast_sha256 == sha256)
+    if federation is not None:
+        for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
+        for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)
+        for_all, for_one = (query.where(FederationRow.name == federation) for query in (for_all, for_one))
+    return any(session.scalars(query.limit(1)).first() is not None for query in (for_all, for_one))
 
 
 def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> None:
@@ -110,7 +113,7 @@ def add_version(session: Session, federation: FederationRow, number: int, state:
     aliases = {row.alias: row.version_id for row in _aliases(session, federation)}
     version = ModelVersionRow(
         federation_id=federation.id,
-        version=current_version(session, federation).version + 1 if aliases else 0,
+        version=_next_version(session, federation),
         round_number=number,
         state_sha256=state.sha256,
         broadcast_sha256=broadcast.sha256,
@@ -137,6 +140,14 @@ def participation_named(session: Session, row: RoundRow, name: str) -> Participa
     """Find the part in a round of the device of that name."""
     query = select(ParticipationRow).join(DeviceRow, DeviceRow.id == ParticipationRow.device_id)
     named = (DeviceRow.federation_id == row.federation_id, DeviceRow.name == name)
+def _next_version(session: Session, federation: FederationRow) -> int:
+    """Count on from the last one: an operator may have moved `stable` back."""
+    last = session.scalar(
+        select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == federation.id)
+    )
+    return 0 if last is None else last + 1
+
+
     return session.scalar(query.where(ParticipationRow.round_id == row.id, *named))
 
 

@@ -72,13 +72,23 @@ def unknown(name: str) -> NotFoundError:
     return NotFoundError(f"there is no federation {name[:80]!r}; GET /v1/federations lists them")
 
 
+def named(session: Session, name: str) -> FederationRow:
+    """Return the federation of that name.
+
+    Raises:
+        NotFoundError: if there is none.
+    """
+    found = records.federation_named(session, name)
+    if found is None:
+        raise unknown(name)
+    return found
+
+
 def _steer(runtime: Runtime, name: str, status: str, allowed: tuple[str, ...], event: Event) -> None:
     coordinator = runtime.coordinator
     with coordinator.lock:
         with runtime.database.write() as session:
-            row = records.federation_named(session, name)
-            if row is None:
-                raise unknown(name)
+            row = named(session, name)
             if row.status not in allowed:
                 raise ConflictError(
                     f"federation {name!r} is {row.status}; this needs one that is {' or '.join(allowed)}"

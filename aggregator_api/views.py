@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from federation.plan import Name, Plan, Strict
 
 Item = TypeVar("Item")
+EnrolmentState = Literal["open", "pending", "approved", "revoked"]
 
 
 class View(BaseModel):
@@ -138,6 +139,8 @@ class Device(View):
     detail: str
     enrolled_at: float
     seen_at: float
+    enrolment: EnrolmentState = Field(description="open: it has shown no key; only approved ones may claim credentials")
+    public_key: str | None = Field(description="base64 of its raw ed25519 key")
 
 
 class Event(View):

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from aggregator_api import records
 from aggregator_api.errors import NotFoundError
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import RuntimeDep, SessionDep
+from aggregator_api.routes.dependencies import CallerDep, RuntimeDep, SessionDep
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 
@@ -35,12 +35,13 @@ def blob(
     request: Request,
     runtime: RuntimeDep,
     session: SessionDep,
+    caller: CallerDep,
     sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
     range_: Annotated[str | None, Header(alias="Range")] = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Send a broadcast's bytes; the name is their sha256, so they never change."""
-    if not records.is_broadcast(session, sha256):
+    if not records.is_broadcast(session, sha256, caller.federation):
         raise NotFoundError(f"there is no model {sha256}")
     headers = {
         "ETag": f'"{sha256}"',

@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_api import records
 from aggregator_api.errors import NotFoundError
+from aggregator_api.keys import Caller
 from aggregator_api.listings import Window
 from aggregator_api.runtime import Runtime
-from aggregator_api.service import unknown
+from aggregator_api.service import named
 from aggregator_api.tables import FederationRow, RoundRow
 
 MAX_ID = 2**62
@@ -27,6 +28,15 @@ def runtime_of(request: Request) -> Runtime:
 RuntimeDep = Annotated[Runtime, Depends(runtime_of)]
 
 
+def caller_of(request: Request) -> Caller:
+    """Return who asks, as the gate found out."""
+    found: Caller = request.state.caller
+    return found
+
+
+CallerDep = Annotated[Caller, Depends(caller_of)]
+
+
 def session_of(runtime: RuntimeDep) -> Iterator[Session]:
     """Open a reading session for one request."""
     with runtime.database.read() as session:
@@ -38,10 +48,7 @@ SessionDep = Annotated[Session, Depends(session_of)]
 
 def federation_of(session: SessionDep, name: Annotated[str, Path(description="the federation")]) -> FederationRow:
     """Find the federation that the path names."""
-    found = records.federation_named(session, name)
-    if found is None:
-        raise unknown(name)
-    return found
+    return named(session, name)
 
 
 FederationDep = Annotated[FederationRow, Depends(federation_of)]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from aggregator_api import listings, records, service
+from aggregator_api import listings, service
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import FederationDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.routes.dependencies import CallerDep, FederationDep, RuntimeDep, SessionDep, WindowDep
 from aggregator_api.runtime import Runtime
 from aggregator_api.views import FederationDetail, FederationSummary, NewFederation, Page
 
@@ -39,9 +39,9 @@ def create(
 
 
 @router.get("", summary="List the federations", responses=responses(422))
-def listing(session: SessionDep, window: WindowDep) -> Page[FederationSummary]:
-    """List the federations in the order of their creation."""
-    return listings.federations(session, window)
+def listing(session: SessionDep, caller: CallerDep, window: WindowDep) -> Page[FederationSummary]:
+    """List the federations that the key is for, in the order of their creation."""
+    return listings.federations(session, caller.federation, window)
 
 
 @router.get("/{name}", summary="Describe a federation", responses=responses(404, 422))
@@ -73,7 +73,4 @@ def stop(runtime: RuntimeDep, name: str) -> FederationDetail:
 
 def _describe(runtime: Runtime, name: str) -> FederationDetail:
     with runtime.database.read() as session:
-        row = records.federation_named(session, name)
-        if row is None:
-            raise service.unknown(name)
-        return listings.federation(session, row)
+        return listings.federation(session, service.named(session, name))

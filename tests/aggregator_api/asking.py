@@ -4,12 +4,13 @@ import warnings
 from typing import Any
 
 from fastapi import FastAPI
+from httpx import Response
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using `httpx` with `starlette.testclient` is deprecated")
     from fastapi.testclient import TestClient as StarletteClient
 
-__all__ = ["TestClient"]
+__all__ = ["TestClient", "problem"]
 
 
 class TestClient(StarletteClient):
@@ -20,3 +21,14 @@ class TestClient(StarletteClient):
     def __init__(self, app: FastAPI, *, host: str = "127.0.0.1", key: str | None = None, **options: Any) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else None
         super().__init__(app, base_url=f"http://{host}", client=(host, 50_000), headers=headers, **options)
+
+
+def problem(response: Response, status_code: int) -> dict[str, Any]:
+    """Return the problem that a response must be."""
+    assert response.status_code == status_code, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = response.json()
+    assert found["status"] == status_code
+    assert found["title"]
+    assert found["detail"]
+    return found
