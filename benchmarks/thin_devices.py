@@ -1,0 +1,246 @@
+"""A thousand devices in one process: real MQTT connections and real uploads, but generated updates and no training.
+
+    python benchmarks/thin_devices.py --broker HOST:PORT --server URL --federation load --devices 1000
+
+Every device says that it is ready, downloads the model that it is invited with, uploads an update of the model's size
+chunk by chunk, and waits for the server's answer. It ends when the federation has finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import http.client
+import queue
+import selectors
+import struct
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from federation.protocol import topics
+from federation.protocol.chunks import chunk_count, chunk_range
+from federation.protocol.messages import (
+    Acknowledgement,
+    Announcement,
+    DeviceStatus,
+    Invitation,
+    UpdateManifest,
+    read,
+    write,
+)
+
+EXAMPLES = 100
+DOWNLOADS = 8  # at a time; a thousand phones do not download in the same millisecond either
+TAIL = 4  # bytes of the last number, which tells one device's update from another's
+
+
+@dataclass
+class Body:
+    """An update's bytes: the model itself, but for its last number."""
+
+    model: bytes
+    hashed: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Hash what all have in common once."""
+        self.hashed = hashlib.sha256(self.model[:-TAIL])
+
+    def sha256(self, number: float) -> str:
+        """Hash the bytes of the device whose last number this is."""
+        mine = self.hashed.copy()
+        mine.update(struct.pack("<f", number))
+        return str(mine.hexdigest())
+
+    def chunk(self, number: float, n: int, chunk_bytes: int) -> bytes:
+        """Return chunk n of that device's bytes."""
+        place = chunk_range(len(self.model), chunk_bytes, n)
+        if place.stop == len(self.model):
+            return self.model[place.start : -TAIL] + struct.pack("<f", number)
+        return self.model[place]
+
+
+class Devices:
+    """Every device of a federation, on one selector."""
+
+    def __init__(self, broker: str, server: str, federation: str, count: int) -> None:
+        host, port = broker.split(":")
+        self.place, self.server, self.federation = (host, int(port)), urlsplit(server), federation
+        self.bodies: dict[str, Body] = {}
+        self.announcement: Announcement | None = None
+        self.wanted: queue.Queue[tuple[Device, Invitation]] = queue.Queue()
+        self.fetched: queue.Queue[tuple[Device, Invitation, Body]] = queue.Queue()
+        self.selector = selectors.DefaultSelector()
+        self.devices = [Device(self, f"d{number:05d}", number) for number in range(count)]
+        self.accepted = self.refused = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the federation says that it is over."""
+        return self.announcement is not None and self.announcement.state in ("finished", "stopped")
+
+    def run(self) -> None:
+        """Connect, and serve every connection until the federation is over."""
+        for _ in range(DOWNLOADS):
+            threading.Thread(target=self._download, daemon=True).start()
+        for device in self.devices:
+            device.connect(*self.place)
+        tended = said = time.monotonic()
+        while not self.finished:
+            for key, events in self.selector.select(0.02):
+                key.data.serve(events)
+            while not self.fetched.empty():
+                device, invitation, body = self.fetched.get()
+                device.begin(invitation, body)
+            now = time.monotonic()
+            if now - tended > 1:
+                tended = now
+                for device in self.devices:
+                    device.client.loop_misc()
+            if now - said > 2:
+                said = now
+                print(f"{self.accepted} updates accepted, {self.refused} refused", file=sys.stderr, flush=True)
+
+    def _download(self) -> None:
+        """Fetch models, each device its own copy, of which one is kept."""
+        connection = http.client.HTTPConnection(self.server.netloc)
+        while True:
+            device, invitation = self.wanted.get()
+            connection.request("GET", invitation.model.url)
+            data = connection.getresponse().read()
+            if len(data) != invitation.model.size:
+                raise SystemExit(f"GET {invitation.model.url}: {data[:300]!r}")
+            body = self.bodies.setdefault(invitation.model.sha256, Body(data))
+            self.fetched.put((device, invitation, body))
+
+
+class Device:
+    """One connection and the update that is on its way."""
+
+    def __init__(self, fleet: Devices, name: str, number: int) -> None:
+        self.fleet, self.name, self.number = fleet, name, float(number) * 1e-9
+        self.round = 0
+        self.manifest: UpdateManifest | None = None
+        self.body: Body | None = None
+        self.next = 0
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=True)
+        self.client.on_connect, self.client.on_message = self._on_connect, self._on_message
+        self.client.on_publish = self._on_publish
+        self.waiting_for = -1
+
+    def connect(self, host: str, port: int) -> None:
+        """Connect and join the selector."""
+        self.client.connect(host, port, keepalive=120)
+        self.fleet.selector.register(self.client.socket(), selectors.EVENT_READ, self)
+        self._watch()
+
+    def serve(self, events: int) -> None:
+        """Read and write what the socket allows."""
+        if events & selectors.EVENT_READ:
+            self.client.loop_read()
+        if events & selectors.EVENT_WRITE:
+            self.client.loop_write()
+        self._watch()
+
+    def begin(self, invitation: Invitation, body: Body) -> None:
+        """Announce an update to the invitation's round."""
+        announcement = self.fleet.announcement
+        assert announcement is not None
+        self.body, self.round = body, invitation.round
+        sha256 = body.sha256(self.number)
+        plan = announcement.plan
+        self.manifest = UpdateManifest(
+            update_id=f"r{invitation.round}-{self.name}",
+            federation=self.fleet.federation,
+            client=self.name,
+            round=invitation.round,
+            method=plan.method["name"],
+            base_version=invitation.model.sha256,
+            examples=EXAMPLES,
+            steps=plan.task.epochs * -(-EXAMPLES // plan.task.batch_size),
+            size=len(body.model),
+            sha256=sha256,
+            chunk_bytes=announcement.chunk_bytes,
+            nonce=sha256[:16],
+            created=time.time(),
+        )
+        self._publish(write(self.manifest), "begin")
+
+    def _on_connect(self, *_: Any) -> None:
+        own = (topics.invitation(self.fleet.federation, self.name), topics.ack(self.fleet.federation, self.name))
+        self.client.subscribe([(topic, 1) for topic in (topics.announce(self.fleet.federation), *own)])
+        status = write(DeviceStatus(state="ready", examples=EXAMPLES))
+        self.client.publish(topics.status(self.fleet.federation, self.name), status, qos=1, retain=True)
+
+    def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
+        kind = message.topic.rsplit("/", 1)[1]
+        if kind == "announce":
+            self.fleet.announcement = read(Announcement, message.payload)
+        elif kind == "invitation":
+            invitation = read(Invitation, message.payload)
+            if invitation.round > self.round:
+                self.round = invitation.round
+                self.fleet.wanted.put((self, invitation))
+        elif kind == "ack":
+            self._answered(read(Acknowledgement, message.payload))
+
+    def _answered(self, answer: Acknowledgement) -> None:
+        if answer.status == "send":
+            self.next = answer.next_chunk
+            self._send_next()
+        elif answer.status == "accepted":
+            self.fleet.accepted += 1
+        else:
+            self.fleet.refused += 1
+            print(f"{self.name}: refused: {answer.reason}", file=sys.stderr, flush=True)
+
+    def _send_next(self) -> None:
+        """Publish one chunk; the next one goes when the broker has it."""
+        manifest, body = self.manifest, self.body
+        assert manifest is not None
+        assert body is not None
+        if self.next < chunk_count(manifest.size, manifest.chunk_bytes):
+            payload = body.chunk(self.number, self.next, manifest.chunk_bytes)
+            self.waiting_for = self._publish(payload, "chunk", self.next)
+            self.next += 1
+        else:
+            self.waiting_for = -1
+            self._publish(b"", "end")
+
+    def _on_publish(self, _client: Any, _data: Any, mid: int, *_: Any) -> None:
+        if mid == self.waiting_for:
+            self._send_next()
+
+    def _publish(self, payload: bytes, *step: str | int) -> int:
+        assert self.manifest is not None
+        topic = topics.update(self.fleet.federation, self.name, self.manifest.update_id, *step)
+        info = self.client.publish(topic, payload, qos=1)
+        self._watch()
+        return info.mid
+
+    def _watch(self) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.client.want_write() else 0)
+        self.fleet.selector.modify(self.client.socket(), wanted, self)
+
+
+def main() -> None:
+    """Run the devices."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--broker", default="127.0.0.1:1883", help="host:port")
+    parser.add_argument("--server", default="http://127.0.0.1:8080", help="base URL")
+    parser.add_argument("--federation", required=True)
+    parser.add_argument("--devices", type=int, default=100)
+    given = parser.parse_args()
+    fleet = Devices(given.broker, given.server, given.federation, given.devices)
+    fleet.run()
+    print(f"{fleet.accepted} updates accepted, {fleet.refused} refused", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
