@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from edge_agent.errors import ConfigError
 from edge_agent.section import Section
 from edge_agent.sensor_settings import CsvSection, IioSection, PhoneSection, SensorsSection, WindowsSection
+from edge_agent.training_settings import BrokerSection, ConditionsSection, ModelSection, TrainingSection
 from federation.plan import Name
 
 ENVIRONMENT = "GAITWAY_EDGE_"
@@ -39,34 +40,6 @@ class ServerSection(Section):
     timeout_s: float = Field(default=20.0, gt=0, description="seconds without a byte before a download is retried")
 
 
-class BrokerSection(Section):
-    """Where messages go."""
-
-    host: str = Field(default="127.0.0.1", description="MQTT broker")
-    port: int = Field(default=1883, ge=1, le=65535)
-    username: str | None = Field(default=None, description="none: anonymous")
-    password: str | None = Field(default=None, description="better set as GAITWAY_EDGE_BROKER_PASSWORD")
-    keepalive_s: int = Field(default=30, ge=5, le=3600)
-
-
-class TrainingSection(Section):
-    """What the training process may use."""
-
-    threads: int = Field(default=1, ge=1, le=1024)
-    memory_mb: int | None = Field(default=None, ge=256, description="cap of its memory; none: no cap")
-    nice: int = Field(default=10, ge=0, le=19)
-    timeout_s: float = Field(default=600.0, gt=0, description="a longer round is given up")
-    attempts: int = Field(default=3, ge=1, description="tries at one round before it is left out")
-    retry_s: float = Field(default=2.0, gt=0, description="wait before the second try; doubles each time")
-
-
-class ModelSection(Section):
-    """When a new model replaces the present one."""
-
-    adopt_margin: float = Field(default=0.05, ge=0, le=1, description="holdout macro-F1 that it may lose")
-    holdout_windows: int = Field(default=1024, ge=1, description="at most so many windows judge a model")
-
-
 class UploadsSection(Section):
     """How updates travel; the chunk size comes with the announcement."""
 
@@ -88,6 +61,7 @@ class Config(Section):
     iio: IioSection = IioSection()
     windows: WindowsSection = WindowsSection()
     training: TrainingSection = TrainingSection()
+    conditions: ConditionsSection = ConditionsSection()
     model: ModelSection = ModelSection()
     uploads: UploadsSection = UploadsSection()
 

@@ -6,9 +6,13 @@ AgentError
 ├── StoreError   the device's database or its files are not what they should be
 │   ├── DiskFullError  there is no room; nothing was changed (an OSError too)
 │   └── DamagedError   the file is no database, or has broken pages
+├── MessageError a phone sent something else than a message of Sensor Logger
 ├── LabelError   a label, or a time to label, that cannot be
 ├── BlobError    a download failed, or is not what was announced
+├── TrustError   what came is not signed by the server that this device trusts, or is out of date
+├── EnrolError   the server does not take this device, or not yet
 └── JobError     the training process could not do its work
+    └── HopelessJobError  and would fail again in the same way
 """
 
 
@@ -36,6 +40,10 @@ class DamagedError(StoreError):
     """A database's file is not one, or has broken pages."""
 
 
+class MessageError(AgentError):
+    """What came is not a message of the Sensor Logger app."""
+
+
 class LabelError(AgentError):
     """A label that the plan does not have, or a span of time that cannot be labelled."""
 
@@ -44,5 +52,17 @@ class BlobError(AgentError):
     """A download failed, or its bytes are not those that were announced."""
 
 
+class TrustError(AgentError):
+    """A pointer to a model is not signed by the server that this device trusts, or is out of date."""
+
+
+class EnrolError(AgentError):
+    """The server does not take this device, or not yet."""
+
+
 class JobError(AgentError):
     """The training process could not do its work."""
+
+
+class HopelessJobError(JobError):
+    """The training process could not do its work, and would fail again in the same way."""

@@ -25,8 +25,15 @@ from edge_agent.state import misfit, network_of
 from federation.plan import ModelSpec, Name, Plan
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
+CHECKPOINTS = "checkpoints"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
 LOG_BYTES = 4000
+OUT_OF_MEMORY = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError")
+
+
+def over_the_cap(memory_mb: int) -> str:
+    """Say that the training process wanted more memory than it may have."""
+    return f"the round needs more memory than the cap of {memory_mb} MB; raise [training] memory_mb, or 0 for no cap"
 
 
 class Job(BaseModel):
@@ -48,9 +55,11 @@ class Job(BaseModel):
     chunk_bytes: int
     client_state: Path | None
     out: Path
+    checkpoints: Path  # folder of the epochs' checkpoints
     threads: int
     nice: int
-    memory_mb: int | None
+    memory_mb: int  # 0: no cap
+    round_s: float
     precision: Literal["lossless", "float16"]
     compression: Literal["none", "zstd"]
 
@@ -81,9 +90,11 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         broadcast_sha256=command.model.sha256,
         client_state=folder / client_state if client_state else None,
         out=job_folder(folder, command.round, command.kind),
+        checkpoints=folder / CHECKPOINTS,
         threads=training.threads,
         nice=training.nice,
         memory_mb=training.memory_mb,
+        round_s=training.round_s,
         precision=config.uploads.precision,
         compression=config.uploads.compression,
     )
@@ -108,10 +119,12 @@ class JobEnded:
 
     job: Job
     reason: str
+    final: bool = False
+    """Whether another run would end in the same way."""
 
 
 class TrainingProcess:
-    """One run of `python -m edge_agent.training`; `post` is called from a watching thread."""
+    """One run of `python -m edge_agent.confinement`; `post` is called from a watching thread."""
 
     def __init__(self, job: Job, timeout_s: float, post: Callable[[JobLine | JobEnded], None]) -> None:
         self.job, self.timeout_s, self.post = job, timeout_s, post
@@ -122,7 +135,7 @@ class TrainingProcess:
         self._errors = (job.out / "errors.txt").open("wb")
         self._stopped = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "edge_agent.training", str(path)],
+            [sys.executable, "-m", "edge_agent.confinement", str(path)],
             # never written to: the process ends when this end closes, however the supervisor dies
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -144,16 +157,21 @@ class TrainingProcess:
         self._thread.join(timeout_s)
 
     @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
     def overdue(self) -> bool:
         """Whether it has run for longer than it may."""
         return time.monotonic() > self._deadline
 
     def _watch(self) -> None:
-        reason = ""
+        reason, final = "", False
         for line in self._process.stdout or ():
             record = _record(line)
             if record.get("event") == "error":
-                reason = str(record.get("reason", "it failed"))
+                reason, final = str(record.get("reason", "it failed")), record.get("final") is True
             elif record and not self._stopped:
                 self.post(JobLine(self.job, record))
         code = self._process.wait()
@@ -162,7 +180,15 @@ class TrainingProcess:
             if pipe:
                 pipe.close()
         if not self._stopped:
-            self.post(JobEnded(self.job, (reason or self._last_words(code)) if code else ""))
+            self.post(self._ended(code, reason, final))
+
+    def _ended(self, code: int, reason: str, final: bool) -> JobEnded:
+        if code == 0 or reason:
+            return JobEnded(self.job, reason if code else "", final)
+        words = self._last_words(code)
+        # C++ code that gets no memory ends the process before Python could say so
+        starved = self.job.memory_mb > 0 and any(sign in words for sign in OUT_OF_MEMORY)
+        return JobEnded(self.job, over_the_cap(self.job.memory_mb) if starved else words, starved)
 
     def _last_words(self, code: int) -> str:
         if code < 0:

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 from edge_agent.config import AgentSection
 from edge_agent.errors import ConfigError
 from edge_agent.files import place_file, sha256_of
-from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
+from edge_agent.jobs import CHECKPOINTS, CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.state import Agent
 from edge_agent.store import Store
 from federation.protocol.messages import UpdateManifest
@@ -89,6 +89,7 @@ def keep_round(store: Store, job: Job) -> Kept:
     for other in client.parent.iterdir():
         if other != client:
             other.unlink()
+    shutil.rmtree(job.checkpoints, ignore_errors=True)
     return Kept(manifest.update_id, result["metrics"], result["seconds"])
 
 
@@ -127,7 +128,7 @@ def forget_update(store: Store, update_id: str, status: str, reason: str) -> Non
 def start_over(store: Store, identity: str) -> None:
     """Forget everything learnt in another founding of the federation, or by another network."""
     store.reset(identity=identity, device=store.get("device"), federation=store.get("federation"))
-    for name in (OUTBOX, CLIENTS, MODELS, JOBS):
+    for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 
 

@@ -15,8 +15,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edge_agent.config import BrokerSection
 from edge_agent.events import Acknowledged, Announced, Connected, Disconnected, Invited
+from edge_agent.training_settings import BrokerSection
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, read, write

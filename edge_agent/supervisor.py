@@ -15,15 +15,26 @@ from typing import Literal
 
 from edge_agent import commands as do
 from edge_agent.agent import step
+from edge_agent.condition_watch import ConditionWatch
 from edge_agent.config import Config
 from edge_agent.errands import Errands, Judged
 from edge_agent.errors import StoreError
-from edge_agent.events import AdoptFinished, CandidateReady, Event, JobFailed, Kind, Tick, TrainingFinished
+from edge_agent.events import (
+    AdoptFinished,
+    CandidateReady,
+    Event,
+    JobFailed,
+    Kind,
+    PhoneConditions,
+    Tick,
+    TrainingFinished,
+)
 from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
 from edge_agent.judging import Shelf, Verdict
 from edge_agent.memory import claim, forget_update, keep_round, remembered, start_over
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
+from edge_agent.readings import Readings
 from edge_agent.sources import open_source
 from edge_agent.state import Policy, status_of
 from edge_agent.store import Store
@@ -62,6 +73,9 @@ class Supervisor:
         )
         self._process: TrainingProcess | None = None
         self._uploads = Uploads(self.store, self._broker, uploads.in_flight)
+        self._conditions = ConditionWatch(
+            config.conditions, Readings(config.conditions, me.data_dir), self._training, self._posted.put
+        )
         self._code: int | None = None
 
     def stop(self) -> None:
@@ -73,6 +87,7 @@ class Supervisor:
         waiting = f"; updates in the outbox: {', '.join(self.agent.outbox)}" if self.agent.outbox else ""
         log.info("device %s of federation %s%s", self.policy.device, self.config.agent.federation, waiting)
         self._tell_summary()
+        self._conditions.start()
         self._broker.start()
         ticked = time.monotonic()
         try:
@@ -90,6 +105,7 @@ class Supervisor:
         self._end_process()
         self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
         self._sensors.stop(STOP_S / 2)
+        self._conditions.stop(STOP_S / 2)
         note_doing(self.store, self.agent, left=True)
         self.store.close()
         self._claim.close()
@@ -111,6 +127,8 @@ class Supervisor:
             case Judged(identity, verdict):
                 if identity == self.agent.identity:
                     self._judged(verdict)
+            case PhoneConditions():
+                self._conditions.heard(posted)
             case _:
                 if text := narrate(posted):
                     log.info("%s", text)
@@ -133,7 +151,7 @@ class Supervisor:
         job = posted.job
         if isinstance(posted, JobEnded):
             self._process = None
-            failed = JobFailed(job.round, job.kind, posted.reason)
+            failed = JobFailed(job.round, job.kind, posted.reason, posted.final)
             self._step(failed if posted.reason else CandidateReady(job.round, job.kind))
         elif posted.record.get("event") == "epoch":
             log.info("round %d: epoch %s is done", job.round, posted.record.get("epoch"))
@@ -216,6 +234,10 @@ class Supervisor:
         log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")
         job = make_job(self.config, command, self._errands.blob(command.model), self.store.get("client_state"))
         self._process = TrainingProcess(job, self.config.training.timeout_s, self._posted.put)
+
+    def _training(self) -> int | None:
+        process = self._process  # read once: another thread asks
+        return process.pid if process else None
 
     def _end_process(self) -> None:
         if self._process:

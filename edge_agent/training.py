@@ -1,4 +1,4 @@
-"""The training process, `python -m edge_agent.training JOB.json`: one round, or the final model, and then it ends.
+"""The training process: one round, or the final model, and then it ends; `edge_agent.confinement` starts it.
 
 Files go to the job's folder; what has happened goes to standard output as JSON lines {"event": …}. The client's half
 of a round is `federation.client_round`, the same code as in the simulation.
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import resource
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +18,10 @@ import torch
 from torch import nn
 
 from edge_agent.candidate import export_candidate
-from edge_agent.errors import AgentError, JobError
+from edge_agent.epochs import Epochs, checkpoint_path
+from edge_agent.errors import AgentError, HopelessJobError, JobError
 from edge_agent.files import sha256_of, write_file
-from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
+from edge_agent.jobs import CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, over_the_cap
 from edge_agent.local_data import LocalData, local_data
 from edge_agent.window_store import WindowStore
 from export.runtime import ExportError
@@ -36,21 +34,15 @@ from federation.methods import method_from_json
 from federation.records import Client, Examples, Tensors, Tree
 from federation.schema import check_tree, schema_of, size_limit, upload_schema
 from federation.scores import Scores, confusion, scores_of
-from federation.watch import Checkpoint, Watch
+from federation.server_round import keeps_partial_work
 from har_pipeline import PipelineError, PipelineSettings
 from models import build
 from models.errors import ModelError
 
-EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError, OSError, MemoryError)
-
+EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError, OSError)
 
 EVALUATION_BATCH = 256
 """The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
-
-
-class _Told(Watch):
-    def epoch_done(self, checkpoint: Checkpoint) -> None:
-        tell(event="epoch", epoch=checkpoint.epoch)
 
 
 class Scene(NamedTuple):
@@ -68,16 +60,26 @@ class Scene(NamedTuple):
 def main(arguments: list[str]) -> int:
     """Run the job that a file describes; 0 if everything that was due is on disk."""
     job = Job.model_validate_json(Path(arguments[0]).read_bytes())
-    _limit(job)
+    torch.set_num_threads(job.threads)
     try:
         scene = set_scene(job)
         client = train(scene) if job.kind == "train" else final_client(scene)
         if client is not None:
             export_candidate(job, scene.settings, scene.data, scene.module, scene.setup.method.deployed(client))
     except EXPECTED as error:
-        tell(event="error", reason=str(error) or type(error).__name__)
+        tell(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, HopelessJobError))
+        return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _is_starved(error):
+            raise
+        tell(event="error", reason=over_the_cap(job.memory_mb), final=True)
         return 1
     return 0
+
+
+def _is_starved(error: Exception) -> bool:
+    # torch raises a RuntimeError where its allocator gets no memory
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def set_scene(job: Job) -> Scene:
@@ -117,11 +119,14 @@ def train(scene: Scene) -> Client:
 
     Raises:
         UpdateError: if training left NaN or infinity.
+        HopelessJobError: if the time was over before the work was done, and the federation drops partial work.
     """
     job, setup, data = scene.job, scene.setup, scene.data
     begun = time.monotonic()
     client = kept_client(scene)
     before = _scores(scene, setup.method.receive(client, scene.broadcast)[0])
+    path = checkpoint_path(job.checkpoints, job, data.train)
+    epochs = Epochs(path, scene.initial, job.round_s, lambda epoch: tell(event="epoch", epoch=epoch))
     x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.y)
     result = train_one(
         setup,
@@ -130,17 +135,19 @@ def train(scene: Scene) -> Client:
         Examples(x, y),
         client_id=job.device,
         round_number=job.round,
-        watch=_Told(),
+        watch=epochs,
     )
+    steps, work = _work_done(setup, job, epochs, len(y))
     check_tree(result.upload, upload_schema(setup.method, setup.task, scene.initial))
     scores = {"before": before, "after": _scores(scene, result.client)}
     metrics = {f"{kind}_{when}": value for when, each in scores.items() for kind, value in each._asdict().items()}
+    metrics = {**metrics, **work, "train_loss": float(result.loss)}
     record = {
         "examples": len(y),
-        "steps": steps_of(setup, len(y)),
+        "steps": steps,
         "class_counts": np.bincount(data.train.y, minlength=len(job.plan.labels)).tolist(),
         # a device without holdout windows has no scores, and JSON no NaN
-        "metrics": {name: v for name, v in {**metrics, "train_loss": float(result.loss)}.items() if math.isfinite(v)},
+        "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "seconds": time.monotonic() - begun,
     }
     compression, precision = job.compression, job.precision
@@ -149,6 +156,20 @@ def train(scene: Scene) -> Client:
     write_file(job.out / RESULT, json.dumps(record).encode())
     tell(event="trained")
     return result.client
+
+
+def _work_done(setup: Setup, job: Job, epochs: Epochs, examples: int) -> tuple[int, dict[str, float]]:
+    """Return the steps that were done and, where the time was over before the last, the whole epochs among them."""
+    asked = steps_of(setup, examples)
+    if epochs.stopped_at is None:
+        return asked, {}
+    if not keeps_partial_work(job.plan.rounds, setup.method):
+        done = f"{epochs.stopped_at} of {asked} steps"
+        raise HopelessJobError(
+            f"the {job.round_s:g} s for a round were over after {done}, and this federation drops partial work; "
+            f"raise [training] round_s, or leave the round to faster devices"
+        )
+    return epochs.stopped_at, {"epochs": float(epochs.epochs)}
 
 
 def final_client(scene: Scene) -> Client | None:
@@ -204,23 +225,3 @@ def tell(**record: Any) -> None:
     """Write one JSON line for the supervisor."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
-
-
-def _limit(job: Job) -> None:
-    torch.set_num_threads(job.threads)
-    os.nice(job.nice)
-    if job.memory_mb is not None:
-        # not the address space: torch maps far more of it than it ever touches
-        resource.setrlimit(resource.RLIMIT_DATA, (job.memory_mb << 20, job.memory_mb << 20))
-
-
-def _leave_with_supervisor() -> None:
-    # the descriptor, not sys.stdin: a lock held by this thread would break the interpreter's way out
-    while os.read(0, 1024):
-        pass
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    threading.Thread(target=_leave_with_supervisor, name="supervisor gone", daemon=True).start()
-    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_agent.config import AgentSection, Config, SensorsSection, ServerSection, TrainingSection
+from edge_agent.config import AgentSection, ConditionsSection, Config, SensorsSection, ServerSection, TrainingSection
 from federation.plan import ModelSpec, Plan, RoundSettings, Task
 from federation.protocol.messages import Announcement, BlobPointer, Invitation
 from har_pipeline import dataset_labels
@@ -67,4 +67,5 @@ def make_config(folder: Path, model: str | None = None, **training: Any) -> Conf
         server=ServerSection(url="http://127.0.0.1:9"),
         sensors=SensorsSection(options=OPTIONS),
         training=TrainingSection(**training),
+        conditions=ConditionsSection(ignore=("all",)),
     )

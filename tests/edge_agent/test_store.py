@@ -50,7 +50,9 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
         out=folder / "jobs" / "r1-train",
         threads=1,
         nice=0,
-        memory_mb=None,
+        memory_mb=0,
+        round_s=600.0,
+        checkpoints=folder / "checkpoints",
         precision="lossless",
         compression="none",
     )

@@ -51,7 +51,9 @@ ALSO_OUTSIDE = {
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},
     "export": {"numpy": "windows and logits at ONNX Runtime's border"},
     "edge_agent": {"pydantic": VALIDATES},
+    "edge_agent.readings": {"psutil": "load, memory and processes"},
     "edge_agent.training": {"torch": "the training process"},
+    "edge_agent.epochs": {"torch": "only the training process imports it"},
     "edge_agent.candidate": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,
