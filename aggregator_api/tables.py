@@ -37,6 +37,8 @@ class FederationRow(Base):
     # a random uuid: a new federation of an old name has another
     instance: Mapped[str] = mapped_column(String(32), server_default="")
     plan: Mapped[dict[str, Any]] = mapped_column(JSON)
+    # counts the changes of the plan's round settings, so that server processes notice each other's
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")
     upload_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(16))  # running, paused, finished, stopped
     created_at: Mapped[float]
