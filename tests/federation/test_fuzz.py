@@ -1,0 +1,205 @@
+"""The wire against bytes that nobody meant: each either gives a tree or a message within its bounds, or is refused.
+
+A few hundred cases a target by default; `-m slow` plays a million (GAITWAY_FUZZ says how many).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from federation import wire
+from federation.errors import UpdateError, WireError
+from federation.protocol import topics
+from federation.protocol.chunks import Assembly
+from federation.protocol.messages import (
+    Acknowledgement,
+    Announcement,
+    DeviceStatus,
+    Invitation,
+    UpdateManifest,
+    read,
+)
+from federation.schema import check_tree, schema_of
+
+Case = Callable[..., None]
+BATCH = 5_000  # hypothesis remembers what it has tried
+MORE_BYTES = 300 << 20  # memory that a whole run may take on top
+LIMIT = 4096
+
+TREE = {"params": {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, "mask": torch.tensor([True, False])}
+SCHEMA = schema_of(TREE)
+HASH, INSTANCE = "ab" * 32, "cd" * 16
+POINTER = {"sha256": HASH, "size": 10, "url": "/v1/blobs/x"}
+PLAN = {
+    "labels": ["still", "walking"],
+    "model": {"name": "cnn"},
+    "method": {"name": "fedavg"},
+    "task": {"classes": 2, "feature_dim": 8},
+    "rounds": {"rounds": 3},
+}
+MESSAGES: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (
+        Announcement,
+        {
+            "federation": "walk", "instance": INSTANCE, "state": "collecting", "round": 1, "plan": PLAN,
+            "model": POINTER, "created": 1.0,
+        },
+    ),
+    (Invitation, {"instance": INSTANCE, "round": 1, "model": POINTER}),
+    (DeviceStatus, {"state": "ready", "examples": 3, "metrics": {"loss": 0.5}}),
+    (
+        UpdateManifest,
+        {
+            "update_id": "r1-a", "federation": "walk", "client": "a", "round": 1, "method": "fedavg",
+            "base_version": HASH, "examples": 3, "steps": 1, "class_counts": [1, 2], "size": 10, "sha256": HASH,
+            "chunk_bytes": 1024, "nonce": "0123456789", "created": 1.0,
+        },
+    ),
+    (Acknowledgement, {"update_id": "r1-a", "status": "accepted"}),
+)  # fmt: skip
+ENCODED = tuple((wire.encode(TREE, compression=how), how) for how in ("none", "zstd"))
+
+extreme = st.sampled_from([0, -1, 1 << 31, 1 << 63, (1 << 64) - 1, 10**30, 1e308, float("nan"), float("inf"), "", None])
+leaf = extreme | st.text(max_size=80) | st.integers() | st.floats() | st.booleans()
+anything = st.recursive(
+    leaf, lambda below: st.lists(below, max_size=4) | st.dictionaries(st.text(max_size=8), below, max_size=4)
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Change, insert, cut out, repeat or cut off some bytes of what was valid."""
+    data = bytearray(valid)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        match draw(st.sampled_from(["set", "insert", "cut", "repeat", "end", "length"])):
+            case "set":
+                data[at : at + 1] = draw(st.binary(min_size=1, max_size=1))
+            case "insert":
+                data[at:at] = draw(st.binary(max_size=16))
+            case "cut":
+                del data[at : at + draw(st.integers(1, 64))]
+            case "repeat":
+                data[at:at] = data[at : at + 64]
+            case "end":
+                del data[at:]
+            case "length":  # a header of safetensors begins with its length
+                data[:8] = draw(st.integers(0, (1 << 64) - 1)).to_bytes(8, "little")
+    return bytes(data)
+
+
+@st.composite
+def lying_headers(draw: st.DrawFn) -> bytes:
+    """Write safetensors whose header claims what it likes of shapes, dtypes and places."""
+    number = st.integers(-2, 20) | st.sampled_from([1 << 31, 1 << 62, 1 << 64])
+    entry = st.fixed_dictionaries(
+        {
+            "dtype": st.sampled_from(["F32", "F64", "F16", "I64", "U8", "BOOL", "F8_E4M3", "?"]),
+            "shape": st.lists(number, max_size=4),
+            "data_offsets": st.lists(number, min_size=2, max_size=2),
+        }
+    )
+    names = st.text(max_size=8) | st.sampled_from(["a", "a/b", "../../etc", "__metadata__", "a%2Fb", "/"])
+    header = json.dumps(draw(st.dictionaries(names, entry | anything, max_size=4))).encode()
+    return len(header).to_bytes(8, "little") + header + draw(st.binary(max_size=64))
+
+
+@given(st.data())
+def any_bytes_as_a_tree(data: st.DataObject) -> None:
+    """A tree within the limit, or WireError; what is not of the schema is refused."""
+    valid, how = data.draw(st.sampled_from(ENCODED))
+    came = data.draw(st.one_of(damaged(valid), lying_headers(), st.binary(max_size=200)))
+    try:
+        tree = wire.decode(came, limit_bytes=LIMIT, compression=data.draw(st.sampled_from(["none", how])))
+    except WireError:
+        return
+    assert wire.tensor_bytes(tree) <= 2 * LIMIT  # float16 comes back twice as wide
+    try:
+        check_tree(tree, SCHEMA)
+    except UpdateError:
+        return
+    assert schema_of(tree) == SCHEMA
+
+
+@given(st.data())
+def any_json_as_a_message(data: st.DataObject) -> None:
+    """A valid message, or WireError."""
+    kind, valid = data.draw(st.sampled_from(MESSAGES))
+    changed = dict(valid)
+    for _ in range(data.draw(st.integers(0, 3))):
+        name = data.draw(st.sampled_from([*valid, "more"]))
+        changed[name] = data.draw(anything)
+    payload = json.dumps(changed).encode()
+    if data.draw(st.booleans()):
+        payload = data.draw(damaged(payload))
+    try:
+        message = read(kind, payload)
+    except WireError:
+        return
+    assert isinstance(message, kind)
+
+
+@given(st.text(max_size=120) | st.lists(st.text(max_size=70), max_size=10).map("/".join), st.data())
+def any_text_as_a_topic(text: str, data: st.DataObject) -> None:
+    """A device's topic whose names are safe for a file system and a broker, or WireError."""
+    words = ["gaitway", "v1", "walk", "devices", "a", "update", "u", "chunk", "7", "..", "+", "#", "", text]
+    topic = data.draw(st.just(text) | st.lists(st.sampled_from(words), max_size=9).map("/".join))
+    try:
+        found = topics.parse(topic)
+    except WireError:
+        return
+    for name in (found.federation, found.device, *filter(None, [found.update_id])):
+        assert not set(name) & set("/+#\0 ")
+        assert name.strip(".")
+
+
+@given(st.integers(0, 10**7), st.integers(1024, 1 << 20), st.lists(st.tuples(st.integers(), st.integers(0, 1 << 21))))
+def any_chunks(size: int, chunk_bytes: int, chunks: list[tuple[int, int]]) -> None:
+    """A place inside the update, or WireError."""
+    assembly = Assembly(size, chunk_bytes)
+    for n, length in chunks:
+        try:
+            offset = assembly.offset(n, length)
+        except WireError:
+            continue
+        assert 0 <= offset <= offset + length <= size
+        assembly.add(n)
+    assert len(assembly.have) * chunk_bytes < size + chunk_bytes
+
+
+TARGETS = (any_bytes_as_a_tree, any_json_as_a_message, any_text_as_a_topic, any_chunks)
+
+
+def play(case: Case, count: int, seed: int) -> None:
+    """Play so many cases, drawn from the seed."""
+    calm = settings(
+        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True
+    )
+    hypothesis.seed(seed)(calm(case))()
+
+
+@pytest.mark.parametrize("case", TARGETS, ids=lambda case: case.__name__)
+def test_some_cases(case: Case) -> None:
+    play(case, 200, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("case", TARGETS, ids=lambda case: case.__name__)
+def test_a_million_cases_in_all(case: Case) -> None:
+    count = int(os.environ.get("GAITWAY_FUZZ", "1000000")) // len(TARGETS)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for seed in range(1, -(-count // BATCH) + 1):
+        play(case, BATCH, seed)
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    assert grown < MORE_BYTES, f"memory grew by {grown:,} bytes"
