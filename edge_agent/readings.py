@@ -20,6 +20,7 @@ SYS = Path("/sys")
 NETWORK_EVERY_S = 30.0
 BUSY_OVER_S = 5.0
 """A short burst of another program does not make the device busy."""
+SHORTEST_SPAN_S = 0.2
 SANE_C = (-40.0, 150.0)
 
 
@@ -87,14 +88,18 @@ class Load:
         """Return percent over the last seconds; None at first."""
         times = psutil.cpu_times()
         busy = sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
-        self._samples.append((now, busy, self._own(training)))
+        return self.add(now, busy, self._own(training), psutil.cpu_count() or 1)
+
+    def add(self, now: float, busy_s: float, own_s: float, processors: int) -> float | None:
+        """Take the seconds that all programs, and this one, have used so far; return the others' share in percent."""
+        self._samples.append((now, busy_s, own_s))
         while len(self._samples) > 2 and now - self._samples[1][0] >= BUSY_OVER_S:
             self._samples.pop(0)
-        (begin, busy0, own0), (end, busy1, own1) = self._samples[0], self._samples[-1]
-        if end - begin < 0.2:
+        begin, busy, own = self._samples[0]
+        span_s = now - begin
+        if span_s < SHORTEST_SPAN_S:
             return None
-        others = (busy1 - busy0) - (own1 - own0)
-        share = 100 * others / ((end - begin) * (psutil.cpu_count() or 1))
+        share = 100 * ((busy_s - busy) - (own_s - own)) / (span_s * processors)
         return min(100.0, max(0.0, share))
 
     def _own(self, training: int | None) -> float:
