@@ -1,4 +1,4 @@
-"""A server with a small federation, waiting for devices or collecting their updates."""
+"""A server with a small federation, waiting for devices or collecting their updates; on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,8 +7,61 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.real_parts import Postgres, postgres
+
 from .bench import Bench
 from .devices import tiny_plan
+
+ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated")
+"""Modules whose tests run on both databases every time."""
+ON_BOTH_SLOWLY = (
+    "test_hostile_updates",
+    "test_ingest",
+    "test_invitations",
+    "test_rest",
+    "test_service",
+    "test_stragglers",
+)
+"""Those that run on PostgreSQL too, but only where slow tests do."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if module in ON_BOTH + ON_BOTH_SLOWLY:
+        marks = [pytest.mark.slow] if module in ON_BOTH_SLOWLY else []
+        backends = ["sqlite", pytest.param("postgresql", marks=marks)]
+        metafunc.parametrize("backend", backends, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Postgres]:
+    """A PostgreSQL for the whole run."""
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Choose the database of servers that are started in the module, and of those that live as long as it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request, "param", "sqlite") == "postgresql":
+            patch.setenv("GAITWAY_DATABASE_URL", request.getfixturevalue("cluster").new_database())
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_database(request: pytest.FixtureRequest, backend: None) -> Iterator[None]:
+    """Give the servers that a test starts a database of their own; SQLite's lies in each server's folder."""
+    shared = "postgresql" in request.node.callspec.params.values() if hasattr(request.node, "callspec") else False
+    if not shared:
+        yield
+        return
+    running: Postgres = request.getfixturevalue("cluster")
+    url = running.new_database()
+    with pytest.MonkeyPatch.context() as patch:  # not the test's own, which it may undo
+        patch.setenv("GAITWAY_DATABASE_URL", url)
+        yield
+    running.drop(url)
 
 
 @pytest.fixture

@@ -1,20 +1,33 @@
-"""The migrations and the tables say the same."""
+"""The migrations and the tables say the same, on both databases, and rows of every past version come through."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
-from sqlalchemy.exc import IntegrityError
+from alembic.script import ScriptDirectory
+from sqlalchemy import JSON, Boolean, Column, Float, Integer, MetaData, Table, inspect, select, text
+from sqlalchemy.exc import DatabaseError, IntegrityError
 
-from aggregator_api.database import Database
+from aggregator_api.database import MIGRATIONS, WRITER_LOCK, Database
 from aggregator_api.tables import Base
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(f"sqlite:///{tmp_path / 'new' / 'test.sqlite3'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty database."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'new' / 'test.sqlite3'}"
+    else:
+        url = request.getfixturevalue("cluster").new_database(empty=True)
+    found = Database(url)
+    yield found
+    found.close()
 
 
 def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
@@ -23,7 +36,6 @@ def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
         assert set(Base.metadata.tables) < set(inspect(connection).get_table_names())
-    database.close()
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:
@@ -34,15 +46,14 @@ def test_migrating_twice_changes_nothing(database: Database) -> None:
     database.migrate()
     with database.read() as session:
         assert session.execute(text("SELECT count(*) FROM federations")).scalar() == 1
-    database.close()
 
 
 OLD_ROWS = (
     "INSERT INTO federations VALUES (1, 'a', '{}', '{}', 'running', 0), (2, 'b', '{}', '{}', 'running', 0)",
     "INSERT INTO devices VALUES (1, 1, 'd', 'idle', 9, '', 0, 0), (2, 1, 'e', 'idle', 9, '', 0, 0)",
     "INSERT INTO model_versions VALUES (1, 1, 0, 0, 'state', 'broadcast', 77, 0)",
-    "INSERT INTO rounds VALUES (1, 1, 1, 'collecting', 0, 0, '', 1, NULL, 0, NULL)",
-    "INSERT INTO participations VALUES (1, 1, 1, 'waiting', NULL), (1, 2, 0, 'received', 1)",
+    "INSERT INTO rounds VALUES (1, 1, 1, 'collecting', FALSE, FALSE, '', 1, NULL, 0, NULL)",
+    "INSERT INTO participations VALUES (1, 1, TRUE, 'waiting', NULL), (1, 2, FALSE, 'received', 1)",
 )
 
 
@@ -58,9 +69,78 @@ def test_rows_of_the_first_version_get_an_instance_and_what_their_devices_got(da
         assert got.all() == [("broadcast", 77), (None, None)]  # the second came late and was not invited
     assert [len(instance) for instance in instances] == [32, 32]
     assert len(set(instances)) == 2
-    database.close()
 
 
+def revisions() -> list[str]:
+    """Every revision, the first one first."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][::-1]
+
+
+@pytest.mark.parametrize("revision", revisions())
+def test_rows_of_every_version_come_through(database: Database, revision: str) -> None:
+    database.migrate(revision)
+    before = fill(database)
+    assert len(before) >= 9
+    database.migrate()
+    after = contents(database)
+    for table, rows in before.items():
+        kept = [{column: row[column] for column in old} for old, row in zip(rows, after[table], strict=True)]
+        assert kept == rows, table
+    with database.read() as session:  # the program can read them
+        for mapper in Base.registry.mappers:
+            session.scalars(select(mapper.class_)).unique().all()
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def tables_of(database: Database) -> list[Table]:
+    """The tables as they are now, those that others refer to first."""
+    found = MetaData()
+    with database.engine.connect() as connection:
+        found.reflect(connection)
+    return [table for table in found.sorted_tables if table.name != "alembic_version"]
+
+
+def fill(database: Database) -> dict[str, list[dict[str, Any]]]:
+    """Write two rows into every table of the present version; what may be null is null in the second."""
+    with database.write() as session:
+        for table in tables_of(database):
+            for k in (1, 2):
+                session.execute(table.insert().values({column.name: value(column, k) for column in table.columns}))
+    return contents(database)
+
+
+def contents(database: Database) -> dict[str, list[dict[str, Any]]]:
+    """Read every table, ordered by its key."""
+    with database.read() as session:
+        return {
+            table.name: [dict(row._mapping) for row in session.execute(select(table).order_by(*table.primary_key))]
+            for table in tables_of(database)
+        }
+
+
+def value(column: Column[Any], k: int) -> Any:
+    """Return something that fits a column, different for each row k."""
+    if column.foreign_keys or (column.primary_key and isinstance(column.type, Integer)):
+        return k
+    if column.nullable and k == 2:
+        return None
+    match column.type:
+        case Boolean():
+            return k == 1
+        case JSON():
+            return {"k": k}
+        case Integer():
+            return 10 * k
+        case Float():
+            return k + 0.5
+    return f"{k}{column.name}"[: getattr(column.type, "length", None)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_the_database_is_durable_and_checks_its_references(database: Database) -> None:
     database.migrate()
     with database.read() as session:
@@ -68,4 +148,22 @@ def test_the_database_is_durable_and_checks_its_references(database: Database) -
         assert session.execute(text("PRAGMA synchronous")).scalar() == 2
     with pytest.raises(IntegrityError), database.write() as session:
         session.execute(text("INSERT INTO model_aliases (federation_id, alias, version_id) VALUES (7, 'stable', 7)"))
-    database.close()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_on_postgresql_a_reader_cannot_write_and_writers_come_one_after_the_other(database: Database) -> None:
+    database.migrate()
+    with pytest.raises(DatabaseError, match="read-only"), database.read() as session:
+        session.execute(text("DELETE FROM model_aliases"))
+    other = Database(database.url)
+    with database.write() as session, other.engine.connect() as connection:
+        session.execute(text("SELECT 1"))
+        free = connection.execute(text(f"SELECT pg_try_advisory_xact_lock({WRITER_LOCK})")).scalar()
+        assert free is False
+    other.close()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_null_character_reaches_postgresql_as_a_replacement(database: Database) -> None:
+    with database.read() as session:
+        assert session.execute(text("SELECT :said"), {"said": "a\0b"}).scalar() == "a\N{REPLACEMENT CHARACTER}b"

@@ -28,7 +28,7 @@ HERE = f"/v1/federations/{FEDERATION}"
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
     return create_app(Settings(data_dir=tmp_path_factory.mktemp("rest"), max_body_bytes=20_000), Wires)
 
 

@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
+from sqlalchemy import NullPool, create_engine
 
 from aggregator_api.broker_config import folders
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
+from aggregator_api.database import Database
 from aggregator_api.settings import Settings, load
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
@@ -119,7 +121,10 @@ def mosquitto(folder: Path) -> Iterator[Mosquitto]:
 
 
 class Postgres:
-    """A PostgreSQL cluster of its own; every test gets a fresh database in it."""
+    """A PostgreSQL cluster of its own; every test gets a fresh database in it.
+
+    Databases are copies of one that is migrated once, which takes a tenth of the time.
+    """
 
     def __init__(self, folder: Path, programs: Path, user: str) -> None:
         self.folder, self._programs, self._user = folder, programs, user
@@ -137,12 +142,30 @@ class Postgres:
         """End it without ceremony."""
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
 
-    def new_database(self) -> str:
-        """Make an empty database and return its URL."""
+    def new_database(self, *, empty: bool = False) -> str:
+        """Make a database with the newest schema, or an empty one, and return its URL."""
+        if self._made == 0:
+            self._sql("CREATE DATABASE migrated")
+            database = Database(self.url("migrated"))
+            database.migrate()
+            database.close()
         self._made += 1
         name = f"test{self._made}"
-        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "gaitway", name)
+        self._sql(f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else 'migrated'}")
+        return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """Remove a database, whoever still uses it."""
+        self._sql(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+    def url(self, name: str) -> str:
+        """Return a database's URL."""
         return f"postgresql+psycopg://gaitway@127.0.0.1:{self.port}/{name}"
+
+    def _sql(self, statement: str) -> None:
+        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(statement)
 
     def _run(self, program: str, *words: str) -> None:
         command = [str(self._programs / program), *words]

@@ -22,6 +22,10 @@ PROGRAMS = {
     "sim": ("sim", "federation", "har_pipeline", "models"),
     "export": ("export", "models"),
 }
+# Imported only where a setting asks for it, from an extra of its own.
+ON_REQUEST = {
+    "psycopg": "postgres",
+}
 # Required although no module of ours imports it, and why.
 NEEDED_BY_OTHERS = {
     "onnxscript": "torch.onnx.export(dynamo=True) imports it",
@@ -82,7 +86,8 @@ def test_every_other_file_is_package_data() -> None:
 @pytest.mark.parametrize("extra", PROGRAMS)
 def test_an_extra_requires_what_its_programs_import(extra: str) -> None:
     needed = frozenset().union(*(imported(package) for package in PROGRAMS[extra]))
-    assert needed - requirements(extra) == frozenset()
+    assert needed - requirements(extra) - set(ON_REQUEST) == frozenset()
+    assert all(name in requirements(other) for name, other in ON_REQUEST.items())
 
 
 def test_nothing_is_required_that_no_program_imports() -> None:

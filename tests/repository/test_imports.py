@@ -63,6 +63,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.blobs": {"fsspec": "the design's blob store"},
     "aggregator_api.broker_config": {"cryptography": "the authority's and the broker's certificates"},
     "aggregator_api.broker": {"amqtt": "the embedded broker of the demo and the tests"},
+    "aggregator_api.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.contract": {"torch": "dtypes and shapes of what an update must hold"},
     "aggregator_api.identity": {"cryptography": "ed25519"},
     "aggregator_api.founding": {"torch": "the initial model"},
