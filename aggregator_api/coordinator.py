@@ -72,6 +72,10 @@ class Coordinator:
             self._contracts[federation.name] = read_contract(federation)
         return self._contracts[federation.name]
 
+    def leads(self, name: str) -> bool:
+        """Whether this process drives that federation; without others it drives them all (see `leading`)."""
+        return True
+
     # ---- what is said
 
     def connected(self) -> None:
@@ -94,14 +98,18 @@ class Coordinator:
     def recover(self) -> None:
         """Continue every federation where its rows say that it stands."""
         for name in self._names():
-            with self.lock:
-                phase = self._phase(name)
-                if phase == RoundPhase.ANNOUNCED:
-                    self._open(name)
-                elif phase == RoundPhase.AGGREGATING:
-                    self.act(name, (Action.AGGREGATE,))
-                else:
-                    self.go_on(name)
+            self.recover_one(name)
+
+    def recover_one(self, name: str) -> None:
+        """Continue one federation where its rows say that it stands."""
+        with self.lock:
+            phase = self._phase(name)
+            if phase == RoundPhase.ANNOUNCED:
+                self._open(name)
+            elif phase == RoundPhase.AGGREGATING:
+                self.act(name, (Action.AGGREGATE,))
+            else:
+                self.go_on(name)
 
     def feed(self, name: str, event: Event) -> None:
         """Apply an event to the open round, if there is one, and act on it."""
@@ -166,10 +174,11 @@ class Coordinator:
             late = waiting.deadlines_passed(session, now)
             heard_out = now - self._listening_since >= self._lost_after_s
             gone = waiting.devices_gone(session, now - self._lost_after_s) if heard_out else []
-        for name in late:
+        for name in filter(self.leads, late):
             self.feed(name, DeadlinePassed())
         for name, device in gone:
-            self.feed(name, DeviceLost(device))
+            if self.leads(name):
+                self.feed(name, DeviceLost(device))
 
     def refused(self, name: str, device: str, number: int) -> None:
         """Await a device no longer whose update to the open round was refused: it does not train for it again."""
@@ -235,7 +244,7 @@ class Coordinator:
 
     def _names(self) -> list[str]:
         with self._database.read() as session:
-            return list(session.scalars(select(FederationRow.name).order_by(FederationRow.id)))
+            return list(filter(self.leads, session.scalars(select(FederationRow.name).order_by(FederationRow.id))))
 
     def _phase(self, name: str) -> str | None:
         with self._database.read() as session:
