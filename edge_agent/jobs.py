@@ -27,6 +27,7 @@ from federation.plan import ModelSpec, Name, Plan
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
+PROGRAM = "edge_agent.confinement"
 LOG_BYTES = 4000
 OUT_OF_MEMORY = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError")
 
@@ -135,7 +136,7 @@ class TrainingProcess:
         self._errors = (job.out / "errors.txt").open("wb")
         self._stopped = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "edge_agent.confinement", str(path)],
+            [sys.executable, "-m", PROGRAM, str(path)],
             # never written to: the process ends when this end closes, however the supervisor dies
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

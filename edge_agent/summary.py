@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_agent.files import write_file
 from edge_agent.judging import Shelf
-from edge_agent.state import Agent, status_of
+from edge_agent.state import Agent, Stage, status_of
 from edge_agent.store import RoundRow, Store
 
 FILE_NAME = "summary.json"
@@ -38,7 +38,8 @@ def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
     words = f"{status.state}{where}" + (f" ({status.detail})" if status.detail else "")
     if not agent.connected:
         words += ", without a connection to the broker"
-    store.put(doing=json.dumps({"words": words, "left": left, "at": time.time()}))
+    hold = () if agent.work and agent.work.stage is Stage.HELD else agent.hold  # else it is among the words
+    store.put(doing=json.dumps({"words": words, "left": left, "at": time.time(), "hold": hold}))
 
 
 def in_words(store: Store, device: str, *, running: bool) -> list[str]:
@@ -53,6 +54,7 @@ def in_words(store: Store, device: str, *, running: bool) -> list[str]:
     rest = "" if running else " It does not run now."
     return [
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
+        *([f"It would not train now: {'; '.join(doing['hold'])}."] if running and doing.get("hold") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]

@@ -179,7 +179,8 @@ class Supervisor:
         before, self.agent = self.agent, result.agent
         for command in result.commands:
             self._do(command)
-        if status_of(before) != status_of(self.agent) or before.connected != self.agent.connected:
+        told = (before.connected, before.hold) == (self.agent.connected, self.agent.hold)
+        if status_of(before) != status_of(self.agent) or not told:
             note_doing(self.store, self.agent)
 
     def _do(self, command: do.Command) -> None:

@@ -48,12 +48,13 @@ class Federation:
         state = self.method.server_init(self.initial.params, self.initial.buffers, plan.task)
         self.broadcast: Tree = self.method.broadcast(state, "")
 
-    def round(self, client: Client, windows: ClientWindows, number: int) -> Any:
+    def round(self, client: Client, windows: ClientWindows, number: int, max_steps: int | None = None) -> Any:
         split = split_client(windows, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
         mine = windows.select(split.train)
         x = torch.from_numpy(ChannelStatistics.of(mine.x).normalize(mine.x))
         examples = Examples(x, torch.from_numpy(mine.y))
-        return train_one(self.setup, client, self.broadcast, examples, client_id=DEVICE, round_number=number)
+        names: dict[str, Any] = {"client_id": DEVICE, "round_number": number, "max_steps": max_steps}
+        return train_one(self.setup, client, self.broadcast, examples, **names)
 
 
 def a_job(
