@@ -120,7 +120,7 @@ def run_command(
         Text,
         typer.Option(
             help="auto, serial (one client after the other), processes (one a core, on the CPU) or stacked (many "
-            "clients as one program, for a GPU). The numbers are the same.",
+            "clients as one program, for a GPU) or ray (on the cluster at RAY_ADDRESS). The numbers are the same.",
             rich_help_panel=_RUNNING,
         ),
     ] = None,

@@ -34,7 +34,7 @@ class RunSettings(Strict):
     task: Task
     rounds: RoundSettings
     stragglers: float = Field(default=0.0, ge=0, le=1, description="share of a cohort that does F′ ~ U(0, F) steps")
-    engine: Literal["auto", "serial", "processes", "stacked"] = "serial"
+    engine: Literal["auto", "serial", "processes", "stacked", "ray"] = "serial"
     workers: int | None = Field(default=None, ge=1, le=1024, description="processes; none: one a core")
     chunk: int = Field(default=8, ge=1, description="clients stacked into one program")
     split: Split = "temporal"

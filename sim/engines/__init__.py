@@ -3,7 +3,8 @@
 from sim.engines.choice import Choice, choose
 from sim.engines.job import Engine, Job
 from sim.engines.processes import Processes
+from sim.engines.ray_cluster import RayCluster
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 
-__all__ = ["Choice", "Engine", "Job", "Processes", "Serial", "Stacked", "choose"]
+__all__ = ["Choice", "Engine", "Job", "Processes", "RayCluster", "Serial", "Stacked", "choose"]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sim.engines.forked import is_supported
 from sim.engines.job import Engine
 from sim.engines.processes import Processes
+from sim.engines.ray_cluster import RayCluster
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 from sim.errors import SettingsError
@@ -39,6 +40,9 @@ def choose(settings: RunSettings, clients: int) -> Choice:
         case "processes":
             _check(settings)
             return Choice(Processes(workers), "processes", workers, f"as asked, {workers} of them")
+        case "ray":
+            where = os.environ.get("RAY_ADDRESS", "this machine")
+            return Choice(RayCluster(settings.workers, settings.device), "ray", 1, f"as asked, on {where}")
     if settings.device != "cpu":
         return Choice(
             Stacked(settings.chunk), "stacked", 1, f"on {settings.device}, {settings.chunk} clients at a time"

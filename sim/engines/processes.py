@@ -24,13 +24,18 @@ class Processes:
             result = trained(jobs[number], round_number)
             return {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
 
-        # the longest one last would leave the other cores idle at the end
-        order = sorted(range(len(jobs)), key=lambda number: (-_work(jobs[number]), jobs[number].client_id))
-        for number, tree in forked(order, work, self.workers, lambda number: f"client {jobs[number].client_id}"):
+        for number, tree in forked(
+            longest_first(jobs), work, self.workers, lambda number: f"client {jobs[number].client_id}"
+        ):
             yield jobs[number].client_id, LocalRound(Client(**tree["client"]), tree["upload"], tree["loss"])
 
 
-def _work(job: Job) -> int:
+def longest_first(jobs: Sequence[Job]) -> list[int]:
+    """Return the numbers of the jobs: the longest one last would leave the other cores idle at the end."""
+    return sorted(range(len(jobs)), key=lambda number: (-work_of(jobs[number]), jobs[number].client_id))
+
+
+def work_of(job: Job) -> int:
     """Return what a job takes, in examples."""
     count, task = len(job.examples.y), job.setup.task
     epochs = sum(phase.epochs for phase in job.setup.method.phases(task))

@@ -16,7 +16,7 @@ from sim.data import FederatedData
 from sim.engines import Processes, choose
 from sim.engines.forked import ATTEMPTS, forked, is_supported
 from sim.engines.packing import ALIGNMENT, lay_out, read, write
-from sim.engines.processes import _work
+from sim.engines.processes import work_of
 from sim.errors import EngineError, SettingsError
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
@@ -133,8 +133,8 @@ def test_leaving_early_ends_the_workers() -> None:
 def test_the_longest_client_comes_first(few: FederatedData) -> None:
     simulation = build_simulation(settings_for("fedrep", epochs=2), few)
     ada, bob = (simulation._job(name, {}, steps) for name, steps in (("ada", 100), ("bob", 1)))
-    assert (_work(ada), _work(bob)) == (20 * 3, 12 * 3)  # FedRep trains its head an epoch more
-    assert _work(ada._replace(max_steps=0)) == 0
+    assert (work_of(ada), work_of(bob)) == (20 * 3, 12 * 3)  # FedRep trains its head an epoch more
+    assert work_of(ada._replace(max_steps=0)) == 0
 
 
 @needs_fork

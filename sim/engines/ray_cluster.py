@@ -1,0 +1,156 @@
+"""Clients on a Ray cluster: more cores, hosts or GPUs than one machine has; the numbers are those of `Serial`.
+
+Examples and networks are put into Ray's object store once, a round's broadcast once a round, and a client's state stays
+there between its rounds. A worker that dies is Ray's to start again; its task is repeated.
+
+Every host of the cluster needs Gaitway of the same version. RAY_ADDRESS says where the cluster is; without it one is
+started on this machine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from federation.local_round import LocalRound
+from federation.records import Client
+from federation.tree import map_tree
+from sim.engines.job import Job
+from sim.engines.processes import longest_first
+from sim.engines.serial import trained
+from sim.errors import EngineError
+
+AHEAD = 4
+"""Tasks that wait for each worker: enough that none is idle, few enough that the store does not fill."""
+RETRIES = 3
+
+
+class RayCluster:
+    """Trains clients as tasks; connects at the first round."""
+
+    def __init__(self, workers: int | None, device: str) -> None:
+        self.workers, self.device = workers, device
+        self._ray: Any = None
+        self._task: Any = None
+        self._kept: dict[int, tuple[Any, Any]] = {}  # id → (the object, so that the id stays its own; its reference)
+        self._clients: dict[str, tuple[Client, Any]] = {}
+
+    def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+        """Yield results as they come.
+
+        Raises:
+            EngineError: if there is no Ray or no cluster, if the work fails, or if its worker died again and again.
+        """
+        self._connect()
+        broadcasts: dict[int, Any] = {}
+        waiting = deque(longest_first(jobs))
+        running: dict[Any, tuple[Job, Any]] = {}
+        at_most = AHEAD * max(1, int(self._ray.cluster_resources().get("GPU" if self._on_gpu else "CPU", 1)))
+        while waiting or running:
+            while waiting and len(running) < at_most:
+                job = jobs[waiting.popleft()]
+                client, rest = self._begin(job, round_number, broadcasts)
+                running[rest] = job, client
+            done, _ = self._ray.wait(list(running))
+            job, client = running.pop(done[0])
+            yield job.client_id, self._result(job, client, done[0])
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    def _connect(self) -> None:
+        if self._ray is not None:
+            return
+        try:
+            import ray
+        except ImportError as error:
+            raise EngineError("engine ray needs Ray: pip install 'gaitway[ray]'") from error
+        if not ray.is_initialized():
+            ray.init(num_cpus=self.workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        self._ray = ray
+        task = ray.remote(_train)
+        gpus = int(self._on_gpu)
+        self._task = task.options(num_returns=2, num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
+
+    def _begin(self, job: Job, round_number: int, broadcasts: dict[int, Any]) -> list[Any]:
+        """Start a client's task, and return the references of its state and of the rest."""
+        if id(job.broadcast) not in broadcasts:
+            broadcasts[id(job.broadcast)] = self._ray.put(_numpy(job.broadcast))
+        before, state = self._clients.get(job.client_id, (None, None))
+        if before is not job.client:
+            state = self._ray.put(_numpy(job.client._asdict()))
+        started: list[Any] = self._task.remote(
+            self._keep(job.setup, job.setup),
+            state,
+            broadcasts[id(job.broadcast)],
+            self._keep(job.examples, _numpy(job.examples._asdict())),
+            job.client_id,
+            job.max_steps,
+            round_number,
+            self.device,
+        )
+        return started
+
+    def _keep(self, thing: Any, stored: Any) -> Any:
+        """Put a thing into the object store the first time."""
+        if id(thing) not in self._kept:
+            self._kept[id(thing)] = thing, self._ray.put(stored)
+        return self._kept[id(thing)][1]
+
+    def _result(self, job: Job, state: Any, rest: Any) -> LocalRound:
+        try:
+            client, others = self._ray.get([state, rest])
+        except self._ray.exceptions.RayTaskError as error:
+            raise EngineError(f"client {job.client_id}: {error.cause!r}") from error
+        except self._ray.exceptions.RayError as error:
+            raise EngineError(f"client {job.client_id}: its worker died {RETRIES + 1} times: {error}") from error
+        kept = Client(**_torch(client, self.device))
+        self._clients[job.client_id] = kept, state
+        rest = _torch(others, self.device)
+        return LocalRound(kept, rest["upload"], rest["loss"])
+
+
+def _train(
+    setup: Any,
+    client: Any,
+    broadcast: Any,
+    examples: Any,
+    client_id: str,
+    max_steps: int | None,
+    round_number: int,
+    device: str,
+) -> tuple[Any, Any]:
+    """Run one client's round in a worker."""
+    from federation.records import Examples
+
+    torch.set_num_threads(1)
+    job = Job(
+        client_id,
+        setup,
+        Client(**_torch(client, device)),
+        _torch(broadcast, device),
+        Examples(**_torch(examples, device)),
+        max_steps,
+    )
+    result = trained(job, round_number)
+    return _numpy(result.client._asdict()), _numpy({"upload": result.upload, "loss": result.loss})
+
+
+def _numpy(tree: Any) -> Any:
+    """Turn tensors into arrays, which Ray shares between processes without pickling their numbers."""
+    return map_tree(lambda value: value.detach().cpu().numpy(), tree)
+
+
+def _torch(tree: Any, device: str) -> Any:
+    """Turn arrays of the object store, which cannot be written to, into tensors that can."""
+
+    def copied(value: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(value)).to(device)
+
+    return map_tree(copied, tree)
