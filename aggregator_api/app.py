@@ -15,7 +15,7 @@ from aggregator_api import keys, problems
 from aggregator_api.gate import Gate
 from aggregator_api.idempotency import Idempotency
 from aggregator_api.mqtt import MqttDriver
-from aggregator_api.routes import blobs, enrolment, events, federations, health, progress
+from aggregator_api.routes import blobs, enrolment, events, federations, health, models, progress
 from aggregator_api.routes import keys as key_routes
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
@@ -50,7 +50,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(Idempotency)
     problems.install(app, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(Gate, settings=settings)  # the last one added is asked first
-    for module in (federations, progress, events, enrolment, key_routes, blobs, health):
+    for module in (federations, progress, models, events, enrolment, key_routes, blobs, health):
         app.include_router(module.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -66,9 +66,10 @@ class Coordinator:
         self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
+        self._revisions: dict[str, int] = {}
     def contract(self, federation: FederationRow) -> Contract:
-        """Return what a federation accepts; it never changes."""
-        if federation.name not in self._contracts:
+        """Return what a federation accepts; an operator may change its round settings."""
+        if self._revisions.get(federation.name) != federation.revision:
             self._contracts[federation.name] = read_contract(federation)
         return self._contracts[federation.name]
 
@@ -77,8 +78,15 @@ class Coordinator:
         return True
 
     # ---- what is said
+            self._revisions[federation.name] = federation.revision
 
     def connected(self) -> None:
+    def changed(self, session: Session) -> None:
+        """Read the contracts again whose settings were changed, here or by another server process."""
+        for name, revision in session.execute(select(FederationRow.name, FederationRow.revision)):
+            if name in self._contracts and self._revisions[name] != revision:
+                self.contract(_row(session, name))
+
         """Say everything again, after the broker may have lost it, and give devices time to say where they are."""
         self._listening_since = self._clock()
         for name in self._names():
@@ -184,6 +192,7 @@ class Coordinator:
         """Await a device no longer whose update to the open round was refused: it does not train for it again."""
         if number == self._number(name):
             self.feed(name, DeviceLost(device))
+            self.changed(session)
 
     # ---- opening a round, and what comes of the long work
 

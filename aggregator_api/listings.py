@@ -10,6 +10,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api import records, views
 from aggregator_api.credential_views import Key, Token
+from aggregator_api.errors import NotFoundError
 from aggregator_api.tables import (
     CredentialRow,
     DeviceRow,
@@ -104,9 +105,11 @@ def metrics(session: Session, row: FederationRow, round_number: int | None, wind
     return _page(session, query, MetricRow.id, window, view)
 
 
-def devices(session: Session, row: FederationRow, window: Window) -> views.Page[views.Device]:
-    """List the devices of a federation."""
+def devices(session: Session, row: FederationRow, enrolment: str | None, window: Window) -> views.Page[views.Device]:
+    """List the devices of a federation, all or those of one enrolment state."""
     query = select(DeviceRow).where(DeviceRow.federation_id == row.id)
+    if enrolment is not None:
+        query = query.where(DeviceRow.enrolment == enrolment)
     return _page(session, query, DeviceRow.id, window, views.Device.model_validate)
 
 
@@ -116,10 +119,12 @@ def updates(session: Session, row: FederationRow, status: str | None, window: Wi
     if status is not None:
         query = query.where(UpdateRow.status == status)
 
-    def view(update: UpdateRow) -> views.UpdateView:
-        return views.UpdateView.model_validate({**_columns(update), "device": update.device.name})
+    return _page(session, query, UpdateRow.id, window, update_view)
 
-    return _page(session, query, UpdateRow.id, window, view)
+
+def update_view(row: UpdateRow) -> views.UpdateView:
+    """Describe an update."""
+    return views.UpdateView.model_validate({**_columns(row), "device": row.device.name})
 
 
 def model_versions(session: Session, row: FederationRow, window: Window) -> views.Page[views.ModelVersion]:
@@ -128,10 +133,37 @@ def model_versions(session: Session, row: FederationRow, window: Window) -> view
     return _page(session, query, ModelVersionRow.id, window, lambda version: _version(session, version))
 
 
-def events(session: Session, row: FederationRow, window: Window) -> list[views.Event]:
-    """Return the events of a federation after the cursor."""
+def aliases(session: Session, row: FederationRow) -> list[views.Alias]:
+    """List the aliases of a federation's models; there are few."""
+    query = select(ModelAliasRow.alias, ModelVersionRow).join(
+        ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id
+    )
+    found = session.execute(query.where(ModelAliasRow.federation_id == row.id).order_by(ModelAliasRow.alias))
+    return [
+        views.Alias(alias=alias, version=version.version, sha256=sha256, url=f"/v1/blobs/{sha256}")
+        for alias, version in found
+        if (sha256 := version.broadcast_sha256)
+    ]
+
+
+def model_version(session: Session, row: FederationRow, number: int) -> views.ModelVersion:
+    """Describe one global model.
+
+    Raises:
+        NotFoundError: if there is no such version.
+    """
+    found = session.scalar(
+        select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id, ModelVersionRow.version == number)
+    )
+    if found is None:
+        raise NotFoundError(f"federation {row.name!r} has no model version {number}")
+    return _version(session, found)
+
+
+def events(session: Session, row: FederationRow, window: Window) -> views.Page[views.Event]:
+    """List the events of a federation."""
     query = select(EventRow).where(EventRow.federation_id == row.id)
-    return _page(session, query, EventRow.id, window, views.Event.model_validate).items
+    return _page(session, query, EventRow.id, window, views.Event.model_validate)
 
 
 def keys(session: Session, federation: str | None, window: Window) -> views.Page[Key]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from federation.plan import Name, Plan, Strict
+from federation.plan import Name, Plan, RoundSettings, Strict
 
 Item = TypeVar("Item")
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
+
+
+_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds"}
 
 
 class View(BaseModel):
@@ -30,6 +33,20 @@ class NewFederation(Strict):
 
     name: Name
     plan: Plan
+
+
+class FederationChanges(Strict):
+    """Changes of a federation's round settings; what is left out stays as it is."""
+
+    rounds: RoundSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_rounds(cls, given: Any) -> Any:
+        fixed = sorted(set(given) & _FIXED) if isinstance(given, dict) else []
+        if fixed:
+            raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
+        return given
 
 
 class FederationSummary(View):
@@ -141,6 +158,40 @@ class Device(View):
     seen_at: float
     enrolment: EnrolmentState = Field(description="open: it has shown no key; only approved ones may claim credentials")
     public_key: str | None = Field(description="base64 of its raw ed25519 key")
+
+
+class DeviceRound(View):
+    """What one device did in one round."""
+
+    round: int = Field(description="0: what it sent was of no round that could be read")
+    phase: str | None = Field(description="of the round; null for round 0")
+    invited: bool
+    outcome: Literal["waiting", "received", "lost"] | None = Field(description="null: it had no part in the round")
+    rounds_late: int | None
+    base_model: str | None = Field(description="sha256 of the broadcast that it got")
+    updates: list[UpdateView] = Field(description="what it sent for the round, at most the last 20")
+    metrics: dict[str, float]
+
+
+class DeviceHistory(Page[DeviceRound]):
+    """A device and what it did, round by round; the cursor is a round's number."""
+
+    device: Device
+
+
+class AliasTarget(Strict):
+    """Where an alias should point."""
+
+    version: int = Field(ge=0, le=2**31 - 1, strict=True)
+
+
+class Alias(View):
+    """A movable name of a model version."""
+
+    alias: str
+    version: int
+    sha256: str = Field(description="name of the broadcast's blob")
+    url: str
 
 
 class Event(View):

@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 from sqlalchemy.orm import Session
 
-from aggregator_api import records
+from aggregator_api import approval, records
 from aggregator_api.errors import NotFoundError
 from aggregator_api.keys import Caller
 from aggregator_api.listings import Window
 from aggregator_api.runtime import Runtime
 from aggregator_api.service import named
-from aggregator_api.tables import FederationRow, RoundRow
+from aggregator_api.tables import DeviceRow, FederationRow, RoundRow
 
 MAX_ID = 2**62
 
@@ -64,6 +64,14 @@ def round_of(session: SessionDep, federation: FederationDep, number: Annotated[i
 
 
 RoundDep = Annotated[RoundRow, Depends(round_of)]
+
+
+def device_of(session: SessionDep, federation: FederationDep, device: str) -> DeviceRow:
+    """Find the device that the path names."""
+    return approval.find(session, federation.name, device)[1]
+
+
+DeviceDep = Annotated[DeviceRow, Depends(device_of)]
 
 
 def window_of(

@@ -13,9 +13,9 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_api import listings, records
 from aggregator_api.listings import Window
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import MAX_ID, FederationDep, RuntimeDep, SessionDep
+from aggregator_api.routes.dependencies import MAX_ID, FederationDep, RuntimeDep, SessionDep, WindowDep
 from aggregator_api.runtime import Runtime
-from aggregator_api.views import Event
+from aggregator_api.views import Event, Page
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"])
 
@@ -49,6 +49,12 @@ def follow(
     return StreamingResponse(stream(runtime, name, last_event_id), headers=headers, media_type="text/event-stream")
 
 
+@router.get("/journal", summary="List what happened", responses=responses(404, 422))
+def journal(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[Event]:
+    """List the same events in pages."""
+    return listings.events(session, federation, window)
+
+
 async def stream(runtime: Runtime, name: str, last: int) -> AsyncIterator[str]:
     """Yield events as SSE until the server closes, and a comment now and then so that a dead client is noticed."""
     quiet = 0
@@ -68,4 +74,4 @@ async def stream(runtime: Runtime, name: str, last: int) -> AsyncIterator[str]:
 def _after(runtime: Runtime, name: str, last: int) -> list[Event]:
     with runtime.database.read() as session:
         row = records.federation_named(session, name)
-        return listings.events(session, row, Window(last, BATCH)) if row else []
+        return listings.events(session, row, Window(last, BATCH)).items if row else []

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from aggregator_api import listings, service
+from aggregator_api import changes, listings, service
 from aggregator_api.problems import responses
 from aggregator_api.routes.dependencies import CallerDep, FederationDep, RuntimeDep, SessionDep, WindowDep
 from aggregator_api.runtime import Runtime
-from aggregator_api.views import FederationDetail, FederationSummary, NewFederation, Page
+from aggregator_api.views import FederationChanges, FederationDetail, FederationSummary, NewFederation, Page
 
 router = APIRouter(prefix="/v1/federations", tags=["federations"])
 
@@ -48,6 +48,13 @@ def listing(session: SessionDep, caller: CallerDep, window: WindowDep) -> Page[F
 def detail(session: SessionDep, federation: FederationDep) -> FederationDetail:
     """Tell a federation's plan, its present round and its present model."""
     return listings.federation(session, federation)
+
+
+@router.patch("/{name}", summary="Change a federation's round settings", responses=responses(404, 409, 413, 422))
+def change(runtime: RuntimeDep, name: str, wanted: FederationChanges) -> FederationDetail:
+    """Change how rounds are staffed and closed; a new deadline holds for the open round too, from its opening on."""
+    changes.change(runtime, name, wanted)
+    return _describe(runtime, name)
 
 
 @router.post("/{name}/pause", summary="Pause a federation", responses=responses(404, 409, 422))

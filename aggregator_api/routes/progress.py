@@ -1,4 +1,4 @@
-"""What a federation has done: rounds, participants, metrics, devices and models."""
+"""What a federation has done: rounds, participants, updates, metrics, and each device's part in them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from aggregator_api import listings
+from aggregator_api import history, listings
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import MAX_ID, FederationDep, RoundDep, SessionDep, WindowDep
-from aggregator_api.views import Device, Metric, ModelVersion, Page, Participant, RoundDetail, RoundView, UpdateView
+from aggregator_api.routes.dependencies import MAX_ID, DeviceDep, FederationDep, RoundDep, SessionDep, WindowDep
+from aggregator_api.views import (
+    Device,
+    DeviceHistory,
+    EnrolmentState,
+    Metric,
+    Page,
+    Participant,
+    RoundDetail,
+    RoundView,
+    UpdateView,
+)
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], responses=responses(404, 422))
 
@@ -57,12 +67,23 @@ def metrics(
 
 
 @router.get("/devices", summary="List the devices")
-def devices(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[Device]:
-    """List the devices and their last words."""
-    return listings.devices(session, federation, window)
+def devices(
+    session: SessionDep,
+    federation: FederationDep,
+    window: WindowDep,
+    enrolment: Annotated[EnrolmentState | None, Query(description="only these")] = None,
+) -> Page[Device]:
+    """List the devices, their last words and where their enrolment stands."""
+    return listings.devices(session, federation, enrolment, window)
 
 
-@router.get("/models", summary="List the model versions")
-def models(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[ModelVersion]:
-    """List the global models; version 0 is the initial one."""
-    return listings.model_versions(session, federation, window)
+@router.get("/devices/{device}", summary="Describe a device")
+def device_detail(device: DeviceDep) -> Device:
+    """Tell a device's last word and where its enrolment stands."""
+    return Device.model_validate(device)
+
+
+@router.get("/devices/{device}/history", summary="Tell what a device did")
+def device_history(session: SessionDep, device: DeviceDep, window: WindowDep) -> DeviceHistory:
+    """Tell a device's part in each round, what it sent and what became of that, and what it measured."""
+    return history.history(session, device, window)

@@ -1,0 +1,55 @@
+"""A federation's global models: immutable versions, and the names that move over them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from aggregator_api import changes, listings
+from aggregator_api.problems import responses
+from aggregator_api.routes.dependencies import FederationDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.views import Alias, AliasTarget, ModelVersion, Page
+
+router = APIRouter(prefix="/v1/federations/{name}", tags=["models"], responses=responses(404, 422))
+
+Version = Annotated[int, Path(ge=0, le=2**31 - 1)]
+AliasName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
+
+
+@router.get("/models", summary="List the model versions")
+def models(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[ModelVersion]:
+    """List the global models; version 0 is the initial one."""
+    return listings.model_versions(session, federation, window)
+
+
+@router.get("/models/{version}", summary="Describe a model version")
+def model(session: SessionDep, federation: FederationDep, version: Version) -> ModelVersion:
+    """Tell which round made a model, where its bytes are, and what names it has."""
+    return listings.model_version(session, federation, version)
+
+
+@router.get("/aliases", summary="List the models' names")
+def aliases(session: SessionDep, federation: FederationDep) -> list[Alias]:
+    """List the names and what they stand for; there are at most 32."""
+    return listings.aliases(session, federation)
+
+
+@router.put("/aliases/{alias}", summary="Move a name to a model version", responses=responses(409, 413))
+def move(runtime: RuntimeDep, name: str, alias: AliasName, target: AliasTarget) -> ModelVersion:
+    """Name a version; `stable` is what the next round starts from and devices adopt: moving it back is a rollback."""
+    changes.move_alias(runtime, name, alias, target.version)
+    with runtime.database.read() as session:
+        return listings.model_version(session, changes.named(session, name), target.version)
+
+
+@router.delete(
+    "/aliases/{alias}",
+    status_code=204,
+    summary="Remove a model's name",
+    response_class=Response,
+    responses=responses(409),
+)
+def remove(runtime: RuntimeDep, name: str, alias: AliasName) -> None:
+    """Forget a name; the version stays. `stable` and `previous` are moved by rounds and cannot be removed."""
+    changes.remove_alias(runtime, name, alias)
