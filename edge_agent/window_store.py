@@ -128,7 +128,7 @@ class WindowStore:
         rows = self._rows("x, activity, start_s, session", settings, labels)
         x = np.empty((len(rows), settings.window, CHANNELS), np.float32)
         for i, row in enumerate(rows):
-            values = np.frombuffer(row[0], "<f4")
+            values = np.frombuffer(bytes(row[0]), "<f4")  # type: ignore[call-overload]
             if values.size != settings.window * CHANNELS:
                 (self.folder / SUSPECT).touch()
                 raise DamagedError(f"a window of {self.path} has {values.size} values, expected {x[i].size}")

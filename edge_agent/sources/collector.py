@@ -46,8 +46,8 @@ class Collector:
         self.folder: Path = config.agent.data_dir
         self.settings = pipeline_settings(config.sensors, plan.data)
         recorded = origin == RECORDING
-        cut = self.settings if recorded else replace(self.settings, keep_unlabelled=True, late="drop")
-        self._cut = replace(cut, max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
+        cut = self.settings if recorded else replace(self.settings, keep_unlabelled=True)
+        self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
         self.health = Health(config.sensors.source)
         self._stop = stop
         self._pending: list[Window] = []

@@ -18,5 +18,15 @@ def open_source(config: Config, post: Post) -> Source:
             from edge_agent.sources.phone.source import PhoneSource
 
             return PhoneSource(config, post)
-        case _:
-            raise NotImplementedError
+        case "sensor_logger_export":
+            from edge_agent.sources.phone.replay import ExportSource
+
+            return ExportSource(config, post)
+        case "csv":
+            from edge_agent.sources.csv_file import CsvSource
+
+            return CsvSource(config, post)
+        case "iio":
+            from edge_agent.sources.iio import IioSource
+
+            return IioSource(config, post)

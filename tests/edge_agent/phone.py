@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import queue
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from edge_agent.events import DataReady, Event, SensorFailed
 from har_pipeline import PipelineSettings, Recording, StreamPipeline, Window
 
 BEGAN_S = 1_790_000_000.0
@@ -84,3 +87,12 @@ def expected_windows(
     found = pipeline.push(Recording("phone", "s1", activity, "acc", times_s, total))
     found += pipeline.push(Recording("phone", "s1", activity, "gyro", times_s, sensors["gyroscope"]))
     return found + pipeline.flush()
+
+
+def outcome(posted: queue.SimpleQueue[Event], seconds: float = 30.0) -> DataReady | SensorFailed:
+    """Wait for what a source says of itself; what else it posts is passed over."""
+    until = time.monotonic() + seconds
+    while True:
+        event = posted.get(timeout=max(0.01, until - time.monotonic()))
+        if isinstance(event, DataReady | SensorFailed):
+            return event

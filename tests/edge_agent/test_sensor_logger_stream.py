@@ -105,7 +105,7 @@ def test_a_message_that_comes_too_late_is_dropped_and_counted_and_breaks_the_win
     late = every.pop(20)
     every.insert(34, late)  # 2.8 s after its turn
     found, stream = run(every)
-    assert stream.counts["late"] == late.count() == 60
+    assert stream.counts["late"] == late.samples == 60
     assert {window.session for window in found} == {0, 1}
     gap = (times_of(late), times_of(late) + 0.2)
     assert all(w.start_s + SETTINGS.window_s <= gap[0] + 0.05 or w.start_s >= gap[1] - 0.05 for w in found)
@@ -130,7 +130,7 @@ def test_repeated_messages_are_ignored_and_a_new_session_is_not_a_repetition() -
     again_s, more = walk(6.0, began_s=BEGAN_S + 100)
     both, stream = run(every + batches(messages(entries(again_s, more), session="s2")) + every[:3])
     assert len(both) == 2 * len(found)
-    assert stream.counts["late"] == sum(batch.count() for batch in every[:3])
+    assert stream.counts["late"] == sum(batch.samples for batch in every[:3])
 
 
 def test_the_rates_of_the_sensors_may_differ_and_gravity_is_interpolated() -> None:

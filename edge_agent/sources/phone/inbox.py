@@ -86,8 +86,9 @@ class Token:
     def __init__(self, token: str | None) -> None:
         if token is None:
             raise ConfigError(
-                "[phone] token is missing; make one with `python -c 'import secrets; print(secrets.token_urlsafe(16))'` "
-                "and set it as GAITWAY_EDGE_PHONE_TOKEN; see docs/phones.md"
+                "[phone] token is missing; make one with "
+                "`python -c 'import secrets; print(secrets.token_urlsafe(16))'`, "
+                "set it as GAITWAY_EDGE_PHONE_TOKEN, and see docs/phones.md"
             )
         self._hash = token.removeprefix(HASHED) if token.startswith(HASHED) else _hash(token)
 

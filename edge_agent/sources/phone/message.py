@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,6 +38,25 @@ class Entry(BaseModel):
     name: Text
     time: int | float | str
     values: Any = None
+
+
+class Reading(Protocol):
+    """What an entry is to `batch_of`: the app's own, or a row of an export."""
+
+    @property
+    def name(self) -> str:
+        """The sensor."""
+        ...
+
+    @property
+    def time(self) -> float | str:
+        """Nanoseconds since 1970."""
+        ...
+
+    @property
+    def values(self) -> Any:
+        """Whatever came."""
+        ...
 
 
 class Message(BaseModel):
@@ -76,7 +95,8 @@ class Batch(NamedTuple):
     conditions: tuple[PhoneConditions, ...] = ()
     broken: int = 0
 
-    def count(self) -> int:
+    @property
+    def samples(self) -> int:
         """Number of motion samples."""
         return sum(len(samples.times_s) for samples in self.motion.values())
 
@@ -100,7 +120,7 @@ def parse(body: bytes) -> Batch | None:
     return batch_of(message.session_id, message.device_id, message.message_id, message.payload)
 
 
-def batch_of(session: str, device: str, number: int | None, entries: Iterable[Entry]) -> Batch:
+def batch_of(session: str, device: str, number: int | None, entries: Iterable[Reading]) -> Batch:
     """Sort entries into arrays by sensor; what has no usable time or values is counted as broken."""
     rows: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in MOTION}
     notes, conditions, broken = [], [], 0

@@ -48,6 +48,10 @@ class PhoneStream:
     `counts` says what was left out: late, duplicates, broken, without gravity, clock jumps, unknown annotations.
     """
 
+    _newest: float
+    _horizon: float
+    _waiting: dict[str, Waiting]
+
     def __init__(self, sink: Sink, reorder_s: float, activity_of: Callable[[str], str | None]) -> None:
         self.sink, self.reorder_s, self.activity_of = sink, reorder_s, activity_of
         self.counts: Counter[str] = Counter()
@@ -58,7 +62,7 @@ class PhoneStream:
         """Take a message whose units and signs are right."""
         self.counts["broken"] += batch.broken
         if batch.session in self._ended:
-            self.counts["late"] += batch.count()
+            self.counts["late"] += batch.samples
             return
         if batch.session != self._session:
             self.finish()
