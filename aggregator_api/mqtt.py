@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
@@ -51,9 +51,11 @@ class MqttDriver:
         self._connected = connected
         self._connection = 0
         self._up = threading.Event()
-        self._client = Client(
-            CallbackAPIVersion.VERSION2, settings.mqtt_client_id, clean_session=False, manual_ack=True
-        )
+        self._federations: frozenset[str] | None = frozenset() if settings.shares_work else None
+        # among several processes a session would go on collecting for a process that leads no more
+        alone = self._federations is None
+        client_id = settings.mqtt_client_id if alone else f"{settings.mqtt_client_id}-{settings.holder}"
+        self._client = Client(CallbackAPIVersion.VERSION2, client_id, clean_session=not alone, manual_ack=True)
         secure(self._client, settings.mqtt_login)
         self._client.max_inflight_messages_set(IN_FLIGHT)
         self._client.max_queued_messages_set(QUEUED)
@@ -84,18 +86,34 @@ class MqttDriver:
     def ask_again(self) -> None:
         """Subscribe to the statuses again: the broker then repeats the retained ones."""
         if self.is_up:
-            self._client.subscribe(topics.all_statuses(), QOS)
+            self._subscribe([topics.all_statuses(name) for name in self._heard])
+
+    def listen(self, federations: frozenset[str]) -> None:
+        """Hear the devices of these federations and no others'; at first none are heard where work is shared."""
+        before, self._federations = self._federations or frozenset(), federations
+        if self.is_up:
+            self._subscribe(_filters(federations - before))
+            if gone := _filters(before - federations):
+                self._client.unsubscribe(gone)
+
+    @property
+    def _heard(self) -> list[str]:
+        return ["+"] if self._federations is None else sorted(self._federations)
+
+    def _subscribe(self, filters: list[str]) -> None:
+        if filters:
+            self._client.subscribe([(each, QOS) for each in filters])
 
     def _on_connect(
-        self, client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
+        self, _client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
     ) -> None:
         if reason.is_failure:
             log.error("the broker at %s:%d refuses the server: %s", *self._address, reason)
             return
         log.info("broker connected host=%s port=%d", *self._address)
         self._connection += 1
-        client.subscribe([(topics.all_statuses(), QOS), (topics.all_updates(), QOS)])
         self._up.set()
+        self._subscribe(_filters(self._heard))
         self._connected()
 
     def _on_disconnect(
@@ -113,3 +131,7 @@ class MqttDriver:
                 client.ack(mid, qos)
 
         self._receive(Message(message.topic, bytes(message.payload), acknowledge))
+
+
+def _filters(federations: Iterable[str]) -> list[str]:
+    return [each for name in federations for each in (topics.all_statuses(name), topics.all_updates(name))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,10 +17,13 @@ from aggregator_api.database import Database
 from aggregator_api.identity import Identity
 from aggregator_api.inbox import Inbox, Message
 from aggregator_api.ingest import Ingest
+from aggregator_api.leading import Leadership, LedCoordinator
+from aggregator_api.leases import Leases
 from aggregator_api.mqtt import MqttDriver
 from aggregator_api.settings import Settings
 from aggregator_api.spool import Spool
 from aggregator_api.transport import Connect
+from federation.protocol import topics
 
 
 class Runtime:
@@ -39,14 +43,8 @@ class Runtime:
         self._aggregation = ThreadPoolExecutor(
             1, "aggregation", initializer=torch.set_num_threads, initargs=(settings.torch_threads,)
         )
-        self.coordinator = Coordinator(
-            self.database,
-            self.blobs,
-            self.transport,
-            self._aggregation,
-            chunk_bytes=settings.chunk_bytes,
-            lost_after_s=settings.lost_after_s,
-        )
+        self._taken: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.leadership, self.coordinator = self._coordinate()
         self._spool = Spool(settings.data_dir.resolve() / "spool")
         self.ingest = Ingest(
             self.database,
@@ -57,7 +55,7 @@ class Runtime:
             uploads_per_device=settings.uploads_per_device,
             enrolled_only=settings.enrolled_only,
         )
-        self._inbox = Inbox(self.ingest.handle, self.coordinator.tick, settings.inbox_messages)
+        self._inbox = Inbox(self._handle, self._tick, settings.inbox_messages)
 
     def start(self) -> None:
         """Bring the schema up to date, go on where the rows say, and connect."""
@@ -66,16 +64,23 @@ class Runtime:
         if self.settings.enrolled_only:
             with self.database.write() as session:
                 admission.close_doors(session)
-        self.coordinator.recover()
+        if self.leadership is None:
+            self.coordinator.recover()
         self._inbox.start()
         self.transport.start()
+        if self.leadership is not None:
+            self.leadership.start()
 
     def stop(self) -> None:
         """Take no more messages, finish those at hand, and close; a running aggregation is waited for."""
         self.closing.set()
+        if self.leadership is not None:
+            self.leadership.stop()
         self.transport.stop()
         self._inbox.stop()
         self._aggregation.shutdown()
+        if self.leadership is not None:
+            self.leadership.release()
         self.database.close()
 
     @property
@@ -91,6 +96,48 @@ class Runtime:
                 self._spool.discard(key)
 
         self._inbox.put(drop)
+
+    def _coordinate(self) -> tuple[Leadership | None, Coordinator]:
+        """Make what drives the rounds: of every federation, or of those that this process leads among several."""
+        settings, transport = self.settings, self.transport
+        parts = (self.database, self.blobs, transport, self._aggregation)
+        chunk_bytes, lost_after_s = settings.chunk_bytes, settings.lost_after_s
+        if not settings.shares_work:
+            return None, Coordinator(*parts, chunk_bytes=chunk_bytes, lost_after_s=lost_after_s)
+
+        def gained(name: str) -> None:
+            self._taken.put(name)  # its uploads belong to the thread that handles messages
+            led.take_over(name)
+
+        leadership = Leadership(
+            Leases(self.database, settings.holder, settings.lease_s),
+            settings.lease_s,
+            fit=lambda: self.alive and transport.is_up,
+            gained=gained,
+            nudged=lambda name: led.recover_one(name),
+            changed=transport.listen,
+        )
+        led = LedCoordinator(
+            *parts,
+            chunk_bytes=chunk_bytes,
+            lost_after_s=lost_after_s,
+            leads=leadership.leads,
+            nudge=leadership.nudge,
+        )
+        return leadership, led
+
+    def _tick(self) -> None:
+        self._take_uploads_over()
+        self.coordinator.tick()
+
+    def _handle(self, topic: str, payload: bytes) -> None:
+        self._take_uploads_over()
+        if self.leadership is None or self.leadership.leads(topics.federation_of(topic)):
+            self.ingest.handle(topic, payload)  # else another process hears it too
+
+    def _take_uploads_over(self) -> None:
+        while not self._taken.empty():
+            self.ingest.take_over(self._taken.get())
 
     def _receive(self, message: Message) -> None:
         self._inbox.put(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import socket
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -60,6 +61,16 @@ class Settings(BaseSettings):
     )
     broker_admin_password: str | None = None
     broker_admin_password_file: Path | None = None
+    node: str = Field(
+        default_factory=socket.gethostname,
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="this process's name among several on one PostgreSQL, together with its port",
+    )
+    lease_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="on PostgreSQL: how long a dead process holds its rounds up; 0: there is one only",
+    )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
     inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")
     lost_after_s: float = Field(
@@ -92,6 +103,16 @@ class Settings(BaseSettings):
     def database(self) -> str:
         """URL of the database."""
         return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'gaitway.sqlite3'}"
+
+    @property
+    def shares_work(self) -> bool:
+        """Whether other server processes may use the same database."""
+        return self.lease_s > 0 and self.database.startswith("postgresql")
+
+    @property
+    def holder(self) -> str:
+        """This process's name in leases and at the broker; the same after a restart."""
+        return f"{self.node}-{self.port}"
 
     @property
     def blobs(self) -> str:

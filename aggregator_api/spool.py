@@ -75,7 +75,7 @@ class Spool:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._uploads: dict[Key, Upload] = dict(_read_back(root))
+        self._uploads: dict[Key, Upload] = dict(_read_back(root, "*"))
 
     def get(self, key: Key) -> Upload | None:
         """Return an upload that has begun."""
@@ -84,6 +84,13 @@ class Spool:
     def of_device(self, federation: str, device: str) -> list[Key]:
         """Return what one device has begun."""
         return [key for key in self._uploads if key[:2] == (federation, device)]
+
+    def read_again(self, federation: str) -> dict[Key, Upload]:
+        """Read a federation's uploads back from the disk, where another process has left them, and return them."""
+        found = dict(_read_back(self._root, federation))
+        others = {key: upload for key, upload in self._uploads.items() if key[0] != federation}
+        self._uploads = {**others, **found}
+        return found
 
     def begin(self, key: Key, manifest: UpdateManifest) -> Upload:
         """Start an upload from nothing."""
@@ -102,8 +109,8 @@ class Spool:
             _remove(upload.stem)
 
 
-def _read_back(root: Path) -> Iterator[tuple[Key, Upload]]:
-    for described in root.glob("*/*/*.json"):
+def _read_back(root: Path, federation: str) -> Iterator[tuple[Key, Upload]]:
+    for described in root.glob(f"{federation}/*/*.json"):
         stem = described.with_suffix("")
         try:
             manifest = read(UpdateManifest, described.read_bytes())

@@ -239,3 +239,14 @@ class IdempotentRequestRow(Base):
     headers: Mapped[dict[str, str]] = mapped_column(JSON)
     body: Mapped[str | None] = mapped_column(Text)  # null: it held a secret, which is shown once
     created_at: Mapped[float] = mapped_column(index=True)
+
+
+class LeaseRow(Base):
+    """Which server process drives a federation, and until when by the database's clock (see `leases`)."""
+
+    __tablename__ = "leases"
+
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(128))
+    expires_at: Mapped[float]
+    nudges: Mapped[int] = mapped_column(BigInteger)  # counts what other processes did that the holder must act on

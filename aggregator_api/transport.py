@@ -29,6 +29,9 @@ class Transport(Publisher, Protocol):
     def ask_again(self) -> None:
         """Ask the broker for every retained status once more."""
 
+    def listen(self, federations: frozenset[str]) -> None:
+        """Hear the devices of these federations alone, where several processes share the work."""
+
     def stop(self) -> None:
         """Disconnect."""
 

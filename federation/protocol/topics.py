@@ -47,6 +47,12 @@ def all_updates(federation: str = "+") -> str:
     return f"{ROOT}/{federation}/devices/+/update/#"
 
 
+def federation_of(topic: str) -> str:
+    """Return the federation that a topic names, unchecked; empty if it names none."""
+    parts = topic.split("/", 3)
+    return parts[2] if len(parts) > 2 else ""
+
+
 class DeviceTopic(NamedTuple):
     """A parsed device topic: `kind` is status, begin, chunk or end."""
 

@@ -46,6 +46,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if getattr(request, "param", "sqlite") == "postgresql":
             patch.setenv("GAITWAY_DATABASE_URL", request.getfixturevalue("cluster").new_database())
+            patch.setenv("GAITWAY_LEASE_S", "0")  # each server is alone; test_leading has several
         yield
 
 

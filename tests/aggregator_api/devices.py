@@ -57,6 +57,7 @@ class Wires:
         self.sent: list[tuple[str, bytes, bool]] = []
         self.is_up = True
         self.asked = 0
+        self.listening: frozenset[str] | None = None
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         self.sent.append((topic, payload, retain))
@@ -66,6 +67,9 @@ class Wires:
 
     def ask_again(self) -> None:
         self.asked += 1
+
+    def listen(self, federations: frozenset[str]) -> None:
+        self.listening = federations
 
     def stop(self) -> None:
         """There is nothing to disconnect from."""
