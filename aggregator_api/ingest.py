@@ -82,6 +82,11 @@ class Ingest:
             upload = self._spool.get(key)
             self._refuse(key, refusal, upload.manifest if upload else None)
 
+    def take_over(self, federation: str) -> None:
+        """Go on with the uploads that another process has left behind, without waiting for their devices' time-outs."""
+        for key, upload in self._spool.read_again(federation).items():
+            self._answer(key, "send", next_chunk=upload.next_chunk)
+
     def _status(self, address: DeviceTopic, payload: bytes) -> None:
         if not payload:
             return  # someone cleared the retained status
