@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation
+from har_pipeline import Window
 
 Kind = Literal["train", "adopt"]
 """A round's training, or the final model's export."""
@@ -76,6 +77,13 @@ class PhoneConditions:
     low_power_mode: bool | None = None
     unmetered: bool | None = None
     temperature_c: float | None = None
+
+
+@dataclass(frozen=True)
+class WindowsSeen:
+    """The sensor source has cut windows, labelled or not, which the device's model may classify: the newest of them."""
+
+    windows: tuple[Window, ...]
 
 
 @dataclass(frozen=True)
@@ -176,6 +184,7 @@ Event = (
     | CollectingResumed
     | PhoneConditions
     | TrainingConditions
+    | WindowsSeen
     | BlobFetched
     | BlobFailed
     | TrainingFinished

@@ -121,6 +121,15 @@ def _why_none(folder: Path) -> str:
         return "the training process left no model"
 
 
+def _name(model: Mapping[str, Any]) -> str:
+    return f"{model['source']} model of round {model['round']}"
+
+
+def _is_whole(model: Mapping[str, Any]) -> bool:
+    path = Path(model["path"])
+    return path.is_file() and sha256_of(path) == model["sha256"]
+
+
 class Shelf:
     """The last two good models of a device, in `folder`/models; noted in the store."""
 
@@ -129,12 +138,7 @@ class Shelf:
 
     def present(self) -> dict[str, Any] | None:
         """Describe the newest good model whose file is whole; None if there is none."""
-        for name in KEPT:
-            text = self.store.get(name)
-            model: dict[str, Any] | None = json.loads(text) if text else None
-            if model and Path(model["path"]).is_file() and sha256_of(Path(model["path"])) == model["sha256"]:
-                return model
-        return None
+        return next((model for name in KEPT if (model := self._noted(name)) and _is_whole(model)), None)
 
     def settle(self, verdict: Verdict) -> None:
         """Note the verdict; move a good candidate's files here and forget all but the last two models."""
@@ -147,6 +151,27 @@ class Shelf:
         row = AdoptionRow(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
         self.store.note_adoption(row, **pairs)
         self._prune()
+
+    def rollback(self) -> dict[str, Any]:
+        """Make the good model before the present one the present one; done twice, it is undone. Returns the model.
+
+        Raises:
+            StoreError: if there is no model before the present one, or its file is gone or damaged.
+        """
+        now, before = (self._noted(name) for name in KEPT)
+        if now is None or before is None:
+            raise StoreError("there is no earlier good model to go back to; the device keeps the last two")
+        if not _is_whole(before):
+            raise StoreError(f"{before['path']} is gone or damaged; the present model stays")
+        reason = f"{_name(before)}: taken back by hand, in place of the {_name(now)}"
+        row = AdoptionRow(before["round"], before["source"], True, reason, before, time.time())
+        self.store.note_adoption(row, model=json.dumps(before), previous=json.dumps(now))
+        return before
+
+    def _noted(self, name: str) -> dict[str, Any] | None:
+        text = self.store.get(name)
+        model: dict[str, Any] | None = json.loads(text) if text else None
+        return model
 
     def _place(self, folder: Path, round_number: int, source: str) -> dict[str, str]:
         sha256 = sha256_of(folder / MODEL)

@@ -28,7 +28,9 @@ from edge_agent.events import (
     PhoneConditions,
     Tick,
     TrainingFinished,
+    WindowsSeen,
 )
+from edge_agent.inference import Classifier
 from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
 from edge_agent.judging import Shelf, Verdict
 from edge_agent.memory import claim, forget_update, keep_round, remembered, start_over
@@ -76,6 +78,7 @@ class Supervisor:
         self._conditions = ConditionWatch(
             config.conditions, Readings(config.conditions, me.data_dir), self._training, self._posted.put
         )
+        self._classifier, self._serving = Classifier(me.data_dir), ""
         self._code: int | None = None
 
     def stop(self) -> None:
@@ -88,6 +91,8 @@ class Supervisor:
         log.info("device %s of federation %s%s", self.policy.device, self.config.agent.federation, waiting)
         self._tell_summary()
         self._conditions.start()
+        self._classifier.start()
+        self._serve()
         self._broker.start()
         ticked = time.monotonic()
         try:
@@ -106,6 +111,7 @@ class Supervisor:
         self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
         self._sensors.stop(STOP_S / 2)
         self._conditions.stop(STOP_S / 2)
+        self._classifier.stop(STOP_S / 2)
         note_doing(self.store, self.agent, left=True)
         self.store.close()
         self._claim.close()
@@ -129,6 +135,8 @@ class Supervisor:
                     self._judged(verdict)
             case PhoneConditions():
                 self._conditions.heard(posted)
+            case WindowsSeen(windows):
+                self._classifier.offer(windows)
             case _:
                 if text := narrate(posted):
                     log.info("%s", text)
@@ -140,7 +148,14 @@ class Supervisor:
             self._end_process()
             self._step(JobFailed(job.round, job.kind, f"it took longer than {self.config.training.timeout_s:.0f} s"))
         self._uploads.pump()
+        self._serve()
         self._step(Tick())
+
+    def _serve(self) -> None:
+        """Classify with the present model; `models --rollback` changes it from another process."""
+        if (noted := self.store.get("model")) != self._serving:
+            self._serving = noted
+            self._classifier.serve(Shelf(self.store).present())
 
     def _delivered(self, mid: int) -> None:
         if event := self._uploads.delivered(mid):

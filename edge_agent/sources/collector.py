@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edge_agent.config import Config
 from edge_agent.errors import DamagedError, DiskFullError
-from edge_agent.events import CollectingPaused, CollectingResumed, DataReady
+from edge_agent.events import CollectingPaused, CollectingResumed, DataReady, WindowsSeen
 from edge_agent.local_data import pipeline_settings, training_count
 from edge_agent.sources.health import Health
 from edge_agent.sources.repair import open_checked
@@ -31,6 +31,8 @@ BATCH = 256
 """Windows per transaction, at the most."""
 WAITING = 4 * BATCH
 """Windows that wait in memory while the disk is full; older ones are lost."""
+SHOWN = 16
+"""Of windows that come at once, so many are classified: the newest."""
 FLUSH_S = 2.0
 REPORT_S = 5.0
 RETRY_S = 1.0
@@ -48,6 +50,7 @@ class Collector:
         recorded = origin == RECORDING
         cut = self.settings if recorded else replace(self.settings, keep_unlabelled=True)
         self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
+        self._shown = live or config.sensors.replay_speed != "max"  # at the pace of life
         self.health = Health(config.sensors.source)
         self._stop = stop
         self._pending: list[Window] = []
@@ -89,6 +92,8 @@ class Collector:
         self._pipeline, self._session = StreamPipeline(self._cut, self.plan.labels), self._next_session
 
     def _take(self, windows: list[Window]) -> None:
+        if windows and self._shown:
+            self.post(WindowsSeen(tuple(windows[-SHOWN:])))
         if self.origin == RECORDING:
             windows = [window for window in windows if window.y >= 0]
         for window in windows:

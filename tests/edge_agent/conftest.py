@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from edge_agent.sources import open_source
 from har_pipeline import ClientWindows, prepare
 from tests.edge_agent.reference import PLANS
 from tests.edge_agent.scene import DEVICE, OPTIONS, make_config
+from tests.edge_agent.supervised import Scene
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +33,9 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert isinstance(event, DataReady), event
     assert event.examples > 20
     return folder
+
+
+@pytest.fixture
+def scene(device: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Scene:
+    """A supervisor over a copy of that folder; the parameter is the number of epochs."""
+    return Scene(Path(shutil.copytree(device, tmp_path / "device")), request.param)

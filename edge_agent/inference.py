@@ -1,0 +1,136 @@
+"""The device's model at work: classifies live windows in a thread of the supervisor, whatever else goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from export.runtime import ExportError, Session
+from har_pipeline import Window
+
+FILE_NAME = "live.json"
+WAITING = 64
+"""Windows that wait; where the model is slower than the sensor, older ones are passed over."""
+WRITE_EVERY_S = 1.0
+
+
+class Seen(NamedTuple):
+    """What the model made of the latest window."""
+
+    label: str
+    probability: float
+    start_s: float
+    """The window's begin on the sensor's clock."""
+    at: float
+    """Unix time of the prediction."""
+
+
+class Classifier:
+    """`offer` and `serve` return at once; only the thread touches the model. What it sees is in live.json."""
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        self._path, self._threads = folder / FILE_NAME, threads
+        self._windows: deque[Window] = deque(maxlen=WAITING)
+        self._news = threading.Condition()
+        self._model: Mapping[str, Any] | None = None
+        self._served: Mapping[str, Any] | None = None
+        self._session: Session | None = None
+        self._stopping = False
+        self._written_at = 0.0
+        self.count = 0
+        self.latest: Seen | None = None
+        self.trouble = ""
+        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+
+    def start(self) -> None:
+        """Begin to classify."""
+        self._path.unlink(missing_ok=True)  # of an earlier run
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """End the thread."""
+        with self._news:
+            self._stopping = True
+            self._news.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def serve(self, model: Mapping[str, Any] | None) -> None:
+        """Go on with this model, as the shelf describes it; a model that cannot be loaded leaves the one before."""
+        with self._news:
+            self._model = model
+            self._news.notify()
+
+    def offer(self, windows: Sequence[Window]) -> None:
+        """Have windows of raw samples classified; without a model they are passed over."""
+        with self._news:
+            self._windows.extend(windows)
+            self._news.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._stopping or self._windows or self._model is not self._served)
+                if self._stopping:
+                    return
+                windows, model = list(self._windows), self._model
+                self._windows.clear()
+            if model is not self._served:
+                self._load(model)
+            if windows and self._session:
+                self._classify(self._session, windows)
+
+    def _load(self, model: Mapping[str, Any] | None) -> None:
+        self._served = model
+        if model is None:
+            self._session = None
+            return
+        try:
+            self._session, self.trouble = Session.load(Path(model["path"]), threads=self._threads), ""
+        except (ExportError, OSError) as error:
+            self.trouble = f"{Path(model['path']).name} cannot be loaded: {error}"
+
+    def _classify(self, session: Session, windows: list[Window]) -> None:
+        try:
+            found = session.predict(np.stack([window.x for window in windows]))
+        except (ExportError, ValueError) as error:  # windows of two lengths do not stack
+            self.trouble = f"the windows do not fit the model: {error}"
+            return
+        probability = float(found.probabilities[-1].max())
+        self.latest = Seen(found.labels[-1], probability, float(windows[-1].start_s), time.time())
+        self.count, self.trouble = self.count + len(windows), ""
+        self._write()
+
+    def _write(self) -> None:
+        now = time.monotonic()
+        if self.latest is None or (self._written_at and now - self._written_at < WRITE_EVERY_S):
+            return
+        self._written_at = now
+        model = {name: (self._served or {}).get(name) for name in ("source", "round", "sha256")}
+        text = json.dumps({**self.latest._asdict(), "windows": self.count, "model": model})
+        part = self._path.with_suffix(".part")
+        try:
+            part.write_text(text)
+            os.replace(part, self._path)  # not synced: what was seen is old after a power cut
+        except OSError as error:
+            self.trouble = f"{self._path.name} cannot be written: {error.strerror}"
+
+
+def live_words(folder: Path) -> list[str]:
+    """Say what the running device's model sees; empty if it has seen nothing yet."""
+    try:
+        seen = json.loads((folder / FILE_NAME).read_bytes())
+        model, age_s = seen["model"], max(0.0, time.time() - seen["at"])
+        what = f"{seen['label']} ({100 * seen['probability']:.0f} %)"
+        which = f"the {model['source']} model of round {model['round']}"
+        return [f"It sees {what}, said {which} {age_s:.0f} s ago; {seen['windows']:,} windows since it started."]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
