@@ -15,6 +15,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
+from edge_agent.errors import ConfigError
 from edge_agent.events import Acknowledged, Announced, Connected, Disconnected, Invited
 from edge_agent.training_settings import BrokerSection
 from federation.errors import WireError
@@ -64,13 +65,18 @@ class Broker:
         self._last_status: paho.MQTTMessageInfo | None = None
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
         self._client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id=device, clean_session=False, reconnect_on_failure=False
+            CallbackAPIVersion.VERSION2,
+            client_id=settings.username or device,  # the server binds a device's account to its own name as the id
+            clean_session=False,
+            reconnect_on_failure=False,
         )
         self._client.max_inflight_messages_set(in_flight + 4)  # begin, end and a status beside the chunks
         self._client.max_queued_messages_set(2 * in_flight + 16)
         self._client.will_set(self._status_topic, write(DeviceStatus(state="offline")), qos=1, retain=True)
         if settings.username is not None:
             self._client.username_pw_set(settings.username, settings.password)
+        if settings.tls:
+            _secure(self._client, settings)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
@@ -149,3 +155,11 @@ class Broker:
                 self.post(hear(bytes(message.payload)))
         except WireError as error:
             self.post(Unreadable(message.topic, str(error)))
+
+
+def _secure(client: paho.Client, settings: BrokerSection) -> None:
+    """Let a client speak only to a broker whose certificate comes from a trusted authority and names its host."""
+    try:
+        client.tls_set(str(settings.ca_file) if settings.ca_file else None)
+    except OSError as error:
+        raise ConfigError(f"[broker] ca_file {settings.ca_file} cannot be read: {error}") from error
