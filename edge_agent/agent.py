@@ -15,6 +15,8 @@ from edge_agent.events import (
     Announced,
     ChunkDelivered,
     ChunksSent,
+    CollectingPaused,
+    CollectingResumed,
     Connected,
     DataReady,
     Disconnected,
@@ -59,6 +61,10 @@ def _take(turn: Turn, event: Event) -> None:
             _reconsider(turn)
         case DataReady(examples):
             turn.set(collecting=False, examples=examples)
+        case CollectingPaused(reason):
+            turn.set(paused=reason)
+        case CollectingResumed():
+            turn.set(paused="")
         case SensorFailed(reason):
             turn.set(collecting=False, detail=reason)
             turn.ask(Say(f"the sensor source failed: {reason}"), Leave(1))

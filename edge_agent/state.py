@@ -72,6 +72,7 @@ class Agent:
     invitation: Invitation | None = None  # the latest; may come before its round is announced
     collecting: bool = False
     examples: int | None = None  # for training; none: not known yet
+    paused: str = ""  # why nothing is collected for now
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
@@ -173,6 +174,8 @@ def status_of(agent: Agent) -> DeviceStatus:
 def _detail(agent: Agent) -> str:
     if agent.announcement is None:
         return "waiting for the federation's announcement"
+    if agent.paused:
+        return agent.paused
     if agent.examples == 0:
         return "the sensor source gave no labelled windows to train on"
     if agent.work and agent.work.stage is Stage.HELD:

@@ -28,6 +28,8 @@ from edge_agent.events import (
     CandidateReady,
     ChunkDelivered,
     ChunksSent,
+    CollectingPaused,
+    CollectingResumed,
     Connected,
     DataReady,
     Disconnected,
@@ -77,6 +79,13 @@ def test_no_data_no_training() -> None:
     device = Device().on(Connected(), DataReady(0)).announced(1)
     assert not device.asked(FetchBlob)
     assert device.on(SensorFailed("no such file")).asked(Leave) == [Leave(1)]
+
+
+def test_a_pause_in_collecting_is_said_until_it_is_over_and_holds_up_no_round() -> None:
+    device = ready().on(CollectingPaused("collecting pauses: no room"))
+    assert device.asked(PublishStatus)[-1].status.detail == "collecting pauses: no room"
+    assert device.announced(1).asked(FetchBlob)
+    assert device.on(CollectingResumed()).asked(PublishStatus)[-1].status.detail != "collecting pauses: no room"
 
 
 def test_a_lost_answer_makes_the_device_begin_again_ever_more_slowly() -> None:
