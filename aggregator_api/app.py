@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_api import keys, problems
+from aggregator_api import keys, openapi, problems
 from aggregator_api.gate import Gate
 from aggregator_api.idempotency import Idempotency
 from aggregator_api.mqtt import MqttDriver
@@ -20,7 +18,6 @@ from aggregator_api.routes import keys as key_routes
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.transport import Connect
-from aggregator_api.views import Problem
 
 log = logging.getLogger("aggregator_api")
 
@@ -52,7 +49,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(Gate, settings=settings)  # the last one added is asked first
     for module in (federations, progress, models, events, enrolment, key_routes, blobs, health):
         app.include_router(module.router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app
 
 
@@ -69,12 +66,3 @@ def _say_who_comes_in(runtime: Runtime) -> None:
         )
     if not settings.enrolled_only:
         log.info("devices need no approval (admission = open): whoever reaches the broker takes part")
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """Describe the routes, and the one error that all share."""
-    if app.openapi_schema is None:
-        described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        described["components"]["schemas"]["Problem"] = Problem.model_json_schema()
-        app.openapi_schema = described
-    return app.openapi_schema

@@ -1,9 +1,8 @@
-"""`python -m aggregator_api serve|broker|broker-config|broker-passwords|migrate`."""
+"""`python -m aggregator_api serve|broker|broker-config|broker-passwords|keys|tokens|migrate|openapi`."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,8 @@ from aggregator_api.broker import BrokerThread, run_broker
 from aggregator_api.broker_config.cli import broker_config, broker_passwords
 from aggregator_api.database import Database
 from aggregator_api.errors import ConfigError
-from aggregator_api.ports import require_free
+from aggregator_api.key_commands import keys_app, tokens_app
+from aggregator_api.ports import is_loopback, require_free
 from aggregator_api.settings import Settings, load
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 app.command("broker-config")(broker_config)
 app.command("broker-passwords")(broker_passwords)
+app.add_typer(keys_app, name="keys")
+app.add_typer(tokens_app, name="tokens")
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 CONFIG_ERROR = 2
@@ -88,7 +90,7 @@ def broker(
     """
     _require_free(host, port)
     _log("WARNING")
-    if not _is_loopback(host):
+    if not is_loopback(host):
         errors.print(f"[yellow]warning:[/] anybody who reaches {host}:{port} may publish: this broker has no passwords")
     try:
         asyncio.run(run_broker(host, port, lambda: typer.echo(f"MQTT broker on {host}:{port}")))
@@ -109,6 +111,24 @@ def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     typer.echo(f"{database.engine.url.render_as_string()} is up to date")
 
 
+@app.command()
+def openapi(
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; else the terminal.")] = None,
+) -> None:
+    """Print the OpenAPI document of the REST interface, as it is checked in.
+
+    Example: `python -m aggregator_api openapi --out docs/openapi.json`
+    """
+    from aggregator_api import app as application  # torch takes a second, which --help need not
+    from aggregator_api.openapi import text
+
+    described = text(application.create_app(Settings()))
+    if out is None:
+        typer.echo(described, nl=False)
+    else:
+        out.write_text(described)
+
+
 def _settings(config: Path | None, **given: Any) -> Settings:
     try:
         return load(config, **given)
@@ -121,7 +141,7 @@ def _embedded_broker(settings: Settings) -> Iterator[None]:
     if not settings.embedded_broker:
         yield
         return
-    if not _is_loopback(settings.broker_host):
+    if not is_loopback(settings.broker_host):
         raise _fail(ConfigError(f"the embedded broker has no passwords, so it is not for {settings.broker_host}"))
     thread = BrokerThread(settings.broker_host, settings.broker_port)
     thread.start()
@@ -141,13 +161,6 @@ def _require_free(host: str, port: int, option: str = "--port") -> None:
 def _fail(error: ConfigError) -> typer.Exit:
     errors.print(f"[red]error:[/] {error}")
     return typer.Exit(CONFIG_ERROR)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _log(level: str) -> None:

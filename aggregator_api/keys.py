@@ -125,7 +125,8 @@ def revoke_of_device(session: Session, device: DeviceRow) -> None:
 def ensure_admin(database: Database, folder: Path) -> Path | None:
     """Make the first key of a server that has none, and return the file that holds it; None if there is one."""
     with database.write() as session:
-        if session.scalar(select(CredentialRow.id).where(CredentialRow.device_id.is_(None)).limit(1)) is not None:
+        every_scopes = session.scalars(select(CredentialRow.scopes).where(CredentialRow.federation_id.is_(None)))
+        if any("operator" in scopes for scopes in every_scopes):
             return None
         _, key = make(session, "admin", ["operator"])
         path = folder / ADMIN_FILE

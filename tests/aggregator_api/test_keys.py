@@ -12,10 +12,12 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from sqlalchemy import text
+from typer.testing import CliRunner, Result
 
 from aggregator_api import keys
 from aggregator_api.access import OPEN
 from aggregator_api.app import create_app
+from aggregator_api.cli import app as cli
 from aggregator_api.gate import is_local
 from aggregator_api.limits import MOST, TokenBuckets, network
 from aggregator_api.settings import Settings
@@ -258,3 +260,45 @@ def test_an_ipv6_customer_is_one_caller() -> None:
     assert network("2001:db8:1:3::") != network("2001:db8:1:2::")
     assert network("::ffff:192.0.2.1") == "192.0.2.1"
     assert network("testclient") == "testclient"
+
+
+def test_the_command_line_makes_lists_and_revokes_keys(tmp_path: Path) -> None:
+    folder = ["--data-dir", str(tmp_path)]
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(cli, [*words, *folder], env={"COLUMNS": "200"})
+
+    made = run("keys", "create", "--name", "grafana", "--scope", "read", "--days", "3")
+    assert made.exit_code == 0, made.output
+    key = made.stdout.strip()
+    id_ = key.split("_")[1]
+    listed = run("keys", "list").stdout
+    assert id_ in listed
+    assert key.split("_", 2)[2] not in listed
+    app = create_app(Settings(data_dir=tmp_path, host="0.0.0.0"), Wires)
+    with TestClient(app, host=AWAY, key=key) as client:
+        assert client.get("/v1/federations").status_code == 200
+        assert admin_key(app) != key  # a reader's key is not the operator's
+        assert run("keys", "revoke", id_).stdout == f"{id_} is revoked\n"
+        problem(client.get("/v1/federations"), 401)  # in the running server too
+    assert "revoked" in run("keys", "list").stdout
+    for words, said in [
+        (("keys", "revoke", "0"), "there is no key '0'"),
+        (("keys", "create", "--name", "x", "--scope", "root"), "scopes.0: Input should be"),
+        (("keys", "create", "--name", "x", "--scope", "read", "--federation", "none"), "no federation 'none'"),
+        (("tokens", "create", "--federation", "none"), "no federation 'none'"),
+    ]:
+        failed = run(*words)
+        assert (failed.exit_code, said in failed.stderr) == (2, True), failed.output
+
+
+def test_the_command_line_makes_tokens(tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(data_dir=tmp_path), Wires)) as client:
+        body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
+        assert client.post("/v1/federations", json=body).status_code == 201
+        words = ["tokens", "create", "--federation", FEDERATION, "--device", "phone", "--data-dir", str(tmp_path)]
+        made = CliRunner().invoke(cli, words)
+        assert re.fullmatch(r"gwt_[A-Za-z0-9_-]{43}\n", made.stdout), made.output
+        (listed,) = client.get(f"{HERE}/enrolment-tokens").json()["items"]
+        assert (listed["device"], listed["auto_approve"]) == ("phone", False)
+        assert listed["expires_at"] - listed["created_at"] == pytest.approx(24 * 3600)

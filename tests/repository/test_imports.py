@@ -65,6 +65,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.broker": {"amqtt": "the embedded broker of the demo and the tests"},
     "aggregator_api.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.contract": {"torch": "dtypes and shapes of what an update must hold"},
+    "aggregator_api.key_commands": {"typer": "the commands `keys` and `tokens`", "rich": "their table and errors"},
     "aggregator_api.identity": {"cryptography": "ed25519"},
     "aggregator_api.founding": {"torch": "the initial model"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
