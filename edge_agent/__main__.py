@@ -14,6 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_agent.config import Config, example, load
+from edge_agent.enrolment import (
+    Applicant,
+    claim,
+    credentials_for,
+    found_config,
+    wait_for_approval,
+    warning_about,
+)
+from edge_agent.enrolment import enrol as enrol_with
 from edge_agent.errors import AgentError
 from edge_agent.kept import kept_windows
 from edge_agent.memory import is_claimed
@@ -50,6 +59,7 @@ def run(
         settings = load(config)
         line = f"%(asctime)s {settings.agent.device} %(message)s"
         logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=line, datefmt="%H:%M:%S")
+        credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
         supervisor = Supervisor(settings, until)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stop())
@@ -57,6 +67,43 @@ def run(
     except AgentError as error:
         raise _refused(error) from None
     raise typer.Exit(code)
+
+
+@app.command()
+def enrol(
+    config: ConfigOption,
+    server: Annotated[str | None, typer.Option(help="The server's base URL, if not that of the config.")] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="GAITWAY_ENROL_TOKEN", help="What the operator gave; not needed twice.")
+    ] = None,
+    federation: Annotated[str | None, typer.Option(help="With --device and --server: writes the config first.")] = None,
+    device: Annotated[str | None, typer.Option(help="This device's id.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the operator's approval.")] = 0,
+) -> None:
+    """Make this device's key, show the operator's token to the server, and keep the credentials that it gives.
+
+    Where the operator approves devices by hand, run it again without --token afterwards, or just start the agent.
+    Exit code 3: not approved yet.
+
+    Example: python -m edge_agent enrol --config agent.toml --server https://gaitway.example --token T
+    --federation demo --device s01
+    """
+    try:
+        if not config.exists() and server and federation and device:
+            found_config(config, server, federation, device)
+        who = Applicant.of(load(config), server)
+        for warning in filter(None, [warning_about(who.server)]):
+            Console(stderr=True).print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+        answer = enrol_with(who, token) if token else claim(who)
+        if answer.credentials is None and wait:
+            typer.echo(f"{who.device} waits for the operator's approval")
+            answer = wait_for_approval(who, wait)
+    except AgentError as error:
+        raise _refused(error) from None
+    if answer.credentials is None:
+        typer.echo(f"{who.device} is known to the server, and waits for the operator's approval")
+        raise typer.Exit(3)
+    typer.echo(f"{who.device} is enrolled in {who.federation}; its credentials are in {who.folder}")
 
 
 @app.command()

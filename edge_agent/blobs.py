@@ -21,8 +21,9 @@ KEPT = 3
 class Blobs:
     """The blobs of one server, in a folder by their sha256."""
 
-    def __init__(self, folder: Path, base_url: str, timeout_s: float) -> None:
+    def __init__(self, folder: Path, base_url: str, timeout_s: float, api_key: str | None = None) -> None:
         self.folder, self.base_url, self.timeout_s = folder, base_url.rstrip("/") + "/", timeout_s
+        self._api_key = api_key
         self._lock = threading.Lock()
 
     def path(self, sha256: str) -> Path:
@@ -83,7 +84,11 @@ class Blobs:
         if not url.startswith(("http://", "https://")):
             raise BlobError(f"{url} was announced; only http:// and https:// are fetched")
         headers = {"Range": f"bytes={have}-", "If-Range": f'"{pointer.sha256}"'} if have else {}
-        return urllib.request.Request(url, headers=headers)
+        request = urllib.request.Request(url, headers=headers)
+        if self._api_key and url.startswith(self.base_url):
+            # for this server alone: not for another that a pointer or a redirect names
+            request.add_unredirected_header("Authorization", f"Bearer {self._api_key}")
+        return request
 
     def _prune(self) -> None:
         newest = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)

@@ -93,10 +93,12 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     return _anchored(config, path.resolve().parent)
 
 
-def example() -> str:
+def example(
+    device: str = "s01_sp", federation: str = "demo", data_dir: str = "s01_sp", url: str = "http://127.0.0.1:8080"
+) -> str:
     """Write a commented config file with every setting."""
     lines = ["# A Gaitway device. Commented settings show their default.", ""]
-    values = {"device": "s01_sp", "federation": "demo", "data_dir": "s01_sp", "url": "http://127.0.0.1:8080"}
+    values = {"device": device, "federation": federation, "data_dir": data_dir, "url": url}
     for section in Config.model_fields:
         kind = _section(section)
         lines += [f"[{section}]  # {(kind.__doc__ or '').strip()}"]

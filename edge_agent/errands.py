@@ -12,6 +12,7 @@ from edge_agent.config import Config
 from edge_agent.errors import AgentError
 from edge_agent.events import BlobFailed, BlobFetched, Kind
 from edge_agent.judging import Verdict, judge_job
+from edge_agent.trust import Trust
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer
 from har_pipeline import PipelineError
@@ -25,27 +26,37 @@ class Judged:
     verdict: Verdict
 
 
+Post = Callable[[BlobFetched | BlobFailed | Judged], None]
+
+
 class Errands:
     """Returns at once; what comes of an errand is posted, from its thread."""
 
-    def __init__(self, config: Config, post: Callable[[BlobFetched | BlobFailed | Judged], None]) -> None:
-        self.config, self.post = config, post
-        self._blobs = Blobs(config.agent.data_dir / "blobs", config.server.url, config.server.timeout_s)
+    def __init__(
+        self,
+        config: Config,
+        trust: Trust,
+        api_key: str | None,
+        post: Callable[[BlobFetched | BlobFailed | Judged], None],
+    ) -> None:
+        self.config, self.trust, self.post = config, trust, post
+        self._blobs = Blobs(config.agent.data_dir / "blobs", config.server.url, config.server.timeout_s, api_key)
 
     def blob(self, model: BlobPointer) -> Path:
         """Where a fetched blob lies."""
         return self._blobs.path(model.sha256)
 
-    def fetch(self, model: BlobPointer) -> None:
-        """Download and verify a broadcast."""
-        _in_background(lambda: self._fetch(model))
+    def fetch(self, model: BlobPointer, instance: str) -> None:
+        """Check a broadcast's seal, download and verify it; `instance` is the founding that it was announced for."""
+        _in_background(lambda: self._fetch(model, instance))
 
     def judge(self, plan: Plan, identity: str, number: int, kind: Kind) -> None:
         """Compare a job's candidate with the present model."""
         _in_background(lambda: self._judge(plan, identity, number, kind))
 
-    def _fetch(self, model: BlobPointer) -> None:
+    def _fetch(self, model: BlobPointer, instance: str) -> None:
         try:
+            self.trust.check(model, instance)
             self._blobs.fetch(model)
         except (AgentError, OSError) as error:
             self.post(BlobFailed(model.sha256, str(error)))

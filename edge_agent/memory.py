@@ -17,6 +17,7 @@ from edge_agent.files import place_file, sha256_of
 from edge_agent.jobs import CHECKPOINTS, CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.state import Agent
 from edge_agent.store import Store
+from edge_agent.trust import NEWEST
 from federation.protocol.messages import UpdateManifest
 
 OUTBOX, CLIENTS, MODELS, JOBS = "outbox", "clients", "models", "jobs"
@@ -35,7 +36,9 @@ def claim(store: Store, me: AgentSection) -> IO[str]:
 
     Raises:
         ConfigError: if another agent works in it, or it belongs to another device or federation.
+        DamagedError: if the database has broken pages.
     """
+    store.check()
     lock = (store.folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,7 +49,8 @@ def claim(store: Store, me: AgentSection) -> IO[str]:
         if (owner := store.get(name)) not in ("", mine):
             lock.close()
             raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {mine!r}; set another data_dir")
-    store.put(device=me.device, federation=me.federation)
+    if not store.get("device") or not store.get("federation"):
+        store.put(device=me.device, federation=me.federation)
     return lock
 
 
@@ -127,7 +131,8 @@ def forget_update(store: Store, update_id: str, status: str, reason: str) -> Non
 
 def start_over(store: Store, identity: str) -> None:
     """Forget everything learnt in another founding of the federation, or by another network."""
-    store.reset(identity=identity, device=store.get("device"), federation=store.get("federation"))
+    kept = {name: store.get(name) for name in ("device", "federation", NEWEST)}
+    store.reset(identity=identity, **kept)
     for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 

@@ -6,6 +6,7 @@ Callbacks run on paho's network thread and only post events. Nothing is kept her
 from __future__ import annotations
 
 import random
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
+from edge_agent.credentials import Login
 from edge_agent.errors import ConfigError
 from edge_agent.events import Acknowledged, Announced, Connected, Disconnected, Invited
 from edge_agent.training_settings import BrokerSection
@@ -22,6 +24,7 @@ from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, read, write
 
+REFUSED_TODO = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 
 
@@ -43,6 +46,18 @@ class Unreadable:
 BrokerEvent = Connected | Disconnected | Announced | Invited | Acknowledged | Delivered | Unreadable
 
 
+def tls_context(settings: BrokerSection) -> ssl.SSLContext:
+    """Return what believes only the configured authorities, and only a certificate for the broker's name.
+
+    Raises:
+        ConfigError: if the authorities' file cannot be read.
+    """
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"[broker] ca_file {settings.ca_file} cannot be read as PEM: {error}") from error
+
+
 class Broker:
     """One device's connection; `post` is called from the network thread."""
 
@@ -54,7 +69,9 @@ class Broker:
         *,
         in_flight: int,
         post: Callable[[BrokerEvent], None],
+        login: Login | None = None,
     ) -> None:
+        who = login or Login(device, None, None)
         self.settings, self.federation, self.device, self.post = settings, federation, device, post
         self._heard: dict[str, Callable[[bytes], BrokerEvent]] = {
             topics.announce(federation): lambda payload: Announced(read(Announcement, payload)),
@@ -73,8 +90,10 @@ class Broker:
         self._client.max_inflight_messages_set(in_flight + 4)  # begin, end and a status beside the chunks
         self._client.max_queued_messages_set(2 * in_flight + 16)
         self._client.will_set(self._status_topic, write(DeviceStatus(state="offline")), qos=1, retain=True)
-        if settings.username is not None:
-            self._client.username_pw_set(settings.username, settings.password)
+        if who.username is not None:
+            self._client.username_pw_set(who.username, who.password)
+        if settings.tls:
+            self._client.tls_set_context(tls_context(settings))
         if settings.tls:
             _secure(self._client, settings)
         self._client.on_connect = self._on_connect
@@ -137,7 +156,7 @@ class Broker:
 
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:
         if code.is_failure:
-            self.post(Disconnected(f"the broker refuses this device: {code}"))
+            self.post(Disconnected(f"the broker refuses this device: {code}; {REFUSED_TODO}"))
             return
         self._taken = True
         client.subscribe([(topic, 1) for topic in self._heard])

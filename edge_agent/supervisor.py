@@ -17,6 +17,7 @@ from edge_agent import commands as do
 from edge_agent.agent import step
 from edge_agent.condition_watch import ConditionWatch
 from edge_agent.config import Config
+from edge_agent.credentials import login, read_credentials
 from edge_agent.errands import Errands, Judged
 from edge_agent.errors import StoreError
 from edge_agent.events import (
@@ -30,6 +31,7 @@ from edge_agent.events import (
     TrainingFinished,
     WindowsSeen,
 )
+from edge_agent.files import without_room
 from edge_agent.inference import Classifier
 from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
 from edge_agent.judging import Shelf, Verdict
@@ -41,7 +43,9 @@ from edge_agent.sources import open_source
 from edge_agent.state import Policy, status_of
 from edge_agent.store import Store
 from edge_agent.summary import note_doing, write_summary
+from edge_agent.trust import Trust
 from edge_agent.uploads import Uploads
+from federation.protocol.messages import BlobPointer
 
 log = logging.getLogger("edge_agent")
 
@@ -68,10 +72,17 @@ class Supervisor:
         self._claim = claim(self.store, me)
         self.agent = remembered(self.store)
         self._posted: queue.SimpleQueue[Posted] = queue.SimpleQueue()
-        self._errands = Errands(config, self._posted.put)
+        known = read_credentials(me.data_dir)
+        trust = Trust(me.data_dir, me.federation, known.server_key_bytes if known else None)
+        self._errands = Errands(config, trust, known.api_key if known else None, self._posted.put)
         self._sensors = open_source(config, self._posted.put)
         self._broker = Broker(
-            config.broker, me.federation, me.device, in_flight=uploads.in_flight, post=self._posted.put
+            config.broker,
+            me.federation,
+            me.device,
+            in_flight=uploads.in_flight,
+            post=self._posted.put,
+            login=login(config.broker, known, me.device),
         )
         self._process: TrainingProcess | None = None
         self._uploads = Uploads(self.store, self._broker, uploads.in_flight)
@@ -183,7 +194,8 @@ class Supervisor:
             self._step(TrainingFinished(job.round, kept.update_id, kept.metrics))
 
     def _judged(self, verdict: Verdict) -> None:
-        Shelf(self.store).settle(verdict)
+        with without_room(f"the judgement of round {verdict.round}"):
+            Shelf(self.store).settle(verdict)
         self._tell_summary()
         self._step(AdoptFinished(verdict.round, verdict.kind, verdict.good, verdict.reason))
 
@@ -193,7 +205,8 @@ class Supervisor:
         result = step(self.policy, self.agent, event, time.monotonic())
         before, self.agent = self.agent, result.agent
         for command in result.commands:
-            self._do(command)
+            with without_room(f"the outcome of {type(command).__name__}"):
+                self._do(command)
         told = (before.connected, before.hold) == (self.agent.connected, self.agent.hold)
         if status_of(before) != status_of(self.agent) or not told:
             note_doing(self.store, self.agent)
@@ -211,7 +224,7 @@ class Supervisor:
             case do.Collect(plan):
                 self._sensors.start(plan)
             case do.FetchBlob(model):
-                self._errands.fetch(model)
+                self._fetch(model)
             case do.StartJob():
                 self._start_job(command)
             case do.StopJob(reason):
@@ -245,6 +258,11 @@ class Supervisor:
                 self._tell_summary()
             case _:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
+
+    def _fetch(self, model: BlobPointer) -> None:
+        announcement = self.agent.announcement
+        if announcement is not None:
+            self._errands.fetch(model, announcement.instance)
 
     def _start_job(self, command: do.StartJob) -> None:
         log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")

@@ -27,12 +27,21 @@ Metrics = Annotated[dict[str, float], Field(max_length=64), AfterValidator(_fini
 """What a device measured; NaN and infinity, which JSON cannot say, are left out."""
 
 
+class Seal(Strict):
+    """The server's signature over a pointer to a model: `federation.protocol.signing` says over what."""
+
+    version: int = Field(ge=0, lt=1 << 53, description="never falls; a device refuses a lower one than it has seen")
+    expires: int = Field(ge=0, lt=1 << 53, description="Unix time in seconds")
+    signature: str = Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of an ed25519 signature")
+
+
 class BlobPointer(Strict):
     """Where a blob is, and what it must be."""
 
     sha256: Sha256
     size: int = Field(ge=0, le=1 << 34)
     url: str = Field(max_length=1024, description="absolute, or relative to the server's base URL")
+    seal: Seal | None = Field(default=None, description="none: the server does not sign")
 
 
 class Announcement(Strict):

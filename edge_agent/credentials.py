@@ -1,0 +1,134 @@
+"""The device's own key, and what the server gave it for it: files in the data folder that only their owner may read."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from edge_agent.errors import ConfigError
+from edge_agent.files import write_file
+from edge_agent.training_settings import BrokerSection
+
+KEY_FILE, CREDENTIALS_FILE = "device.key", "credentials.json"
+PUBLIC_KEY_BYTES = 32
+LONGEST_SECRET = 1024
+
+
+def _raw_key(text: str) -> str:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError("the server's key is not base64") from error
+    if len(raw) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"the server's key has {len(raw)} bytes, an ed25519 key has {PUBLIC_KEY_BYTES}")
+    return text
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+Secret = Annotated[str, Field(min_length=1, max_length=LONGEST_SECRET, pattern=r"^[\x21-\x7e]+$")]
+
+
+class BrokerLogin(_Given):
+    """The device's account at the broker; the name is also its client id."""
+
+    username: Secret
+    password: Secret
+
+
+class Credentials(_Given):
+    """What an approved device gets."""
+
+    api_key: Secret
+    broker: BrokerLogin
+    server_key: Annotated[str, AfterValidator(_raw_key)]
+
+    @property
+    def server_key_bytes(self) -> bytes:
+        """The server's raw ed25519 public key, 32 bytes."""
+        return base64.b64decode(self.server_key)
+
+
+class Login(NamedTuple):
+    """How the device introduces itself to the broker."""
+
+    client_id: str
+    username: str | None
+    password: str | None
+
+
+def read_credentials(folder: Path) -> Credentials | None:
+    """Return what the server gave; None before it gave anything.
+
+    Raises:
+        ConfigError: if the file is damaged.
+    """
+    path = folder / CREDENTIALS_FILE
+    try:
+        return Credentials.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ConfigError(
+            f"{path} cannot be used: {error}; `edge_agent enrol` without a token gets new ones"
+        ) from error
+
+
+def write_credentials(folder: Path, credentials: Credentials) -> None:
+    """Keep what the server gave, readable by this user alone."""
+    write_file(folder / CREDENTIALS_FILE, credentials.model_dump_json().encode())  # its temporary file is 0600
+
+
+def has_key(folder: Path) -> bool:
+    """Whether the device has made its key: it has been enrolled, or has tried."""
+    return (folder / KEY_FILE).is_file()
+
+
+def device_key(folder: Path) -> Ed25519PrivateKey:
+    """Read the device's key, or make it.
+
+    Raises:
+        ConfigError: if the file is no such key.
+    """
+    path = folder / KEY_FILE
+    if not path.exists():
+        made = Ed25519PrivateKey.generate()
+        write_file(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    try:
+        found = load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"the device's key {path} cannot be used: {error}; move it away and enrol anew") from error
+    if not isinstance(found, Ed25519PrivateKey):
+        raise ConfigError(f"{path} holds a {type(found).__name__}, expected an ed25519 key; move it away")
+    return found
+
+
+def login(settings: BrokerSection, credentials: Credentials | None, device: str) -> Login:
+    """Say how to introduce the device: as the config says, else as it was enrolled, else anonymously.
+
+    Raises:
+        ConfigError: if the password's file cannot be read.
+    """
+    if settings.username is not None:
+        return Login(device, settings.username, settings.password or _first_line(settings.password_file))
+    if credentials is None:
+        return Login(device, None, None)
+    return Login(credentials.broker.username, credentials.broker.username, credentials.broker.password)
+
+
+def _first_line(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.readline(LONGEST_SECRET).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"[broker] password_file {path} cannot be read: {error}") from error
