@@ -15,10 +15,14 @@ from .devices import tiny_plan
 ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated")
 """Modules whose tests run on both databases every time."""
 ON_BOTH_SLOWLY = (
+    "test_enrolment",
     "test_hostile_updates",
     "test_ingest",
     "test_invitations",
+    "test_keys",
     "test_rest",
+    "test_rest_changes",
+    "test_rest_repeats",
     "test_service",
     "test_stragglers",
 )

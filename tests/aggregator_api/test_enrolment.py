@@ -87,7 +87,7 @@ def encoded(data: bytes) -> str:
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
     """A server whose devices must be approved."""
     return create_app(Settings(data_dir=tmp_path_factory.mktemp("enrol"), admission="enrolled"), Wires)
 

@@ -30,7 +30,7 @@ AWAY = "203.0.113.9"
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
     """A server that listens to everybody, so that it asks for keys."""
     return create_app(Settings(data_dir=tmp_path_factory.mktemp("keys"), host="0.0.0.0"), Wires)
 
