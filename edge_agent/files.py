@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from edge_agent.errors import DiskFullError
+
+log = logging.getLogger("edge_agent")
 
 BLOCK_BYTES = 1 << 20
 
@@ -50,3 +58,14 @@ def sha256_of(path: Path) -> str:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+@contextmanager
+def without_room(what: str) -> Iterator[None]:
+    """Go on where a note cannot be kept because the disk is full; it is a note about what can be found out again."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, DiskFullError) and error.errno != errno.ENOSPC:
+            raise
+        log.error("%s is not noted: %s", what, error)

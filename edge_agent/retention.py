@@ -41,7 +41,7 @@ def _most_by_size(db: sqlite3.Connection, limits: WindowsSection) -> int | None:
 
 
 ROW_BYTES = 1100
-"""What a row costs beside its samples, with its place in the indexes; measured 1,073: a window takes a page of 4 KiB."""
+"""What a row costs beside its samples, with its place in the indexes; measured 1,073: a page for each window."""
 
 
 def to_drop(counts: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from edge_agent.files import write_file
+from edge_agent.files import without_room, write_file
 from edge_agent.inference import live_words
 from edge_agent.judging import Shelf
 from edge_agent.state import Agent, Stage, status_of
@@ -29,7 +29,8 @@ def summary(store: Store, device: str) -> dict[str, Any]:
 
 def write_summary(store: Store, device: str) -> None:
     """Replace summary.json."""
-    write_file(store.folder / FILE_NAME, (json.dumps(summary(store, device), indent=2) + "\n").encode())
+    with without_room(FILE_NAME):
+        write_file(store.folder / FILE_NAME, (json.dumps(summary(store, device), indent=2) + "\n").encode())
 
 
 def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
@@ -40,7 +41,8 @@ def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
     if not agent.connected:
         words += ", without a connection to the broker"
     hold = () if agent.work and agent.work.stage is Stage.HELD else agent.hold  # else it is among the words
-    store.put(doing=json.dumps({"words": words, "left": left, "at": time.time(), "hold": hold}))
+    with without_room("what the device is doing"):
+        store.put(doing=json.dumps({"words": words, "left": left, "at": time.time(), "hold": hold}))
 
 
 def in_words(store: Store, device: str, *, running: bool) -> list[str]:

@@ -33,9 +33,14 @@ WAITING = 4 * BATCH
 """Windows that wait in memory while the disk is full; older ones are lost."""
 SHOWN = 16
 """Of windows that come at once, so many are classified: the newest."""
-FLUSH_S = 2.0
+FLUSH_S = 5.0
+"""Seconds of windows that a kill can cost; more often would wear out an SD card."""
 REPORT_S = 5.0
 RETRY_S = 1.0
+ROOM_AGAIN = 1.25
+"""Times min_free_mb must be free before a pause ends: else it would begin again at once."""
+TELLING, TELL_S = 0.1, 60.0
+"""A change by such a share of the windows is told at once, a smaller one after a minute."""
 LIVE_LAG_S = 30.0
 """How far one live sensor may run ahead of the other before the stretch is given up."""
 
@@ -57,17 +62,34 @@ class Collector:
         self._flushed = self._reported = self._retried = time.monotonic()
         self._paused = ""
         self._told: int | None = None
+        self._told_at = 0.0
         self._open()
         self._pipeline = StreamPipeline(self._cut, plan.labels)
         self._session = self._next_session = 0 if recorded else self.store.next_session()
 
     def _open(self) -> None:
-        self.store, trouble = open_checked(self.folder)
+        while True:
+            try:
+                self.store, trouble = open_checked(self.folder)
+                break
+            except DiskFullError as error:  # not even for an empty file
+                self._pause(str(error))
+                if self._stop.wait(RETRY_S):
+                    raise
         if trouble:
             log.error("%s", trouble)
             self.health.note(trouble)
+        try:
+            self._note_plan()
+        except DiskFullError as error:
+            self._pause(str(error))
+
+    def _note_plan(self) -> None:
+        """Tell other processes which labels there are, and whose windows they are to read."""
         reads = RECORDING if self.origin == RECORDING else "own"
-        self.store.put(labels=json.dumps(self.plan.labels), reads=reads)
+        notes = {"labels": json.dumps(self.plan.labels), "reads": reads}
+        if any(self.store.get(name) != value for name, value in notes.items()):
+            self.store.put(**notes)
 
     # ---- samples
 
@@ -156,7 +178,7 @@ class Collector:
 
     def _refuse_full_disk(self) -> None:
         free, least = shutil.disk_usage(self.folder).free / 1e6, self.config.windows.min_free_mb
-        if free < least:
+        if free < least * (ROOM_AGAIN if self._paused else 1.0):
             raise DiskFullError(
                 f"the disk of {self.folder} has {free:.0f} MB of free space, [windows] min_free_mb asks for {least:.0f}"
             )
@@ -183,8 +205,11 @@ class Collector:
         """Post how many windows there are to train on, if that is news."""
         outline = self.store.outline(self.config.sensor_client, self.settings, self.plan.labels)
         count = training_count(outline, self.plan.data, self.settings)
-        if count != self._told:
-            self._told = count
+        told = self._told
+        # each is a message to the broker: not for every window
+        much = told is None or not told or abs(count - told) >= TELLING * told
+        if count != told and (much or time.monotonic() - self._told_at >= TELL_S):
+            self._told, self._told_at = count, time.monotonic()
             self.post(DataReady(count))
 
     def _look_after(self) -> None:
@@ -194,6 +219,7 @@ class Collector:
                 self._reopen()
             if self._paused and not self._pending:
                 self._refuse_full_disk()
+                self._note_plan()
                 self._resume()
             if self.live:
                 self.ready()

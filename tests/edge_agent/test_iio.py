@@ -16,6 +16,7 @@ from edge_agent.sensor_settings import IioSection, SensorsSection
 from edge_agent.sources import open_source
 from edge_agent.sources.iio import find_channel
 from edge_agent.window_store import WindowStore
+from federation.plan import DataSpec
 from tests.edge_agent.phone import outcome
 from tests.edge_agent.scene import make_config, make_plan
 
@@ -90,9 +91,9 @@ def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
     own = {"sensors": SensorsSection(source="iio"), "iio": IioSection(root=tmp_path / "iio", rate_hz=100)}
     source = open_source(make_config(tmp_path / "data").model_copy(update=own), posted.put)
-    source.start(make_plan())
+    source.start(make_plan().model_copy(update={"data": DataSpec(pipeline={"window": 32, "step": 16})}))
     assert outcome(posted) == DataReady(0)
-    time.sleep(3.5)
+    time.sleep(1.5)
     (folder / "in_accel_z_raw").write_text("")
     event = outcome(posted)
     source.stop(5.0)
@@ -100,7 +101,7 @@ def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     assert "is it still connected" in event.reason
     with closing(WindowStore(tmp_path / "data")) as store, store.reading() as db:
         rows = db.execute("SELECT x, activity, start_s, origin FROM windows").fetchall()
-    assert rows, "a window takes 2.56 s and its delay"
+    assert rows, "a window takes 0.64 s and its delay"
     x = np.frombuffer(rows[0][0], "<f4").reshape(-1, 6)
     np.testing.assert_allclose(x[:, 2], 9.80665, rtol=1e-5)
     np.testing.assert_allclose(x[:, 3], 0.01064724, rtol=1e-5)
