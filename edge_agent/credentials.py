@@ -76,10 +76,13 @@ def read_credentials(folder: Path) -> Credentials | None:
         return Credentials.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
-        raise ConfigError(
-            f"{path} cannot be used: {error}; `edge_agent enrol` without a token gets new ones"
-        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]  # not the whole error: it quotes what it has read, and that is secret
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        todo = "move it away, and get new ones with `edge_agent enrol` without a token"
+        raise ConfigError(f"{path} is damaged: {wrong}; {todo}") from None
 
 
 def write_credentials(folder: Path, credentials: Credentials) -> None:

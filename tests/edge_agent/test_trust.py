@@ -1,0 +1,112 @@
+"""What a device believes about a model: the right server's seal, for its federation, in time, and nothing older."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from edge_agent.errands import Errands
+from edge_agent.errors import TrustError
+from edge_agent.events import BlobFailed
+from edge_agent.memory import start_over
+from edge_agent.store import Store
+from edge_agent.trust import Trust
+from federation.errors import WireError
+from federation.protocol.messages import BlobPointer, read, write
+from federation.protocol.signing import ModelManifest, read_seal, sealed
+from tests.edge_agent.scene import INSTANCE, make_config, pointer
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PUBLIC = KEY.public_key().public_bytes_raw()
+NOW = 1_800_000_000
+
+
+def seal(model: BlobPointer | None = None, *, version: int = 5, expires: int = NOW + 60, **names: str) -> BlobPointer:
+    where = {"federation": "demo", "instance": INSTANCE, **names}
+    return sealed(model or pointer(), version=version, expires=expires, sign=KEY.sign, **where)
+
+
+def trust(folder: Path, key: bytes | None = PUBLIC, now: float = NOW) -> Trust:
+    return Trust(folder, "demo", key, lambda: now)
+
+
+def test_what_is_signed_is_canonical_and_names_its_purpose() -> None:
+    manifest = ModelManifest(federation="demo", instance=INSTANCE, version=5, sha256="a" * 64, size=10, expires=NOW)
+    purpose, _, text = manifest.to_bytes().partition(b"\n")
+    assert purpose == b"gaitway-model/v1"
+    assert text == (
+        b'{"expires":1800000000,"federation":"demo","instance":"' + b"0" * 32 + b'","sha256":"' + b"a" * 64
+        + b'","size":10,"version":5}'
+    )  # fmt: skip
+    found, signature = read_seal(read(BlobPointer, write(seal(expires=NOW))), federation="demo", instance=INSTANCE)
+    assert found == manifest
+    KEY.public_key().verify(signature, purpose + b"\n" + text)
+
+
+def test_a_sealed_model_is_believed_until_it_expires(tmp_path: Path) -> None:
+    trust(tmp_path).check(seal(), INSTANCE)
+    trust(tmp_path, now=NOW + 60).check(seal(), INSTANCE)
+    with pytest.raises(TrustError, match=r"expired 1 s ago by this device's clock; check the clock"):
+        trust(tmp_path, now=NOW + 61).check(seal(), INSTANCE)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        seal(federation="other"),
+        seal(instance="1" * 32),
+        seal().model_copy(update={"sha256": "b" * 64}),
+        seal().model_copy(update={"size": 11}),
+        pointer().model_copy(update={"seal": seal(version=5).seal.model_copy(update={"version": 6})}),  # type: ignore[union-attr]
+        pointer().model_copy(update={"seal": seal().seal.model_copy(update={"expires": NOW + 10_000})}),  # type: ignore[union-attr]
+    ],
+    ids=["another federation", "another founding", "another blob", "another size", "newer", "longer"],
+)
+def test_a_seal_is_for_one_model_of_one_federation(forged: BlobPointer, tmp_path: Path) -> None:
+    with pytest.raises(TrustError, match="not signed by this device's server for federation 'demo'"):
+        trust(tmp_path).check(forged, INSTANCE)
+    trust(tmp_path).check(seal(version=0), INSTANCE)  # what was not believed has moved nothing
+
+
+def test_another_servers_seal_is_refused(tmp_path: Path) -> None:
+    other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    with pytest.raises(TrustError, match="enrol this device anew"):
+        trust(tmp_path, other).check(seal(), INSTANCE)
+
+
+def test_unsigned_models_are_for_devices_that_have_not_enrolled(tmp_path: Path) -> None:
+    trust(tmp_path, None).check(pointer(), INSTANCE)
+    with pytest.raises(TrustError, match="is not signed, but this device has enrolled"):
+        trust(tmp_path).check(pointer(), INSTANCE)
+    with pytest.raises(WireError, match="not signed"):
+        read_seal(pointer(), federation="demo", instance=INSTANCE)
+
+
+def test_no_older_version_is_taken_also_after_a_restart_and_a_new_founding(tmp_path: Path) -> None:
+    trust(tmp_path).check(seal(version=5), INSTANCE)
+    trust(tmp_path).check(seal(pointer("b"), version=5), INSTANCE)  # another device's share of the same version
+    with pytest.raises(TrustError, match="is version 4, and this device has seen 5"):
+        trust(tmp_path).check(seal(version=4), INSTANCE)
+    store = Store(tmp_path)
+    start_over(store, "another founding")
+    store.close()
+    with pytest.raises(TrustError, match="this device has seen 5"):
+        trust(tmp_path).check(seal(version=4, instance="1" * 32), "1" * 32)
+    trust(tmp_path).check(seal(version=6), INSTANCE)
+
+
+def test_nothing_is_asked_of_a_server_for_a_model_that_is_not_believed(tmp_path: Path) -> None:
+    posted = list[object]()
+    errands = Errands(make_config(tmp_path), trust(tmp_path), None, posted.append)
+    evil = pointer().model_copy(update={"url": "http://127.0.0.1:9/evil"})
+    errands._fetch(evil, INSTANCE)
+    (failed,) = posted
+    assert isinstance(failed, BlobFailed)
+    assert "is not signed" in failed.reason
+    errands._fetch(seal(evil), INSTANCE)
+    assert "cannot download" in posted[1].reason  # type: ignore[attr-defined]
+    store = Store(tmp_path)
+    assert store.get("newest_version") == "5"
+    store.close()
