@@ -21,6 +21,8 @@ from aggregator_api.blobs import Blob, BlobStore
 from aggregator_api.contract import Contract, read_contract
 from aggregator_api.database import Database
 from aggregator_api.long_work import LongWork
+from aggregator_api.situation import Federation, Open
+from aggregator_api.sealing import Sealer
 from aggregator_api.tables import FederationRow, RoundRow
 from aggregator_api.transport import Publisher
 from federation.protocol import topics
@@ -38,6 +40,10 @@ from federation.server_round import (
     UpdateArrived,
     step,
 )
+
+Arrival = UpdateArrived | DeviceLost
+LOOKS = 20
+"""How often devices that are gone are looked for within `lost_after_s`."""
 
 
 class Coordinator:
@@ -62,31 +68,40 @@ class Coordinator:
         self._lost_after_s = lost_after_s
         self._clock = clock
         self._listening_since = clock()
+        self._looked_for_gone = 0.0
         self._contracts: dict[str, Contract] = {}
+        self._revisions: dict[str, int] = {}
+        self.sealer: Sealer | None = None
+        """Signs what devices are to load; none: nothing is signed."""
         self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
-        self._revisions: dict[str, int] = {}
+    def contract_of(self, session: Session, federation: Federation) -> Contract:
+        """Return what a federation accepts, without its row where that is known."""
+        if self._revisions.get(federation.name) == federation.revision:
+            return self._contracts[federation.name]
+        return self.contract(_row(session, federation.name))
+
     def contract(self, federation: FederationRow) -> Contract:
         """Return what a federation accepts; an operator may change its round settings."""
         if self._revisions.get(federation.name) != federation.revision:
             self._contracts[federation.name] = read_contract(federation)
+            self._revisions[federation.name] = federation.revision
         return self._contracts[federation.name]
 
-    def leads(self, name: str) -> bool:
-        """Whether this process drives that federation; without others it drives them all (see `leading`)."""
-        return True
-
-    # ---- what is said
-            self._revisions[federation.name] = federation.revision
-
-    def connected(self) -> None:
     def changed(self, session: Session) -> None:
         """Read the contracts again whose settings were changed, here or by another server process."""
         for name, revision in session.execute(select(FederationRow.name, FederationRow.revision)):
             if name in self._contracts and self._revisions[name] != revision:
                 self.contract(_row(session, name))
 
+    def leads(self, name: str) -> bool:
+        """Whether this process drives that federation; without others it drives them all (see `leading`)."""
+        return True
+
+    # ---- what is said
+
+    def connected(self) -> None:
         """Say everything again, after the broker may have lost it, and give devices time to say where they are."""
         self._listening_since = self._clock()
         for name in self._names():
@@ -96,10 +111,16 @@ class Coordinator:
         """Publish a federation's retained announcement, and before it the invitations of those it waits for."""
         with self.lock, self._database.read() as session:
             federation = _row(session, name)
-            for device, invitation in invitations(session, federation):
+            for device, invitation in invitations(session, federation, self.sealer):
                 self._publisher.publish(topics.invitation(name, device), write(invitation), retain=True)
-            message = announcement(session, federation, chunk_bytes=self._chunk_bytes)
+            message = announcement(session, federation, chunk_bytes=self._chunk_bytes, sealer=self.sealer)
             self._publisher.publish(topics.announce(name), write(message), retain=True)
+
+    def renew(self) -> None:
+        """Say everything again before its seals expire."""
+        if self.sealer and self.sealer.renewal_is_due():
+            for name in filter(self.leads, self._names()):
+                self.announce(name)
 
     # ---- what happens
 
@@ -133,26 +154,32 @@ class Coordinator:
         row = records.open_round(session, federation)
         if row is None:
             return None
-        rounds, current = self.contract(federation).plan.rounds, records.read_round(row)
+        current, rounds = records.read_round(row), self.contract(federation).plan.rounds
         if isinstance(event, UpdateArrived | DeviceLost):
             result = self._about_a_device(session, federation, row, event)
         else:
             result = step(rounds, current, event)
-        records.write_round(session, federation, row, result.round)
+            records.write_round(session, federation, row.id, current, result.round)
+        session.expire(row)  # it was written beside the session
         return result
 
-    def _about_a_device(
-        self, session: Session, federation: FederationRow, row: RoundRow, event: UpdateArrived | DeviceLost
+    def arrived(
+        self, session: Session, federation: records.Named, device: records.Named, now: Open, event: Arrival
     ) -> Step:
-        rounds, current = self.contract(federation).plan.rounds, records.read_round(row)
-        device = records.device_named(session, federation, event.client_id)
+        """Apply an event about a device to the open round, as `transition` does, from what is known of both."""
+        result = step(self._contracts[federation.name].plan.rounds, now.round, event, now.standing)
+        records.write_round(session, federation, now.id, now.round, result.round)
+        if result.standing is not None:
+            late = now.round.number - event.base_round if isinstance(event, UpdateArrived) else None
+            records.write_standing(session, now.id, device.id, now.standing, result.standing, late)
+        return result
+
+    def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
+        current, device = records.read_round(row), records.device_named(session, federation, event.client_id)
         if device is None:
             return Step(current)
-        part = records.participation(session, row, device)
-        result = step(rounds, current, event, records.standing(part))
-        late = row.number - event.base_round if isinstance(event, UpdateArrived) else None
-        records.write_standing(session, row, device, result, late)
-        return result
+        standing = records.standing(records.participation(session, row, device))
+        return self.arrived(session, federation, device, Open(row.id, current, standing), event)
 
     def act(self, name: str, actions: Iterable[Action]) -> None:
         """Do what a committed transition asks for."""
@@ -179,20 +206,27 @@ class Coordinator:
         """Tell the rounds whose deadline has passed, and those that wait for devices that are gone."""
         now = self._clock()
         with self._database.read() as session:
+            self.changed(session)
             late = waiting.deadlines_passed(session, now)
-            heard_out = now - self._listening_since >= self._lost_after_s
-            gone = waiting.devices_gone(session, now - self._lost_after_s) if heard_out else []
+            gone = waiting.devices_gone(session, now - self._lost_after_s) if self._looks_for_gone(now) else []
         for name in filter(self.leads, late):
             self.feed(name, DeadlinePassed())
         for name, device in gone:
             if self.leads(name):
                 self.feed(name, DeviceLost(device))
 
+    def _looks_for_gone(self, now: float) -> bool:
+        """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""
+        heard_out = now - self._listening_since >= self._lost_after_s
+        due = heard_out and now - self._looked_for_gone >= self._lost_after_s / LOOKS
+        if due:
+            self._looked_for_gone = now
+        return due
+
     def refused(self, name: str, device: str, number: int) -> None:
         """Await a device no longer whose update to the open round was refused: it does not train for it again."""
         if number == self._number(name):
             self.feed(name, DeviceLost(device))
-            self.changed(session)
 
     # ---- opening a round, and what comes of the long work
 

@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from aggregator_api import admission, receipts, records
+from aggregator_api import admission, receipts, records, situation
 from aggregator_api.blobs import BlobStore
+from aggregator_api.contract import Contract
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
 from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.situation import TAKEN, Situation
 from aggregator_api.spool import Key, Spool, Upload
-from aggregator_api.tables import DeviceRow, FederationRow
 from aggregator_api.transport import Publisher
 from federation.errors import WireError
 from federation.protocol import topics
@@ -25,9 +26,6 @@ from federation.protocol.topics import DeviceTopic
 from federation.server_round import Action, UpdateArrived
 
 log = logging.getLogger("aggregator_api")
-
-TAKEN = ("accepted", "held")
-"""Statuses of updates that are safe here, as their device is told."""
 
 
 class Taken(NamedTuple):
@@ -111,13 +109,14 @@ class Ingest:
         try:
             manifest = read(UpdateManifest, payload)
         except WireError as error:
-            if self._answered_before(key, None):
+            if self._answered_before(key, self._look(key), None):
                 return
             raise UpdateRefusedError(str(error), quarantine=True) from error
-        if self._answered_before(key, manifest):
+        found = self._look(key, manifest)
+        if self._answered_before(key, found, manifest):
             return
         try:
-            self._admit(key, manifest)
+            self._admit(key, found, manifest)
             upload = self._spool.get(key)
             if upload is None or not upload.continues(manifest):
                 self._make_room(key)
@@ -140,7 +139,7 @@ class Ingest:
     def _end(self, key: Key) -> None:
         upload = self._spool.get(key)
         if upload is None or not upload.path.exists():
-            self._answered_before(key, None)  # else silence: the device begins again after its time-out
+            self._answered_before(key, self._look(key), None)  # else silence: the device begins again
         elif not upload.assembly.complete:
             self._answer(key, "send", next_chunk=upload.next_chunk)
         elif upload.sha256() == upload.manifest.sha256:
@@ -154,9 +153,7 @@ class Ingest:
 
     def _finish(self, key: Key, upload: Upload) -> None:
         """Check the bytes, make them durable, commit, and only then acknowledge."""
-        self._admit(key, upload.manifest)
-        with self._database.read() as session:
-            contract = self._coordinator.contract(admission.sender(session, *key[:2])[0])
+        contract = self._admit(key, self._look(key, upload.manifest), upload.manifest)
         contract.decode(upload.manifest, upload.path.read_bytes())
         self._blobs.adopt(upload.path, upload.manifest.sha256)
         with self._coordinator.lock:
@@ -167,31 +164,38 @@ class Ingest:
 
     def _commit(self, key: Key, manifest: UpdateManifest) -> Taken:
         with self._database.write() as session:
-            federation, device = admission.sender(session, *key[:2], enrolled_only=self._enrolled_only)
-            contract = self._coordinator.contract(federation)
-            admission.admit(session, federation, device, manifest, key[2], contract)
-            round_id, actions = self._into_round(session, federation, device, manifest)
+            found = situation.look(session, *key, manifest.round)
+            federation, device = admission.sender(found, *key[:2], enrolled_only=self._enrolled_only)
+            contract = self._coordinator.contract_of(session, federation)
+            admission.admit(found, manifest, key, contract)
+            round_id, actions = self._into_round(session, found, manifest)
             kept = "" if round_id else "kept for the next round"
             reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
             receipts.note_update(session, federation, device, manifest, round_id, reason)
             return Taken(actions, reason)
 
     def _into_round(
-        self, session: Session, federation: FederationRow, device: DeviceRow, manifest: UpdateManifest
+        self, session: Session, found: Situation, manifest: UpdateManifest
     ) -> tuple[int | None, tuple[Action, ...]]:
-        """Hand an update to the open round; None if it waits for the next one."""
-        if admission.must_wait(session, federation, self._coordinator.contract(federation).plan.rounds):
+        """Hand an admitted update to the open round; None if it waits for the next one."""
+        federation, device = admission.sender(found, manifest.federation, manifest.client)
+        rounds = self._coordinator.contract_of(session, federation).plan.rounds
+        if found.open is None or admission.must_wait(found, rounds):
             return None, ()
-        row = records.open_round(session, federation)
-        result = self._coordinator.transition(session, federation, UpdateArrived(device.name, manifest.round))
-        if row is None or result is None or Action.REFUSE in result.actions:
-            raise UpdateRefusedError(result.reason if result else "no round is open")
-        return row.id, result.actions
+        event = UpdateArrived(device.name, manifest.round)
+        result = self._coordinator.arrived(session, federation, device, found.open, event)
+        return found.open.id, result.actions
 
-    def _admit(self, key: Key, manifest: UpdateManifest) -> None:
+    def _look(self, key: Key, manifest: UpdateManifest | None = None) -> Situation:
         with self._database.read() as session:
-            federation, device = admission.sender(session, *key[:2], enrolled_only=self._enrolled_only)
-            admission.admit(session, federation, device, manifest, key[2], self._coordinator.contract(federation))
+            return situation.look(session, *key, manifest.round if manifest else 0)
+
+    def _admit(self, key: Key, found: Situation, manifest: UpdateManifest) -> Contract:
+        federation, _ = admission.sender(found, *key[:2], enrolled_only=self._enrolled_only)
+        with self._database.read() as session:
+            contract = self._coordinator.contract_of(session, federation)
+        admission.admit(found, manifest, key, contract)
+        return contract
 
     def _make_room(self, key: Key) -> None:
         """Drop the device's uploads that no round takes any more; refuse one too many."""
@@ -199,20 +203,18 @@ class Ingest:
             upload = self._spool.get(other)
             try:
                 if upload is not None and other != key:
-                    self._admit(other, upload.manifest)
+                    self._admit(other, self._look(other, upload.manifest), upload.manifest)
             except UpdateRefusedError:
                 self._spool.discard(other)
         begun = [other for other in self._spool.of_device(*key[:2]) if other != key]
         if len(begun) >= self._uploads_per_device:
             raise UpdateRefusedError(f"{len(begun)} uploads of this device are under way; finish them first")
 
-    def _answered_before(self, key: Key, manifest: UpdateManifest | None) -> bool:
+    def _answered_before(self, key: Key, found: Situation, manifest: UpdateManifest | None) -> bool:
         """Repeat the answer about an update that is settled."""
-        with self._database.read() as session:
-            row = admission.known_update(session, *key)
-            if row is None:
-                return False
-            status, reason, sha256 = row.status, row.reason, row.sha256
+        if found.known is None:
+            return False
+        status, reason, sha256 = found.known
         if manifest is not None and status in TAKEN and sha256 != manifest.sha256:
             self._answer(key, "refused", reason="this update id was accepted with other bytes; use a new one")
         elif status in TAKEN:

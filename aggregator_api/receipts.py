@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.records import device_named, journal
+from aggregator_api.records import Named, device_named, journal, put
 from aggregator_api.tables import DeviceRow, FederationRow, MetricRow, UpdateRow
 from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 
 METRIC_NAME_LENGTH = 64
+_ADD_UPDATE, _ADD_METRICS = insert(UpdateRow.__table__), insert(MetricRow.__table__)
 
 
 def note_status(session: Session, federation: FederationRow, name: str, status: DeviceStatus) -> bool:
@@ -46,8 +48,8 @@ def note_status(session: Session, federation: FederationRow, name: str, status: 
 
 def note_update(
     session: Session,
-    federation: FederationRow,
-    device: DeviceRow,
+    federation: Named,
+    device: Named,
     manifest: UpdateManifest,
     round_id: int | None,
     reason: str,
@@ -57,39 +59,31 @@ def note_update(
     status = "held" if round_id is None else "accepted"
     detail = f"{manifest.size:,} bytes, {manifest.examples} examples" + (f"; {reason}" if reason else "")
     journal(session, federation, f"update.{status}", round_number=manifest.round, device=device.name, detail=detail)
-    session.add(
-        UpdateRow(
-            federation_id=device.federation_id,
-            device_id=device.id,
-            round_id=round_id,
-            update_id=manifest.update_id,
-            base_round=manifest.round,
-            status=status,
-            reason=reason,
-            sha256=manifest.sha256,
-            size=manifest.size,
-            manifest=manifest.model_dump(mode="json"),
-            received_at=now,
-        )
-    )
-    for name, value in manifest.metrics.items():
-        if 0 < len(name) <= METRIC_NAME_LENGTH:
-            session.add(
-                MetricRow(
-                    federation_id=device.federation_id,
-                    device_id=device.id,
-                    round_number=manifest.round,
-                    name=name,
-                    value=value,
-                    recorded_at=now,
-                )
-            )
+    columns = {
+        "federation_id": federation.id,
+        "device_id": device.id,
+        "round_id": round_id,
+        "update_id": manifest.update_id,
+        "base_round": manifest.round,
+        "status": status,
+        "reason": reason,
+        "sha256": manifest.sha256,
+        "size": manifest.size,
+        "manifest": manifest.model_dump(mode="json"),
+        "received_at": now,
+    }
+    put(session, _ADD_UPDATE, columns)
+    measured = {name: value for name, value in manifest.metrics.items() if 0 < len(name) <= METRIC_NAME_LENGTH}
+    common = {"federation_id": federation.id, "device_id": device.id, "round_number": manifest.round}
+    if measured:
+        rows = [{**common, "name": name, "value": value, "recorded_at": now} for name, value in measured.items()]
+        put(session, _ADD_METRICS, rows)
 
 
 def note_refusal(
     session: Session,
-    federation: FederationRow,
-    device: DeviceRow,
+    federation: Named,
+    device: Named,
     update_id: str,
     refusal: UpdateRefusedError,
     manifest: UpdateManifest | None,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import Executable, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.blobs import Blob
@@ -21,7 +21,7 @@ from aggregator_api.tables import (
     ParticipationRow,
     RoundRow,
 )
-from federation.server_round import Round, RoundPhase, Standing, Step
+from federation.server_round import Round, RoundPhase, Standing
 
 log = logging.getLogger("aggregator_api")
 
@@ -31,20 +31,47 @@ _NAMED = 20
 """Devices of a cohort that the journal names; the listing has them all."""
 
 
+_ADD_EVENT, _ADD_PART = insert(EventRow.__table__), insert(ParticipationRow.__table__)
+_ROUND, _PART = RoundRow.__table__.c, ParticipationRow.__table__.c
+_SET_ROUND = update(RoundRow.__table__).where(_ROUND.id == bindparam("row_id"))
+_SET_PART = update(ParticipationRow.__table__).where(
+    _PART.round_id == bindparam("row_id"), _PART.device_id == bindparam("device_row_id")
+)
+
+
+class Named(Protocol):
+    """A row, or what was read of it."""
+
+    @property
+    def id(self) -> Any:
+        """Its key."""
+
+    @property
+    def name(self) -> Any:
+        """Its name."""
+
+
+def put(session: Session, statement: Executable, values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Write rows without making objects of them, which a busy server cannot afford for each message."""
+    session.connection().execute(statement, values)
+
+
 def journal(
-    session: Session, federation: FederationRow, kind: str, *, round_number: int = 0, device: str = "", detail: str = ""
+    session: Session, federation: Named, kind: str, *, round_number: int = 0, device: str = "", detail: str = ""
 ) -> None:
     """Write an event row and the same line to the log."""
     log.info("%s federation=%s round=%d device=%s %s", kind, federation.name, round_number, device or "-", detail)
-    session.add(
-        EventRow(
-            federation_id=federation.id,
-            kind=kind,
-            round_number=round_number,
-            device=device,
-            detail=detail,
-            created_at=time.time(),
-        )
+    put(
+        session,
+        _ADD_EVENT,
+        {
+            "federation_id": federation.id,
+            "kind": kind,
+            "round_number": round_number,
+            "device": device,
+            "detail": detail,
+            "created_at": time.time(),
+        },
     )
 
 
@@ -127,19 +154,6 @@ def add_version(session: Session, federation: FederationRow, number: int, state:
     session.merge(ModelAliasRow(federation_id=federation.id, alias="stable", version_id=version.id))
 
 
-def _aliases(session: Session, federation: FederationRow) -> Sequence[ModelAliasRow]:
-    return session.scalars(select(ModelAliasRow).where(ModelAliasRow.federation_id == federation.id)).all()
-
-
-def participation(session: Session, row: RoundRow, device: DeviceRow) -> ParticipationRow | None:
-    """Find a device's part in a round."""
-    return session.get(ParticipationRow, (row.id, device.id))
-
-
-def participation_named(session: Session, row: RoundRow, name: str) -> ParticipationRow | None:
-    """Find the part in a round of the device of that name."""
-    query = select(ParticipationRow).join(DeviceRow, DeviceRow.id == ParticipationRow.device_id)
-    named = (DeviceRow.federation_id == row.federation_id, DeviceRow.name == name)
 def _next_version(session: Session, federation: FederationRow) -> int:
     """Count on from the last one: an operator may have moved `stable` back."""
     last = session.scalar(
@@ -148,7 +162,13 @@ def _next_version(session: Session, federation: FederationRow) -> int:
     return 0 if last is None else last + 1
 
 
-    return session.scalar(query.where(ParticipationRow.round_id == row.id, *named))
+def _aliases(session: Session, federation: FederationRow) -> Sequence[ModelAliasRow]:
+    return session.scalars(select(ModelAliasRow).where(ModelAliasRow.federation_id == federation.id)).all()
+
+
+def participation(session: Session, row: RoundRow, device: DeviceRow) -> ParticipationRow | None:
+    """Find a device's part in a round."""
+    return session.get(ParticipationRow, (row.id, device.id))
 
 
 def standing(part: ParticipationRow | None) -> Standing:
@@ -180,7 +200,7 @@ def add_round(
     parts = {"round_id": row.id, "invited": True, "outcome": str(Standing.WAITING), "rounds_late": None}
     given = {"broadcast_sha256": base.broadcast_sha256, "broadcast_size": base.broadcast_size}
     if cohort:
-        session.execute(insert(ParticipationRow), [{**parts, **given, "device_id": device.id} for device in cohort])
+        put(session, _ADD_PART, [{**parts, **given, "device_id": device.id} for device in cohort])
     names = " ".join(device.name for device in cohort[:_NAMED])
     journal(session, federation, "round.announced", round_number=number, detail=f"{len(cohort)} invited: {names}"[:500])
 
@@ -198,26 +218,26 @@ def read_round(row: RoundRow) -> Round:
     )
 
 
-def write_round(session: Session, federation: FederationRow, row: RoundRow, new: Round) -> None:
-    """Write the round machine's record into its row."""
-    if row.phase != new.phase:
-        row.closed_at = time.time() if new.phase in ENDED else None
+def write_round(session: Session, federation: Named, row_id: int, old: Round, new: Round) -> None:
+    """Write what an event changed of a round."""
+    if old == new:
+        return
+    values = _columns_of(new)
+    if old.phase is not new.phase:
+        values["closed_at"] = time.time() if new.phase in ENDED else None
         journal(session, federation, f"round.{new.phase}", round_number=new.number, detail=new.reason)
-    for name, value in _columns_of(new).items():
-        setattr(row, name, value)
+    put(session, _SET_ROUND, {**values, "row_id": row_id})
 
 
 def write_standing(
-    session: Session, row: RoundRow, device: DeviceRow, result: Step, rounds_late: int | None = None
+    session: Session, row_id: int, device_id: int, old: Standing, new: Standing, rounds_late: int | None
 ) -> None:
     """Write where the device of an event stands now; one that was not invited comes with a late update."""
-    if result.standing is None:
-        return
-    part = participation(session, row, device)
-    if part is None:
-        part = ParticipationRow(round_id=row.id, device_id=device.id, invited=False)
-        session.add(part)
-    part.outcome, part.rounds_late = str(result.standing), rounds_late
+    values = {"outcome": str(new), "rounds_late": rounds_late}
+    if old is Standing.UNINVITED:
+        put(session, _ADD_PART, {**values, "round_id": row_id, "device_id": device_id, "invited": False})
+    else:
+        put(session, _SET_PART, {**values, "row_id": row_id, "device_row_id": device_id})
 
 
 def _columns_of(new: Round) -> dict[str, Any]:
