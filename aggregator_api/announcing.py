@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from sqlalchemy.orm import Session
 
 from aggregator_api.records import current_version, invited, last_number, open_round
+from aggregator_api.sealing import Sealer
 from aggregator_api.tables import FederationRow, RoundRow
 from federation.plan import Plan
 from federation.protocol.messages import Announcement, BlobPointer, Invitation
@@ -23,8 +24,10 @@ _SAID = {
 }
 
 
-def announcement(session: Session, federation: FederationRow, *, chunk_bytes: int) -> Announcement:
-    """Say what a federation is doing now."""
+def announcement(
+    session: Session, federation: FederationRow, *, chunk_bytes: int, sealer: Sealer | None = None
+) -> Announcement:
+    """Say what a federation is doing now; a sealer signs the model that it points to."""
     row = open_round(session, federation)
     version = row.base_version if row else current_version(session, federation)
     return Announcement.model_validate(
@@ -36,14 +39,16 @@ def announcement(session: Session, federation: FederationRow, *, chunk_bytes: in
             "invited": invited(session, row) if row else 0,
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
-            "model": pointer(version.broadcast_sha256, version.broadcast_size),
+            "model": _sealed(pointer(version.broadcast_sha256, version.broadcast_size), federation, version.id, sealer),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
         }
     )
 
 
-def invitations(session: Session, federation: FederationRow) -> Iterator[tuple[str, Invitation]]:
+def invitations(
+    session: Session, federation: FederationRow, sealer: Sealer | None = None
+) -> Iterator[tuple[str, Invitation]]:
     """Yield the invitation of each device that the open round still waits for."""
     row = open_round(session, federation)
     if row is None or row.phase != RoundPhase.COLLECTING:
@@ -51,12 +56,17 @@ def invitations(session: Session, federation: FederationRow) -> Iterator[tuple[s
     for part in row.participations:
         if part.outcome == "waiting" and part.broadcast_sha256 is not None and part.broadcast_size is not None:
             model = pointer(part.broadcast_sha256, part.broadcast_size)
+            model = _sealed(model, federation, row.base_version_id, sealer)
             yield part.device.name, Invitation(instance=federation.instance, round=row.number, model=model)
 
 
 def pointer(sha256: str, size: int) -> BlobPointer:
     """Point to a broadcast's blob."""
     return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}")
+
+
+def _sealed(model: BlobPointer, federation: FederationRow, version: int, sealer: Sealer | None) -> BlobPointer:
+    return sealer.seal(model, federation.name, federation.instance, version) if sealer else model
 
 
 def _state(federation: FederationRow, row: RoundRow | None) -> str:

@@ -20,6 +20,7 @@ from aggregator_api.ingest import Ingest
 from aggregator_api.leading import Leadership, LedCoordinator
 from aggregator_api.leases import Leases
 from aggregator_api.mqtt import MqttDriver
+from aggregator_api.sealing import Sealer
 from aggregator_api.settings import Settings
 from aggregator_api.spool import Spool
 from aggregator_api.transport import Connect
@@ -45,6 +46,7 @@ class Runtime:
         )
         self._taken: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.leadership, self.coordinator = self._coordinate()
+        self.coordinator.sealer = Sealer(self.identity.sign, settings.seal_lifetime_s)
         self._spool = Spool(settings.data_dir.resolve() / "spool")
         self.ingest = Ingest(
             self.database,
@@ -129,6 +131,7 @@ class Runtime:
     def _tick(self) -> None:
         self._take_uploads_over()
         self.coordinator.tick()
+        self.coordinator.renew()
 
     def _handle(self, topic: str, payload: bytes) -> None:
         self._take_uploads_over()

@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     identity_file: Path | None = Field(
         default=None, description="the server's key pair; none: in data_dir. Servers of one database share it"
     )
+    seal_lifetime_s: float = Field(
+        default=30 * 86_400.0, ge=60, description="how long the signature of an announced model holds"
+    )
     admission: Literal["auto", "open", "enrolled"] = Field(
         default="auto",
         description="open: a device enrols by publishing a status; enrolled: an operator let it in; "
