@@ -49,7 +49,7 @@ class Bench:
         with self.runtime.database.read() as session:
             row = records.federation_named(session, FEDERATION)
             assert row is not None
-            return announcement(session, row, chunk_bytes=1024)
+            return announcement(session, row, chunk_bytes=1024, sealer=self.runtime.coordinator.sealer)
 
     def base_of(self, device: str) -> str:
         """Return the sha256 of what a device starts the present round from."""
