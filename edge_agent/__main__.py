@@ -13,6 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from edge_agent.cli.doctor import doctor
+from edge_agent.cli.label import label
+from edge_agent.cli.models import models
+from edge_agent.cli.windows import windows
 from edge_agent.config import Config, example, load
 from edge_agent.enrolment import (
     Applicant,
@@ -128,6 +132,10 @@ def status(
     console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
     for line in found["adoption"]:
         console.print(line, markup=False, highlight=False)
+
+
+for command in (label, windows, models, doctor):
+    app.command()(command)
 
 
 @app.command("example-config")

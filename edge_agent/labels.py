@@ -56,7 +56,7 @@ def label_span(store: WindowStore, from_s: float, to_s: float, activity: str) ->
         LabelError: if the span is empty.
     """
     if not to_s > from_s:
-        raise LabelError(f"the span ends ({to_s:.0f}) before it begins ({from_s:.0f}); swap --from and --to")
+        raise LabelError("the span ends before it begins; swap --from and --to")
     with store.writing() as db:
         span = db.execute(
             "INSERT INTO spans (from_s, to_s, activity, at) VALUES (?, ?, ?, ?)", (from_s, to_s, activity, time.time())

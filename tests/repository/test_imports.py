@@ -51,6 +51,7 @@ ALSO_OUTSIDE = {
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},
     "export": {"numpy": "windows and logits at ONNX Runtime's border"},
     "edge_agent": {"pydantic": VALIDATES},
+    "edge_agent.cli": {"typer": "the commands", "rich": "their tables"},
     "edge_agent.credentials": {"cryptography": "the device's key pair"},
     "edge_agent.enrolment": {"cryptography": "the device's signatures"},
     "edge_agent.trust": {"cryptography": "the server's signatures"},

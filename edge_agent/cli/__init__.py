@@ -1,0 +1,1 @@
+"""Commands of `python -m edge_agent` that look after windows, labels, models and the device's health."""

@@ -1,0 +1,79 @@
+"""`python -m edge_agent models`: the last good models, which one is used, and going back to the one before."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from edge_agent.cli.command import ConfigOption, errors_in_words
+from edge_agent.config import load
+from edge_agent.errors import AgentError
+from edge_agent.judging import KEPT, Shelf
+from edge_agent.store import FILE_NAME, Store
+
+
+def models(
+    config: ConfigOption,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Use the good model before the present one; twice: as it was.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the good models that the device keeps, with their scores on its own holdout windows.
+
+    A running agent uses another model within a second of --rollback. The next model that passes the gate
+    replaces it as usual.
+
+    Example: python -m edge_agent models --config agent.toml --rollback
+    """
+    with errors_in_words():
+        folder = load(config).agent.data_dir
+        if not (folder / FILE_NAME).is_file():
+            raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
+        with closing(Store(folder)) as store:
+            if rollback:
+                model = Shelf(store).rollback()
+                Console(stderr=True).print(f"now in use: the {model['source']} model of round {model['round']}")
+            kept = kept_models(store)
+            judged = [row.reason for row in store.adoptions()]
+    if as_json:
+        typer.echo(json.dumps({"models": kept, "judged": judged}, indent=2))
+        return
+    if not kept:
+        typer.echo("no model yet")
+        return
+    console = Console()
+    console.print(_table(kept))
+    for line in judged[-5:]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def kept_models(store: Store) -> list[dict[str, Any]]:
+    """Describe the noted models, the present one first, and whether each one's file is whole."""
+    present = Shelf(store).present()
+    found = []
+    for name in KEPT:
+        if text := store.get(name):
+            model: dict[str, Any] = json.loads(text)
+            adopted = present is not None and model["sha256"] == present["sha256"]
+            found.append({**model, "adopted": adopted, "whole": Path(model["path"]).is_file()})
+    return found
+
+
+def _table(kept: list[dict[str, Any]]) -> Table:
+    table = Table(title="good models", title_justify="left")
+    for heading in ("in use", "round", "kind", "macro-F1", "sha256", "file"):
+        table.add_column(heading, overflow="fold")
+    for model in kept:
+        f1 = model.get("macro_f1")
+        file = model["path"] if model["whole"] else f"{model['path']} (gone)"
+        score = "–" if f1 is None else f"{f1:.3f}"
+        in_use = "yes" if model["adopted"] else ""
+        table.add_row(in_use, str(model["round"]), model["source"], score, model["sha256"][:16], file)
+    return table

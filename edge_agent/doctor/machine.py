@@ -1,0 +1,121 @@
+"""The machine: folder, disk, databases, memory, clock, and whether a training process can start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from edge_agent.config import Config
+from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.errors import StoreError
+from edge_agent.store import FILE_NAME as AGENT_FILE
+from edge_agent.store import Store
+from edge_agent.window_store import FILE_NAME as WINDOWS_FILE
+from edge_agent.window_store import WindowStore
+
+WRITTEN = 1_795_000_000
+"""When this was written (November 2026): no clock that is right shows less."""
+TRAINING_DISK_MB = 1000.0
+TRAINING_MEMORY_MB = 600.0
+IMPORT_S = 120.0
+NEEDED = "import torch, onnx, onnxruntime, safetensors, scipy; print('torch', torch.__version__)"
+
+
+def folder_and_disk(config: Config) -> Iterator[Finding]:
+    """Whether the data folder can be written, and how much room there is."""
+    folder = config.agent.data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        yield failure("data folder", f"{folder} cannot be written: {error.strerror or error}", "set [agent] data_dir")
+        return
+    yield ok("data folder", f"{folder} can be written")
+    free, least = shutil.disk_usage(folder).free / 1e6, config.windows.min_free_mb
+    if free < least:
+        yield failure("disk", f"{free:.0f} MB free: below [windows] min_free_mb, nothing is collected", "make room")
+    elif free < TRAINING_DISK_MB:
+        yield warning("disk", f"{free:.0f} MB free: enough to collect, not to train", "make 1 GB of room")
+    else:
+        yield ok("disk", f"{free / 1000:.1f} GB free")
+
+
+def databases(config: Config) -> Iterator[Finding]:
+    """Whether each database can be read from end to end."""
+    folder = config.agent.data_dir
+    for name, open_it, todo in (
+        (AGENT_FILE, Store, "put a backup in its place; see docs/edge_agent.md"),
+        (WINDOWS_FILE, WindowStore, "start the agent: it sets the file aside and saves what it can"),
+    ):
+        if not (folder / name).is_file():
+            yield ok(name, "not there yet")
+            continue
+        try:
+            with closing(open_it(folder)) as store:
+                store.check()
+        except StoreError as error:
+            yield failure(name, str(error), todo)
+        else:
+            yield ok(name, f"whole, {(folder / name).stat().st_size / 1e6:.1f} MB")
+
+
+def config_file(path: Path, config: Config) -> Finding:
+    """Whether others can read the secrets in the config file."""
+    secret = any((config.broker.password, config.phone.token, config.phone.mqtt_password))
+    if secret and path.stat().st_mode & 0o077:
+        return warning("config", f"{path} holds a password or token that others can read", f"chmod 600 {path}")
+    return ok("config", f"{path} is valid")
+
+
+def clock() -> Finding:
+    """Whether the clock can be right at all; the server's is compared where it is asked."""
+    now = time.time()
+    if now < WRITTEN:
+        year = time.gmtime(now).tm_year
+        return failure("clock", f"it is set to the year {year}", "set it, or let it be set: timedatectl set-ntp true")
+    return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+
+
+def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
+    """How much memory a training process could have."""
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        free = int(lines["MemAvailable"].split()[0]) / 1000
+    except (OSError, KeyError, ValueError, IndexError):
+        return warning(
+            "memory", f"{meminfo} does not say how much is free", "look yourself: 600 MB are needed to train"
+        )
+    if free < TRAINING_MEMORY_MB:
+        return warning("memory", f"{free:.0f} MB free; training wants {TRAINING_MEMORY_MB:.0f}", "end other programs")
+    return ok("memory", f"{free / 1000:.1f} GB free")
+
+
+def training_process() -> Finding:
+    """Whether Python can load what a training process needs; in a process of its own, as it would be."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", NEEDED],
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_S,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return failure(
+            "training", f"Python {version} cannot start another process: {error}", "free memory and try again"
+        )
+    if run.returncode:
+        words = run.stderr.strip().splitlines()
+        last = words[-1] if words else f"it ended with code {run.returncode}"
+        return failure("training", f"Python {version}: {last}", "pip install 'gaitway[edge]'; see docs/dependencies.md")
+    return ok("training", f"Python {version}, {run.stdout.strip()}")

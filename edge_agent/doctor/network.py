@@ -1,0 +1,158 @@
+"""The network, step by step, so that it is clear which one fails: name, port, TLS, and being let in."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import queue
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.reasoncodes import ReasonCode
+
+from edge_agent.config import Config
+from edge_agent.credentials import login, read_credentials
+from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.errors import ConfigError
+
+WAIT_S = 5.0
+CLOCK_WARNING_S, CLOCK_FAILURE_S = 5.0, 60.0
+
+
+def reach(what: str, host: str, port: int, todo: str) -> Iterator[Finding]:
+    """Look a name up and connect; the last finding is a failure if the port cannot be reached."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        yield failure(f"{what}: name", f"{host} is not found: {error.strerror or error}", f"{todo}; check the DNS")
+        return
+    yield ok(f"{what}: name", f"{host} is {found[0][4][0]}")
+    try:
+        socket.create_connection((host, port), WAIT_S).close()
+    except OSError as error:
+        words = error.strerror or str(error) or type(error).__name__
+        yield failure(f"{what}: port", f"{host}:{port}: {words}", f"{todo}; is it running, and no firewall between?")
+        return
+    yield ok(f"{what}: port", f"{host}:{port} is open")
+
+
+def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Finding:
+    """Begin TLS and look at the certificate."""
+    try:
+        with (
+            socket.create_connection((host, port), WAIT_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as s,
+        ):
+            version, certificate = s.version(), s.getpeercert() or {}
+    except ssl.SSLCertVerificationError as error:
+        todo = "set ca_file to the authority's certificate, and use the name that stands in the server's"
+        return failure(f"{what}: TLS", f"the certificate is not believed: {error.verify_message}", todo)
+    except OSError as error:
+        return failure(f"{what}: TLS", f"no TLS: {error.strerror or error}", "is this the port with TLS?")
+    days = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / 86_400
+    if days < 14:
+        return warning(f"{what}: TLS", f"the certificate ends in {days:.0f} days", "renew it on the server")
+    return ok(f"{what}: TLS", f"{version}, certificate for {days:.0f} more days")
+
+
+def server(config: Config) -> Iterator[Finding]:
+    """The server over HTTP, and how far its clock is from ours."""
+    url = urlsplit(config.server.url)
+    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    steps = list(reach("server", host, port, "check [server] url"))
+    yield from steps
+    if steps[-1].todo:
+        return
+    if url.scheme == "https":
+        yield (hands := shake_hands("server", host, port, ssl.create_default_context()))
+        if hands.level == "failure":
+            return
+    try:
+        with urllib.request.urlopen(config.server.url.rstrip("/") + "/healthz", timeout=WAIT_S) as answer:
+            said, date = answer.status, answer.headers.get("Date")
+    except urllib.error.HTTPError as error:
+        with error:
+            yield failure(
+                "server", f"/healthz answers {error.code} {error.reason}", "check [server] url, ask the operator"
+            )
+        return
+    except (OSError, http.client.HTTPException) as error:
+        yield failure("server", f"no answer: {error}", "check [server] url")
+        return
+    yield ok("server", f"/healthz answers {said}")
+    if date:
+        yield _compared(date)
+
+
+def _compared(date: str) -> Finding:
+    try:
+        away_s = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return warning("clock: server", f"the server says it is {date!r}", "compare the clocks yourself")
+    words = f"this clock is {abs(away_s):.0f} s {'ahead of' if away_s > 0 else 'behind'} the server's"
+    todo = "let the clock be set: timedatectl set-ntp true"
+    if abs(away_s) > CLOCK_FAILURE_S:
+        return failure("clock: server", words, todo)
+    return warning("clock: server", words, todo) if abs(away_s) > CLOCK_WARNING_S else ok("clock: server", words)
+
+
+def broker(config: Config, *, running: bool) -> Iterator[Finding]:
+    """The broker, up to being let in; a running agent is not pushed out by asking under its name."""
+    settings = config.broker
+    steps = list(reach("broker", settings.host, settings.port, "check [broker] host and port"))
+    yield from steps
+    if steps[-1].todo:
+        return
+    context = None
+    if settings.tls:
+        try:
+            context = ssl.create_default_context(cafile=settings.ca_file)
+        except OSError as error:
+            yield failure("broker: TLS", f"[broker] ca_file {settings.ca_file}: {error}", "set it to a PEM file")
+            return
+        yield (hands := shake_hands("broker", settings.host, settings.port, context))
+        if hands.level == "failure":
+            return
+    if running:
+        yield ok("broker", "the agent is running; `status` says whether it is connected")
+        return
+    yield _let_in(config, context)
+
+
+def _let_in(config: Config, context: ssl.SSLContext | None) -> Finding:
+    try:
+        who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
+    except ConfigError as error:
+        return failure("broker", str(error), "enrol the device again")
+    # the agent's own session, left as it is: nothing is subscribed, and nothing that waits there is taken
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2, client_id=who.username or who.client_id, clean_session=False, manual_ack=True
+    )
+    if who.username is not None:
+        client.username_pw_set(who.username, who.password)
+    if context is not None:
+        client.tls_set_context(context)
+    said: queue.SimpleQueue[ReasonCode] = queue.SimpleQueue()
+    client.on_connect = lambda _client, _data, _flags, code, _more: said.put(code)
+    try:
+        client.connect(config.broker.host, config.broker.port, 30)
+        client.loop_start()
+        code = said.get(timeout=WAIT_S)
+    except OSError as error:
+        return failure("broker", f"it closed the connection: {error}", "is this an MQTT broker's port?")
+    except queue.Empty:
+        return failure("broker", f"no answer within {WAIT_S:.0f} s", "is this an MQTT broker's port?")
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    name = who.username or "anonymous"
+    if code.is_failure:
+        return failure("broker", f"it refuses {name}: {code}", "enrol the device, or check [broker] username")
+    return ok("broker", f"it lets {name} in")

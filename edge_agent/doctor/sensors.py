@@ -1,0 +1,215 @@
+"""The sensor source: is it alive, how fast, is gravity what it should be, does the gyroscope rest at zero."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+
+from edge_agent.config import Config
+from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.errors import AgentError
+from edge_agent.window_store import FILE_NAME, WindowStore
+from har_pipeline import PipelineError, recordings
+from har_pipeline.recording import STANDARD_GRAVITY
+
+SECONDS = 2.0
+READING_HZ = 50.0
+STALE_S = 60.0
+SLOWEST_HZ = 50.0
+GRAVITY = (9.3, 10.3)
+LIKE_G = (0.8, 1.3)
+REST_SPREAD = 0.3
+REST_ROTATION = 0.1
+"""rad/s: a gyroscope that is further from zero at rest has a large bias."""
+MOVE = "lay the device still for ten seconds, and look again"
+
+
+def sensors(config: Config, *, running: bool) -> Iterator[Finding]:
+    """Look at the source that [sensors] names."""
+    source = config.sensors.source
+    try:
+        match source:
+            case "recording":
+                yield _recording(config)
+            case "csv":
+                yield from _csv(config)
+            case "sensor_logger_export":
+                yield from _exports(config)
+            case "iio":
+                yield from _iio(config)
+            case _:
+                yield from _phone(config, running=running)
+    except (AgentError, PipelineError, OSError) as error:
+        yield failure("sensors", str(error), f"set [sensors] for the source {source}; see docs/edge_agent.md")
+
+
+def _recording(config: Config) -> Finding:
+    settings, client = config.sensors, config.sensor_client
+    first = next(
+        iter(recordings(settings.dataset, settings.root, clients=[client], options=settings.options or None)), None
+    )
+    if first is None:
+        todo = "set [sensors] client to one that `python -m har_pipeline info` lists"
+        return failure("sensors", f"{settings.dataset} has no client {client!r}", todo)
+    return ok("sensors", f"{settings.dataset}, client {client}: recordings are there")
+
+
+def _csv(config: Config) -> Iterator[Finding]:
+    from edge_agent.sources.csv_file import CsvSource, read_rows
+
+    path = config.sensors.path
+    files = CsvSource(config, lambda event: None).files(path) if path and path.exists() else []
+    if not files:
+        yield failure("sensors", f"[sensors] path {path} holds no CSV file", "set it to a file or a folder")
+        return
+    rows = next(read_rows(files[0], config.csv), None)
+    if rows is None or len(rows.numbers) < 2:
+        yield failure("sensors", f"{files[0]} has no rows", "is it the right file?")
+        return
+    span_s = rows.numbers[-1, 0] - rows.numbers[0, 0]
+    yield ok("sensors", f"{len(files)} CSV files")
+    yield from judge(
+        rows.numbers[:, 1:4], rows.numbers[:, 4:7], (len(rows.numbers) - 1) / span_s if span_s > 0 else None
+    )
+
+
+def _exports(config: Config) -> Iterator[Finding]:
+    from edge_agent.sources.phone.calibration import signed
+    from edge_agent.sources.phone.export import exports_in, platform_of, rows_of
+    from edge_agent.sources.phone.message import batch_of
+
+    path = config.sensors.path
+    found = exports_in(path) if path and path.exists() else []
+    if not found:
+        yield failure(
+            "sensors", f"[sensors] path {path} holds no export of Sensor Logger", "set it to a zip or JSON file"
+        )
+        return
+    platform = platform_of(found[0]) or config.phone.platform
+    with closing(rows_of(found[0])) as rows:
+        batch = signed(batch_of(found[0].name, "", None, itertools.islice(rows, 2000)), platform)
+    yield ok("sensors", f"{len(found)} exports, the first with the signs of {platform}")
+    empty = np.empty((0, 3))
+    gravity = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
+    gyro = batch.motion.get("gyroscope")
+    yield from judge(gravity.values if gravity else empty, gyro.values if gyro else empty, None)
+
+
+def _iio(config: Config) -> Iterator[Finding]:
+    from edge_agent.sources.iio import Reader, find_channel
+
+    acc, gyro = find_channel(config.iio, "acc"), find_channel(config.iio, "gyro")
+    with ExitStack() as stack:
+        readers = (Reader(acc, stack), Reader(gyro, stack))
+        rows, began = [], time.monotonic()
+        while time.monotonic() - began < SECONDS:
+            rows.append([each.read() for each in readers])
+            time.sleep(1 / READING_HZ)
+    table = np.array(rows, dtype=np.float64)
+    where = acc.folder.name if acc.folder == gyro.folder else f"{acc.folder.name} and {gyro.folder.name}"
+    yield ok("sensors", f"{where} can be read")
+    rates = [each.rate_hz for each in (acc, gyro) if each.rate_hz]
+    yield from judge(acc.real(table[:, 0]), gyro.real(table[:, 1]), min(rates, default=None))
+
+
+def _phone(config: Config, *, running: bool) -> Iterator[Finding]:
+    if config.sensors.source == "sensor_logger_http" and config.phone.token is None:
+        todo = "python -c 'import secrets; print(secrets.token_urlsafe(16))', and set GAITWAY_EDGE_PHONE_TOKEN"
+        yield failure("sensors", "[phone] token is missing, so no phone can be let in", todo)
+        return
+    folder = config.agent.data_dir
+    noted = ""
+    if (folder / FILE_NAME).is_file():
+        with closing(WindowStore(folder)) as store:
+            noted = store.get("health")
+    if not noted:
+        todo = "wait for it to hear of its federation" if running else "start the agent, then a recording in the app"
+        yield warning("sensors", "no phone has been heard yet", f"{todo}; see docs/phones.md")
+        return
+    yield from from_health(json.loads(noted), running=running)
+
+
+def from_health(health: dict[str, Any], *, running: bool, now: float | None = None) -> Iterator[Finding]:
+    """Judge what a running agent has noted of its live source."""
+    age_s = (time.time() if now is None else now) - health["heard_at"]
+    words = "never" if not health["heard_at"] else f"{age_s:.0f} s ago"
+    if health["heard_at"] and age_s < STALE_S and running:
+        yield ok("sensors", f"samples came {words}")
+    else:
+        todo = "start a recording in the app" if running else "start the agent, then a recording in the app"
+        yield warning("sensors", f"samples last came: {words}", f"{todo}; see docs/phones.md")
+    rates = [rate for rate in health["rate_hz"].values() if rate]
+    for name, what in (("acc", "acceleration"), ("gyro", "gyroscope")):
+        if not health["samples"][name]:
+            yield failure("sensors", f"no {what} has come", "switch Accelerometer, Gravity and Gyroscope on in the app")
+    if health["acceleration"] is not None:
+        yield from _gravity(health["acceleration"], still=health["at_rest"])
+        yield from _rotation(health["rotation"], still=health["at_rest"])
+        yield _rate(min(rates, default=None))
+    if health["direction"] and health["direction"][2] < -0.8 * STANDARD_GRAVITY:
+        todo = "if it lies with its screen up, set [phone] platform; see docs/phones.md"
+        yield warning(
+            "gravity", "it points into the phone's screen: the phone lies on its face, or the signs are wrong", todo
+        )
+    if left_out := {name: count for name, count in health["left_out"].items() if count}:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(left_out.items()))
+        yield warning(
+            "samples", f"left out so far: {counts}", "a few are usual; many: a better network, a shorter batch"
+        )
+    for note in health["notes"]:
+        yield warning("sensors", note, "see the agent's log")
+
+
+def judge(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> Iterator[Finding]:
+    """Judge acceleration (n, 3) in m/s² and rotation (n, 3) in rad/s."""
+    size = np.linalg.norm(acc, axis=1)
+    size = size[np.isfinite(size)]
+    if not len(size) or not len(gyro):
+        yield failure(
+            "sensors", "accelerometer or gyroscope gives nothing", "are both sensors there, and the columns right?"
+        )
+        return
+    still = float(size.std()) < REST_SPREAD
+    yield from _gravity(float(np.median(size)), still=still)
+    yield from _rotation(float(np.linalg.norm(np.nanmean(gyro, axis=0))), still=still)
+    yield _rate(rate_hz)
+
+
+def _gravity(size: float, *, still: bool) -> Iterator[Finding]:
+    words = f"acceleration is {size:.2f} m/s²{' at rest' if still else ''}"
+    if LIKE_G[0] <= size <= LIKE_G[1]:
+        yield failure("gravity", f"{words}: that looks like g", "set the unit to g, or the app's to m/s²")
+    elif GRAVITY[0] <= size <= GRAVITY[1]:
+        yield ok("gravity", words)
+    elif still:
+        yield failure(
+            "gravity", f"{words}; expected {STANDARD_GRAVITY:.2f}", "check unit and scale; is gravity included?"
+        )
+    else:
+        yield warning("gravity", f"{words}, in motion", MOVE)
+
+
+def _rotation(size: float | None, *, still: bool) -> Iterator[Finding]:
+    if size is None:
+        return
+    if not still:
+        yield ok("gyroscope", f"{size:.2f} rad/s on average, in motion")
+    elif size > REST_ROTATION:
+        todo = "check the unit (rad/s, not °/s), or calibrate the gyroscope"
+        yield warning("gyroscope", f"{size:.2f} rad/s at rest; expected near 0", todo)
+    else:
+        yield ok("gyroscope", f"{size:.3f} rad/s at rest")
+
+
+def _rate(rate_hz: float | None) -> Finding:
+    if rate_hz is None:
+        return ok("rate", "not known")
+    if rate_hz < SLOWEST_HZ:
+        return warning("rate", f"{rate_hz:.0f} Hz", f"at least {SLOWEST_HZ:.0f} Hz are wanted; 100 Hz is a good choice")
+    return ok("rate", f"{rate_hz:.0f} Hz")

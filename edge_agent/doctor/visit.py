@@ -1,0 +1,44 @@
+"""All checks in an order in which each may rest on those before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from edge_agent.config import Config, load
+from edge_agent.doctor import machine, network
+from edge_agent.doctor.finding import Finding, failure
+from edge_agent.doctor.sensors import sensors
+from edge_agent.errors import ConfigError, StoreError
+from edge_agent.memory import is_claimed
+from edge_agent.store import FILE_NAME, Store
+
+
+def examine(path: Path) -> Iterator[Finding]:
+    """Run every check on the device of a config file; each is told as soon as it is done."""
+    try:
+        config = load(path)
+    except ConfigError as error:
+        yield failure("config", str(error), "python -m edge_agent example-config shows every setting")
+        return
+    yield machine.config_file(path, config)
+    running = _is_running(config)
+    yield machine.clock()
+    yield from machine.folder_and_disk(config)
+    yield from machine.databases(config)
+    yield machine.memory()
+    yield from network.server(config)
+    yield from network.broker(config, running=running)
+    yield from sensors(config, running=running)
+    yield machine.training_process()
+
+
+def _is_running(config: Config) -> bool:
+    if not (config.agent.data_dir / FILE_NAME).is_file():
+        return False
+    try:
+        with closing(Store(config.agent.data_dir)) as store:
+            return is_claimed(store)
+    except (StoreError, OSError):
+        return False
