@@ -50,6 +50,11 @@ class Inbox:
         self._queue.put(work)
 
     @property
+    def waiting(self) -> int:
+        """How much waits to be done."""
+        return self._queue.qsize()
+
+    @property
     def alive(self) -> bool:
         """Whether the thread works."""
         return self._thread.is_alive()

@@ -58,6 +58,11 @@ class Leadership:
         """Whether this process holds the federation's lease, by a clock that is behind the database's."""
         return name in self._seen and time.monotonic() < self._until
 
+    @property
+    def led(self) -> frozenset[str]:
+        """The federations that this process drives now."""
+        return frozenset(name for name in self._seen if self.leads(name))
+
     def start(self) -> None:
         """Take what is free now, and go on in the background."""
         self._guarded(self.turn)

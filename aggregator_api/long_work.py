@@ -20,6 +20,7 @@ from aggregator_api.broadcasts import write_broadcasts
 from aggregator_api.contract import Contract
 from aggregator_api.database import Database
 from aggregator_api.tables import FederationRow, RoundRow, UpdateRow
+from aggregator_api.timings import AGGREGATION_SECONDS
 from federation.protocol.messages import UpdateManifest
 from federation.server_round import RoundPhase
 
@@ -88,7 +89,9 @@ class LongWork:
                 _of(session, row),
             )
         result = aggregate(contract, self._blobs, state, updates)
-        self._owner.publish(name, number, result, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        AGGREGATION_SECONDS.observe(seconds)
+        self._owner.publish(name, number, result, seconds)
 
 
 def _still(session: Session, name: str, number: int, phase: RoundPhase) -> tuple[FederationRow, RoundRow | None]:

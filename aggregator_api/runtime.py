@@ -23,6 +23,7 @@ from aggregator_api.mqtt import MqttDriver
 from aggregator_api.sealing import Sealer
 from aggregator_api.settings import Settings
 from aggregator_api.spool import Spool
+from aggregator_api.timings import MESSAGE_SECONDS
 from aggregator_api.transport import Connect
 from federation.protocol import topics
 
@@ -86,6 +87,11 @@ class Runtime:
         self.database.close()
 
     @property
+    def waiting(self) -> int:
+        """How many messages wait to be handled."""
+        return self._inbox.waiting
+
+    @property
     def alive(self) -> bool:
         """Whether messages are being handled."""
         return self._inbox.alive
@@ -136,7 +142,8 @@ class Runtime:
     def _handle(self, topic: str, payload: bytes) -> None:
         self._take_uploads_over()
         if self.leadership is None or self.leadership.leads(topics.federation_of(topic)):
-            self.ingest.handle(topic, payload)  # else another process hears it too
+            with MESSAGE_SECONDS.time():
+                self.ingest.handle(topic, payload)  # else another process hears it too
 
     def _take_uploads_over(self) -> None:
         while not self._taken.empty():

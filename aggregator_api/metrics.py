@@ -1,0 +1,171 @@
+"""What Prometheus reads at /metrics: figures of this process, and figures of the database as they stand.
+
+Rounds and updates are counted from the journal and the updates' rows, which survive a restart and are the same from
+every process that shares the database; each scrape reads only the rows that are new.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_api.records import ENDED
+from aggregator_api.runtime import Runtime
+from aggregator_api.tables import DeviceRow, EventRow, FederationRow, RoundRow, UpdateRow
+from aggregator_api.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
+
+HTTP_SECONDS = Histogram(
+    "gaitway_http_request_seconds",
+    "from a request to the beginning of its answer",
+    ("method", "route", "status"),
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
+    registry=None,
+)
+
+TAKEN = ("accepted", "held")
+
+
+class HttpTimer:
+    """Measures how long requests wait for their answers, by the route's pattern, never by what a client made up."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and note when its answer begins."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                route = getattr(scope.get("route"), "path", "unmatched")
+                HTTP_SECONDS.labels(method, route, str(message["status"])).observe(time.perf_counter() - began)
+            await send(message)
+
+        await self._app(scope, receive, noted)
+
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+class Metrics:
+    """One application's registry."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        for histogram in (HTTP_SECONDS, AGGREGATION_SECONDS, MESSAGE_SECONDS):
+            self._registry.register(histogram)
+        ProcessCollector(registry=self._registry)
+        self._registry.register(RuntimeCollector(runtime))
+        self._registry.register(DatabaseCollector(runtime))
+
+    def render(self) -> bytes:
+        """Return every figure in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+
+class RuntimeCollector:
+    """How this process fares."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges."""
+        runtime = self._runtime
+        yield GaugeMetricFamily("gaitway_broker_up", "whether the broker is connected", runtime.transport.is_up)
+        yield GaugeMetricFamily("gaitway_inbox_alive", "whether messages are being handled", runtime.alive)
+        yield GaugeMetricFamily("gaitway_inbox_messages", "messages that wait to be handled", runtime.waiting)
+        free = shutil.disk_usage(runtime.settings.data_dir).free
+        yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", free)
+        if runtime.leadership is not None:
+            led = runtime.leadership.led
+            yield GaugeMetricFamily("gaitway_led_federations", "federations that this process drives", len(led))
+
+
+class DatabaseCollector:
+    """How the federations stand, and what has happened since they were founded."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._database = runtime.database
+        self._mutex = threading.Lock()
+        self._last_event = self._last_update = 0
+        self._rounds: Counter[tuple[str, str]] = Counter()
+        self._updates: Counter[tuple[str, str]] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield counters and gauges of one moment."""
+        with self._mutex, self._database.read() as session:
+            names = {row.id: row.name for row in session.execute(select(FederationRow.id, FederationRow.name))}
+            self._read_journal(session, names)
+            self._read_sizes(session, names)
+            yield _counter("gaitway_rounds", "rounds that have ended", "outcome", self._rounds)
+            yield _counter("gaitway_updates", "updates by what became of them", "outcome", self._updates)
+            received = CounterMetricFamily("gaitway_update_bytes", "bytes of updates taken", labels=["federation"])
+            for name, size in sorted(self._bytes.items()):
+                received.add_metric([name], size)
+            yield received
+            yield from _standing(session)
+
+    def _read_journal(self, session: Session, names: dict[int, str]) -> None:
+        newest = session.scalar(select(func.max(EventRow.id))) or 0
+        new = (EventRow.id > self._last_event, EventRow.id <= newest)
+        query = select(EventRow.federation_id, EventRow.kind, func.count()).where(*new)
+        for federation, kind, count in session.execute(query.group_by(EventRow.federation_id, EventRow.kind)):
+            what, _, outcome = kind.partition(".")
+            if what == "round" and outcome in ENDED:
+                self._rounds[names[federation], outcome] += count
+            elif what == "update":
+                self._updates[names[federation], outcome] += count
+        self._last_event = newest
+
+    def _read_sizes(self, session: Session, names: dict[int, str]) -> None:
+        newest = session.scalar(select(func.max(UpdateRow.id))) or 0
+        new = (UpdateRow.id > self._last_update, UpdateRow.id <= newest, UpdateRow.status.in_(TAKEN))
+        query = select(UpdateRow.federation_id, func.sum(UpdateRow.size)).where(*new)
+        for federation, size in session.execute(query.group_by(UpdateRow.federation_id)):
+            self._bytes[names[federation]] += int(size)
+        self._last_update = newest
+
+
+def _standing(session: Session) -> Iterator[Metric]:
+    devices = GaugeMetricFamily("gaitway_devices", "devices by their last word", labels=["federation", "state"])
+    query = select(FederationRow.name, DeviceRow.state, func.count()).join(
+        DeviceRow, DeviceRow.federation_id == FederationRow.id
+    )
+    for name, state, count in session.execute(query.group_by(FederationRow.name, DeviceRow.state)):
+        devices.add_metric([name, state], count)
+    yield devices
+    number = GaugeMetricFamily("gaitway_round_number", "the latest round", labels=["federation"])
+    latest = select(FederationRow.name, func.max(RoundRow.number)).join(
+        RoundRow, RoundRow.federation_id == FederationRow.id
+    )
+    for name, count in session.execute(latest.group_by(FederationRow.name)):
+        number.add_metric([name], count)
+    yield number
+    waiting = GaugeMetricFamily("gaitway_open_round_awaited", "devices awaited by an open round", labels=["federation"])
+    opened = select(FederationRow.name, RoundRow.awaited).join(RoundRow, RoundRow.federation_id == FederationRow.id)
+    for name, count in session.execute(opened.where(RoundRow.phase.not_in(ENDED))):
+        waiting.add_metric([name], count)
+    yield waiting
+
+
+def _counter(name: str, about: str, label: str, counts: Counter[tuple[str, str]]) -> Metric:
+    family = CounterMetricFamily(name, about, labels=["federation", label])
+    for (federation, value), count in sorted(counts.items()):
+        family.add_metric([federation, value], count)
+    return family
