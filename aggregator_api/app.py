@@ -12,9 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_api import keys, openapi, problems
 from aggregator_api.gate import Gate
 from aggregator_api.idempotency import Idempotency
+from aggregator_api.metrics import HttpTimer, Metrics
 from aggregator_api.mqtt import MqttDriver
 from aggregator_api.routes import blobs, enrolment, events, federations, health, models, progress
 from aggregator_api.routes import keys as key_routes
+from aggregator_api.routes import metrics as metrics_routes
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.transport import Connect
@@ -31,6 +33,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         runtime = Runtime(settings, connect)
         app.state.runtime = runtime
+        app.state.metrics = Metrics(runtime)
         try:
             await run_in_threadpool(runtime.start)
             await run_in_threadpool(_say_who_comes_in, runtime)
@@ -47,7 +50,8 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(Idempotency)
     problems.install(app, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(Gate, settings=settings)  # the last one added is asked first
-    for module in (federations, progress, models, events, enrolment, key_routes, blobs, health):
+    app.add_middleware(HttpTimer)
+    for module in (federations, progress, models, events, enrolment, key_routes, blobs, health, metrics_routes):
         app.include_router(module.router)
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app
