@@ -121,7 +121,8 @@ def login(settings: BrokerSection, credentials: Credentials | None, device: str)
         ConfigError: if the password's file cannot be read.
     """
     if settings.username is not None:
-        return Login(device, settings.username, settings.password or _first_line(settings.password_file))
+        # the broker binds a device's account to its own name as the client id
+        return Login(settings.username, settings.username, settings.password or _first_line(settings.password_file))
     if credentials is None:
         return Login(device, None, None)
     return Login(credentials.broker.username, credentials.broker.username, credentials.broker.password)

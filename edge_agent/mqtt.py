@@ -69,9 +69,8 @@ class Broker:
         *,
         in_flight: int,
         post: Callable[[BrokerEvent], None],
-        login: Login | None = None,
+        who: Login,
     ) -> None:
-        who = login or Login(device, None, None)
         self.settings, self.federation, self.device, self.post = settings, federation, device, post
         self._heard: dict[str, Callable[[bytes], BrokerEvent]] = {
             topics.announce(federation): lambda payload: Announced(read(Announcement, payload)),
@@ -83,7 +82,7 @@ class Broker:
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
-            client_id=settings.username or device,  # the server binds a device's account to its own name as the id
+            client_id=who.client_id,
             clean_session=False,
             reconnect_on_failure=False,
         )
@@ -94,8 +93,6 @@ class Broker:
             self._client.username_pw_set(who.username, who.password)
         if settings.tls:
             self._client.tls_set_context(tls_context(settings))
-        if settings.tls:
-            _secure(self._client, settings)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
@@ -139,14 +136,20 @@ class Broker:
             try:
                 self._client.connect(self.settings.host, self.settings.port, self.settings.keepalive_s)
             except OSError as error:
-                place = f"{self.settings.host}:{self.settings.port}"
-                self.post(Disconnected(f"no broker at {place}: {error.strerror or error}"))
+                self.post(Disconnected(self._why_not(error)))
             else:
                 was_connected = self._loop()
                 wait_s = SHORTEST_WAIT_S if was_connected else wait_s
             # full jitter: a fleet that lost its broker must not come back at once
             self._stopping.wait(random.uniform(wait_s / 2, wait_s))
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+
+    def _why_not(self, error: OSError) -> str:
+        place = f"{self.settings.host}:{self.settings.port}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            todo = "is [broker] host the name in its certificate, and ca_file the authority that signed it?"
+            return f"the broker at {place} is not believed: {error.verify_message}; {todo}"
+        return f"no broker at {place}: {error.strerror or error}"
 
     def _loop(self) -> bool:
         """Serve the connection until it ends; returns whether the broker had taken us."""
@@ -174,11 +177,3 @@ class Broker:
                 self.post(hear(bytes(message.payload)))
         except WireError as error:
             self.post(Unreadable(message.topic, str(error)))
-
-
-def _secure(client: paho.Client, settings: BrokerSection) -> None:
-    """Let a client speak only to a broker whose certificate comes from a trusted authority and names its host."""
-    try:
-        client.tls_set(str(settings.ca_file) if settings.ca_file else None)
-    except OSError as error:
-        raise ConfigError(f"[broker] ca_file {settings.ca_file} cannot be read: {error}") from error

@@ -82,7 +82,7 @@ class Supervisor:
             me.device,
             in_flight=uploads.in_flight,
             post=self._posted.put,
-            login=login(config.broker, known, me.device),
+            who=login(config.broker, known, me.device),
         )
         self._process: TrainingProcess | None = None
         self._uploads = Uploads(self.store, self._broker, uploads.in_flight)

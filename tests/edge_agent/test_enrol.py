@@ -200,7 +200,7 @@ def test_the_config_wins_over_the_enrolment_and_a_password_may_lie_in_a_file(tmp
     assert login(BrokerSection(), known, "d1") == Login("demo~d1", "demo~d1", "secret")
     (tmp_path / "password").write_text("from a file\nand no more")
     own = BrokerSection(username="u", password_file=tmp_path / "password")
-    assert login(own, known, "d1") == Login("d1", "u", "from a file")
+    assert login(own, known, "d1") == Login("u", "u", "from a file")
     with pytest.raises(ConfigError, match=r"password_file .* cannot be read"):
         login(BrokerSection(username="u", password_file=tmp_path / "none"), None, "d1")
 
