@@ -40,6 +40,10 @@ class Contract:
         epochs = sum(phase.epochs for phase in self.method.phases(self.plan.task))
         return epochs * math.ceil(examples / self.plan.task.batch_size)
 
+    def most_examples(self, announced: int) -> int:
+        """Return how many examples are plausible of a device that announced so many: it may have collected since."""
+        return 2 * announced + self.plan.task.batch_size
+
     def partial_work(self, manifest: UpdateManifest) -> str:
         """Say how little of its work a straggler did; empty if it did all."""
         asked = self.steps(manifest.examples)

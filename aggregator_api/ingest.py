@@ -16,6 +16,7 @@ from aggregator_api.contract import Contract
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
 from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.judging import Judge, Norms
 from aggregator_api.situation import TAKEN, Situation
 from aggregator_api.spool import Key, Spool, Upload
 from aggregator_api.transport import Publisher
@@ -56,6 +57,7 @@ class Ingest:
         self._publisher = publisher
         self._uploads_per_device = uploads_per_device
         self._enrolled_only = enrolled_only
+        self._judge = Judge(database, blobs)
 
     def handle(self, topic: str, payload: bytes) -> None:
         """Take one message from a device."""
@@ -153,16 +155,19 @@ class Ingest:
 
     def _finish(self, key: Key, upload: Upload) -> None:
         """Check the bytes, make them durable, commit, and only then acknowledge."""
-        contract = self._admit(key, self._look(key, upload.manifest), upload.manifest)
-        contract.decode(upload.manifest, upload.path.read_bytes())
+        found = self._look(key, upload.manifest)
+        contract = self._admit(key, found, upload.manifest)
+        tree = contract.decode(upload.manifest, upload.path.read_bytes())
+        norms = self._judge.check(contract, found, upload.manifest, tree)
         self._blobs.adopt(upload.path, upload.manifest.sha256)
         with self._coordinator.lock:
-            taken = self._commit(key, upload.manifest)
+            taken = self._commit(key, upload.manifest, norms)
+            self._judge.learn(found, key[0], norms)
             self._spool.discard(key)
             self._answer(key, "accepted", reason=taken.reason)
             self._coordinator.act(key[0], taken.actions)
 
-    def _commit(self, key: Key, manifest: UpdateManifest) -> Taken:
+    def _commit(self, key: Key, manifest: UpdateManifest, norms: Norms) -> Taken:
         with self._database.write() as session:
             found = situation.look(session, *key, manifest.round)
             federation, device = admission.sender(found, *key[:2], enrolled_only=self._enrolled_only)
@@ -171,7 +176,7 @@ class Ingest:
             round_id, actions = self._into_round(session, found, manifest)
             kept = "" if round_id else "kept for the next round"
             reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
-            receipts.note_update(session, federation, device, manifest, round_id, reason)
+            receipts.note_update(session, federation, device, manifest, round_id, reason, norms)
             return Taken(actions, reason)
 
     def _into_round(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.records import Named, device_named, journal, put
+from aggregator_api.records import Named, device_named, journal, put, table_of
 from aggregator_api.tables import DeviceRow, FederationRow, MetricRow, UpdateRow
 from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 
 METRIC_NAME_LENGTH = 64
-_ADD_UPDATE, _ADD_METRICS = insert(UpdateRow.__table__), insert(MetricRow.__table__)
+_ADD_UPDATE, _ADD_METRICS = insert(table_of(UpdateRow)), insert(table_of(MetricRow))
 
 
 def note_status(session: Session, federation: FederationRow, name: str, status: DeviceStatus) -> bool:
@@ -53,6 +54,7 @@ def note_update(
     manifest: UpdateManifest,
     round_id: int | None,
     reason: str,
+    norms: Mapping[str, float],
 ) -> None:
     """Record an update and its metrics: accepted into a round, or (without one) held for the next."""
     now = time.time()
@@ -70,6 +72,7 @@ def note_update(
         "sha256": manifest.sha256,
         "size": manifest.size,
         "manifest": manifest.model_dump(mode="json"),
+        "norms": dict(norms),
         "received_at": now,
     }
     put(session, _ADD_UPDATE, columns)

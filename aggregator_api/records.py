@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from sqlalchemy import Executable, bindparam, func, insert, select, update
+from sqlalchemy import Executable, Table, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.blobs import Blob
 from aggregator_api.tables import (
+    Base,
     DeviceRow,
     EventRow,
     FederationRow,
@@ -31,11 +32,16 @@ _NAMED = 20
 """Devices of a cohort that the journal names; the listing has them all."""
 
 
-_ADD_EVENT, _ADD_PART = insert(EventRow.__table__), insert(ParticipationRow.__table__)
-_ROUND, _PART = RoundRow.__table__.c, ParticipationRow.__table__.c
-_SET_ROUND = update(RoundRow.__table__).where(_ROUND.id == bindparam("row_id"))
-_SET_PART = update(ParticipationRow.__table__).where(
-    _PART.round_id == bindparam("row_id"), _PART.device_id == bindparam("device_row_id")
+def table_of(rows: type[Base]) -> Table:
+    """Return the table behind a class of rows."""
+    return cast(Table, rows.__table__)
+
+
+_ADD_EVENT, _ADD_PART = insert(table_of(EventRow)), insert(table_of(ParticipationRow))
+_ROUNDS, _PARTS = table_of(RoundRow), table_of(ParticipationRow)
+_SET_ROUND = update(_ROUNDS).where(_ROUNDS.c.id == bindparam("row_id"))
+_SET_PART = update(_PARTS).where(
+    _PARTS.c.round_id == bindparam("row_id"), _PARTS.c.device_id == bindparam("device_row_id")
 )
 
 

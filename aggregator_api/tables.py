@@ -155,6 +155,8 @@ class UpdateRow(Base):
     sha256: Mapped[str] = mapped_column(SHA256)
     size: Mapped[int]
     manifest: Mapped[dict[str, Any]] = mapped_column(JSON)
+    # L2 norm of each group of tensors (see federation.norms); null if it was not measured
+    norms: Mapped[dict[str, float] | None] = mapped_column(JSON)
     received_at: Mapped[float]
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")

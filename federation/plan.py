@@ -56,6 +56,10 @@ class RoundSettings(Strict):
         default="method", description="what a straggler did before the deadline; method: as its paper does"
     )
     staleness_exponent: float = Field(default=0.5, ge=0, description="discount = (1 + rounds late)^-exponent")
+    norm_factor: float | None = Field(
+        default=10.0, gt=1, description="quarantine what moves the model by this many times the median; none: nothing"
+    )
+    norm_after: int = Field(default=8, ge=1, description="updates of a round before the median judges others")
 
 
 class DataSpec(Strict):
