@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import ssl
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config import Config
+from edge_agent.credentials import login, read_credentials
 from edge_agent.sources.phone.inbox import Inbox, Verdict
 
 log = logging.getLogger("edge_agent")
@@ -21,21 +23,19 @@ class Subscription:
     """Connects again by itself until `close`; refused messages are logged, each reason once in a row."""
 
     def __init__(self, config: Config, inbox: Inbox) -> None:
-        phone, broker = config.phone, config.broker
+        phone = config.phone
         self._inbox, self._topic, self._most_bytes = inbox, phone.topic, phone.max_body_kb * 1024
         self._said = ""
-        own = phone.mqtt_host is not None
         self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{config.agent.device}-phone"[:64])
         self._client.reconnect_delay_set(1, LONGEST_WAIT_S)
-        username, password = (phone.mqtt_username, phone.mqtt_password) if own else (broker.username, broker.password)
-        if username:
-            self._client.username_pw_set(username, password)
-        if own and phone.mqtt_ca:
-            self._client.tls_set_context(ssl.create_default_context(cafile=str(phone.mqtt_ca)))
         self._client.on_connect = self._on_connect
         self._client.on_message = self._on_message
-        host, port = (phone.mqtt_host or "", phone.mqtt_port) if own else (broker.host, broker.port)
-        self._client.connect_async(host, port, broker.keepalive_s)
+        place = _own_broker(config) if phone.mqtt_host else _main_broker(config)
+        if place.username:
+            self._client.username_pw_set(place.username, place.password)
+        if place.tls:
+            self._client.tls_set_context(ssl.create_default_context(cafile=place.ca_file))
+        self._client.connect_async(place.host, place.port, config.broker.keepalive_s)
         self._client.loop_start()
 
     def close(self) -> None:
@@ -58,3 +58,30 @@ class Subscription:
         if words and words != self._said:
             log.warning("the phone's message was not used: %s", words)
         self._said = words
+
+
+class _Place(NamedTuple):
+    host: str
+    port: int
+    username: str | None
+    password: str | None
+    tls: bool
+    ca_file: Path | None
+
+
+def _own_broker(config: Config) -> _Place:
+    phone = config.phone
+    return _Place(
+        phone.mqtt_host or "",
+        phone.mqtt_port,
+        phone.mqtt_username,
+        phone.mqtt_password,
+        phone.mqtt_ca is not None,
+        phone.mqtt_ca,
+    )
+
+
+def _main_broker(config: Config) -> _Place:
+    settings = config.broker
+    who = login(settings, read_credentials(config.agent.data_dir), config.agent.device)
+    return _Place(settings.host, settings.port, who.username, who.password, settings.tls, settings.ca_file)
