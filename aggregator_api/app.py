@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_api import keys, openapi, problems
@@ -17,6 +17,7 @@ from aggregator_api.mqtt import MqttDriver
 from aggregator_api.routes import blobs, enrolment, events, federations, health, models, progress
 from aggregator_api.routes import keys as key_routes
 from aggregator_api.routes import metrics as metrics_routes
+from aggregator_api.routes.dependencies import known_query
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.transport import Connect
@@ -46,6 +47,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         version=VERSION,
         description="Federations, their rounds and their models. Errors are application/problem+json (RFC 9457).",
         lifespan=lifespan,
+        dependencies=[Depends(known_query)],
     )
     app.add_middleware(Idempotency)
     problems.install(app, max_body_bytes=settings.max_body_bytes)

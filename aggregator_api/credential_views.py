@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator_api.keys import Scope
-from aggregator_api.views import View
+from aggregator_api.views import View, Whole
 from federation.plan import Name, Strict
 
 YEAR_S = 366 * 24 * 3600
@@ -29,7 +29,7 @@ class NewKey(Strict):
         min_length=1, max_length=3, description="operator: all; read: every GET; device: models"
     )
     federation: Name | None = Field(default=None, description="null: the whole server")
-    lifetime_s: int | None = Field(default=None, ge=60, le=10 * YEAR_S, strict=True, description="null: until revoked")
+    lifetime_s: Whole | None = Field(default=None, ge=60, le=10 * YEAR_S, description="null: until revoked")
 
 
 class Key(View):
@@ -61,7 +61,7 @@ class NewToken(Strict):
     auto_approve: bool = Field(
         default=False, strict=True, description="let the device in without the operator's approval"
     )
-    lifetime_s: int = Field(default=DAY_S, ge=60, le=YEAR_S, strict=True)
+    lifetime_s: Whole = Field(default=DAY_S, ge=60, le=YEAR_S)
 
 
 class Token(View):
@@ -98,7 +98,7 @@ class Claim(Strict):
 
     federation: Name
     device: Name
-    issued_at: int = Field(ge=0, le=2**53, strict=True, description="Unix seconds; within 300 s, and greater each time")
+    issued_at: Whole = Field(ge=0, le=2**53, description="Unix seconds; within 300 s, and greater each time")
     signature: Signature = Field(description=r'over UTF-8 "gaitway-claim/v1\n{federation}\n{device}\n{issued_at}"')
 
 

@@ -1,7 +1,8 @@
 """A POST with an Idempotency-Key is worked on once; sent again, it gets the stored answer.
 
-After draft-ietf-httpapi-idempotency-key-header-07: the key with another request is a 422, while the first is still
-worked on a 409. Keys belong to their caller and are kept for a day. An answer that holds a secret is not kept.
+After draft-ietf-httpapi-idempotency-key-header-07, but for one thing: the key with another request is a 409, not a
+422, for that request in itself is fine. So it is while the first is still worked on. Keys belong to their caller and
+are kept for a day. An answer that holds a secret is not kept.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Repeats:
         """Claim a key and return None, or return the answer that it has got.
 
         Raises:
-            UnprocessableError: if the key was used for another request.
-            ConflictError: if the first request is being worked on, or its answer is not kept.
+            ConflictError: if the key was used for another request, if the first request is being worked on, or if its
+                answer is not kept.
         """
         now = time.time()
         fresh = IdempotentRequestRow(
@@ -166,7 +167,7 @@ def _make_room(session: Session, now: float) -> None:
 
 def _answer(row: IdempotentRequestRow, request_sha256: str) -> Answer:
     if row.request_sha256 != request_sha256:
-        raise UnprocessableError(f"the Idempotency-Key {row.key!r} was used for another request; take a new one")
+        raise ConflictError(f"the Idempotency-Key {row.key!r} was used for another request; take a new one")
     if row.status is None:
         raise _under_way(row.key)
     if row.body is None:

@@ -47,7 +47,7 @@ def text(app: FastAPI) -> str:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
-    statuses = [429]
+    statuses = [422, 429]
     needed = need(method.upper(), path)
     if needed is not None:
         operation["security"] = [{"key": []}]
@@ -55,8 +55,8 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         statuses += [401, 403]
     if method == "post" and path not in OPEN:
         operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
-        statuses += [409, 422]
+        statuses.append(409)
     if method in _METHODS_WITH_BODIES:
-        statuses.append(413)
+        statuses += [400, 413]  # 400: the body is not even text
     for status, described in responses(*statuses).items():
         operation["responses"].setdefault(str(status), described)

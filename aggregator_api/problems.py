@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.errors import RequestError, TooLargeError
@@ -52,6 +53,8 @@ def install(app: FastAPI, *, max_body_bytes: int) -> None:
     async def http(request: Request, error: HTTPException) -> Response:
         answer = problem(request, error.status_code, HTTPStatus(error.status_code).phrase, str(error.detail))
         answer.headers.update(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            answer.headers["Allow"] = ", ".join(sorted(_methods_at(app, request)))
         return answer
 
     @app.exception_handler(Exception)
@@ -60,6 +63,12 @@ def install(app: FastAPI, *, max_body_bytes: int) -> None:
         return problem(request, 500, "Internal server error", "the server failed; its log says why")
 
     app.add_middleware(BodyLimit, limit=max_body_bytes)
+
+
+def _methods_at(app: FastAPI, request: Request) -> set[str]:
+    """Return what a path answers; starlette itself names only the methods of the first route there."""
+    here = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in here for method in getattr(route, "methods", None) or ()}
 
 
 class BodyLimit:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from federation.plan import Name, Plan, RoundSettings, Strict
 
 Item = TypeVar("Item")
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
 
+
+def _whole(given: Any) -> Any:
+    """Let a number through that JSON Schema calls an integer, such as 3.0, and neither a text nor a truth value."""
+    if isinstance(given, bool | str):
+        raise ValueError("expected an integer")
+    return given
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
 
 _FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds"}
 
@@ -182,7 +191,7 @@ class DeviceHistory(Page[DeviceRound]):
 class AliasTarget(Strict):
     """Where an alias should point."""
 
-    version: int = Field(ge=0, le=2**31 - 1, strict=True)
+    version: Whole = Field(ge=0, le=2**31 - 1)
 
 
 class Alias(View):

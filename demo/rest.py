@@ -93,7 +93,7 @@ class Operator:
         return [self._get(f"{self._path}/rounds/{one['number']}") for one in listed]
 
     def _get(self, path: str) -> dict[str, Any]:
-        answer: dict[str, Any] = self._checked(self._http.get(path, params={"limit": 100})).json()
+        answer: dict[str, Any] = self._checked(self._http.get(path)).json()
         return answer
 
     def _checked(self, response: httpx.Response) -> httpx.Response:

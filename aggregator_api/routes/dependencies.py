@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 from sqlalchemy.orm import Session
 
-from aggregator_api import approval, records
-from aggregator_api.errors import NotFoundError
+from aggregator_api import approval, openapi, records
+from aggregator_api.errors import NotFoundError, UnprocessableError
 from aggregator_api.keys import Caller
 from aggregator_api.listings import Window
 from aggregator_api.runtime import Runtime
@@ -26,6 +26,19 @@ def runtime_of(request: Request) -> Runtime:
 
 
 RuntimeDep = Annotated[Runtime, Depends(runtime_of)]
+
+
+def known_query(request: Request) -> None:
+    """Refuse a parameter that the route does not have: a misspelt filter would show too much."""
+    if not request.query_params or not request.url.path.startswith("/v1/"):
+        return  # whoever watches a server may add what it likes
+    operations = openapi.describe(request.app)["paths"].get(request.scope["route"].path, {})
+    described = operations.get(request.method.lower(), {}).get("parameters", [])
+    known = {parameter["name"] for parameter in described if parameter["in"] == "query"}
+    for name in request.query_params:
+        if name not in known:
+            listed = f"known here: {', '.join(sorted(known))}" if known else "none is known here"
+            raise UnprocessableError(f"query parameter {name[:80]!r}: {listed}")
 
 
 def caller_of(request: Request) -> Caller:

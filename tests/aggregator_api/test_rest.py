@@ -124,6 +124,20 @@ def test_a_body_without_a_length_is_bounded_too(client: TestClient) -> None:
     problem(client.post("/v1/federations", content=pieces()), 413)
 
 
+def test_a_parameter_that_a_route_does_not_have_is_refused(client: TestClient) -> None:
+    found = problem(client.get(f"{HERE}/devices", params={"limti": 3}), 422)
+    assert found["detail"] == "query parameter 'limti': known here: cursor, enrolment, limit"
+    assert "none is known here" in problem(client.get(HERE, params={"limit": 3}), 422)["detail"]
+    assert client.get("/healthz", params={"verbose": 1}).status_code == 200
+
+
+def test_a_wrong_method_is_told_every_right_one(client: TestClient) -> None:
+    for path, methods in [("/v1/federations", "GET, POST"), (HERE, "GET, PATCH"), (f"{HERE}/aliases/a", "DELETE, PUT")]:
+        answer = client.request("OPTIONS", path)
+        problem(answer, 405)
+        assert answer.headers["allow"] == methods
+
+
 def test_listings_come_in_pages(client: TestClient) -> None:
     seen: list[str] = []
     cursor: int | None = 0

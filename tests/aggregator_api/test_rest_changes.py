@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi import FastAPI
 
 from aggregator_api.app import create_app
 from aggregator_api.coordinator import Coordinator
+from aggregator_api.service import named
 from aggregator_api.settings import Settings
 
 from .asking import TestClient, problem
@@ -37,6 +39,10 @@ def app(tmp_path: Path) -> FastAPI:
 def client(app: FastAPI) -> Iterator[TestClient]:
     with TestClient(app) as found:
         yield found
+
+
+class NoExecutor(Executor):
+    """Is given nothing to do."""
 
 
 def found(client: TestClient, **rounds: Any) -> None:
@@ -149,20 +155,13 @@ def test_a_paused_federation_is_changed_without_going_on(client: TestClient, app
 def test_another_server_process_notices_the_change(client: TestClient, app: FastAPI) -> None:
     found(client)
     runtime = app.state.runtime
-    other = Coordinator(
-        runtime.database,
-        runtime.blobs,
-        runtime.transport,
-        None,
-        chunk_bytes=1024,
-        lost_after_s=60,  # type: ignore[arg-type]
-    )
+    options = {"chunk_bytes": 1024, "lost_after_s": 60.0}
+    other = Coordinator(runtime.database, runtime.blobs, runtime.transport, NoExecutor(), **options)
     with runtime.database.read() as session:
-        assert other.contract_named(session, FEDERATION).plan.rounds.late == "drop"
+        assert other.contract(named(session, FEDERATION)).plan.rounds.late == "drop"
     change(client, late="next")
     with runtime.database.read() as session:
-        other.changed(session)
-        assert other.contract_named(session, FEDERATION).plan.rounds.late == "next"
+        assert other.contract(named(session, FEDERATION)).plan.rounds.late == "next"
 
 
 def test_names_move_over_the_versions(client: TestClient, app: FastAPI) -> None:

@@ -63,8 +63,8 @@ def test_a_repeated_request_gets_the_first_answer(client: TestClient) -> None:
 
 def test_a_key_is_for_one_request(client: TestClient) -> None:
     assert create(client, "one", "k4").status_code == 201
-    assert "another request" in problem(create(client, "two", "k4"), 422)["detail"]
-    assert "another request" in problem(post(client, "/v1/federations/one/pause", "k4"), 422)["detail"]
+    assert "another request" in problem(create(client, "two", "k4"), 409)["detail"]
+    assert "another request" in problem(post(client, "/v1/federations/one/pause", "k4"), 409)["detail"]
     assert client.get("/v1/federations/two").status_code == 404
     assert client.get("/v1/federations/one").json()["status"] == "running"
 
