@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from aggregator_api.broker_config.cli import broker_config, broker_passwords
 from aggregator_api.database import Database
 from aggregator_api.errors import ConfigError
 from aggregator_api.key_commands import keys_app, tokens_app
+from aggregator_api.logs import configure
 from aggregator_api.ports import is_loopback, require_free
 from aggregator_api.settings import Settings, load
 
@@ -74,7 +74,7 @@ def serve(
     _require_free(settings.host, settings.port)
     if settings.embedded_broker:
         _require_free(settings.broker_host, settings.broker_port, "--broker-port")
-    _log(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     with _embedded_broker(settings):
         run_server(settings)
 
@@ -89,7 +89,7 @@ def broker(
     Example: `python -m aggregator_api broker --port 1883`
     """
     _require_free(host, port)
-    _log("WARNING")
+    configure("WARNING", "text")
     if not is_loopback(host):
         errors.print(f"[yellow]warning:[/] anybody who reaches {host}:{port} may publish: this broker has no passwords")
     try:
@@ -161,8 +161,3 @@ def _require_free(host: str, port: int, option: str = "--port") -> None:
 def _fail(error: ConfigError) -> typer.Exit:
     errors.print(f"[red]error:[/] {error}")
     return typer.Exit(CONFIG_ERROR)
-
-
-def _log(level: str) -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("aggregator_api").setLevel(level.upper())

@@ -83,7 +83,9 @@ class Settings(BaseSettings):
     torch_threads: int = Field(default=1, ge=1, description="1 gives the same aggregate on every machine")
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="largest request body")
     max_model_bytes: int = Field(default=1 << 28, ge=1024, description="largest model that a plan may ask for")
+    min_free_bytes: int = Field(default=64 << 20, ge=0, description="with less on the disk, /readyz says no")
     log_level: str = "INFO"
+    log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")
 
     @property
     def trusts_this_machine(self) -> bool:

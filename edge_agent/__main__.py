@@ -17,7 +17,7 @@ from edge_agent.cli.doctor import doctor
 from edge_agent.cli.label import label
 from edge_agent.cli.models import models
 from edge_agent.cli.windows import windows
-from edge_agent.config import Config, example, load
+from edge_agent.config import AgentSection, Config, example, load
 from edge_agent.enrolment import (
     Applicant,
     claim,
@@ -30,9 +30,11 @@ from edge_agent.enrolment import enrol as enrol_with
 from edge_agent.errors import AgentError
 from edge_agent.kept import kept_windows
 from edge_agent.memory import is_claimed
+from edge_agent.metrics import exporter
 from edge_agent.store import FILE_NAME, Store
 from edge_agent.summary import in_words, summary
 from edge_agent.supervisor import Supervisor
+from federation.log_lines import JsonLines
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
@@ -61,13 +63,13 @@ def run(
     until: Literal["never", "round", "finished"] = "finished" if until_finished else "round" if once else "never"
     try:
         settings = load(config)
-        line = f"%(asctime)s {settings.agent.device} %(message)s"
-        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=line, datefmt="%H:%M:%S")
+        _log(settings.agent)
         credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
         supervisor = Supervisor(settings, until)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stop())
-        code = supervisor.run()
+        with exporter(settings.agent.metrics_port, lambda: supervisor.agent, settings.agent.data_dir):
+            code = supervisor.run()
     except AgentError as error:
         raise _refused(error) from None
     raise typer.Exit(code)
@@ -166,6 +168,14 @@ def _table(found: dict[str, Any]) -> Table:
         scores = (one[name] for name in ("macro_f1_before", "macro_f1_after", "train_loss", "seconds"))
         table.add_row(str(one["round"]), one["status"], *("–" if s is None else f"{s:.3f}" for s in scores))
     return table
+
+
+def _log(agent: AgentSection) -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    text = logging.Formatter(f"%(asctime)s {agent.device} %(message)s", datefmt="%H:%M:%S")
+    constant = {"federation": agent.federation, "device": agent.device}
+    handler.setFormatter(JsonLines(**constant) if agent.log_format == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _refused(error: AgentError) -> typer.Exit:

@@ -31,6 +31,10 @@ class AgentSection(Section):
     model: Name | None = Field(
         default=None, description="the plan's model or one of its alternatives; none: the plan's model"
     )
+    log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")
+    metrics_port: int | None = Field(
+        default=None, ge=1, le=65535, description="figures for Prometheus on 127.0.0.1; none: off"
+    )
 
 
 class ServerSection(Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,7 +25,7 @@ def healthz() -> Health:
 
 @router.get("/readyz", summary="Can the server work?", response_model=Health, responses=responses(503))
 def readyz(request: Request, runtime: RuntimeDep) -> Health | Response:
-    """Ask the database, the blob store, the broker's connection and the thread that handles messages."""
+    """Ask the database, the blob store, the disk, the broker's connection and the thread that handles messages."""
     wrong = _wrong(runtime)
     if wrong:
         return problem(request, 503, "Not ready", "; ".join(wrong))
@@ -41,8 +43,11 @@ def _wrong(runtime: Runtime) -> list[str]:
         runtime.blobs.check()
     except (OSError, AggregatorError) as error:
         wrong.append(f"the blob store does not answer: {error}")
+    settings = runtime.settings
+    free = shutil.disk_usage(settings.data_dir).free
+    if free < settings.min_free_bytes:
+        wrong.append(f"the disk of {settings.data_dir} has {free:,} bytes left, {settings.min_free_bytes:,} are needed")
     if not runtime.transport.is_up:
-        settings = runtime.settings
         wrong.append(f"no connection to the broker at {settings.broker_host}:{settings.broker_port}")
     if not runtime.alive:
         wrong.append("messages are not being handled")
