@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.errors import RequestError, TooLargeError
@@ -54,7 +54,7 @@ def install(app: FastAPI, *, max_body_bytes: int) -> None:
         answer = problem(request, error.status_code, HTTPStatus(error.status_code).phrase, str(error.detail))
         answer.headers.update(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            answer.headers["Allow"] = ", ".join(sorted(_methods_at(app, request)))
+            answer.headers["Allow"] = ", ".join(sorted(_methods_at(app, request.url.path)))
         return answer
 
     @app.exception_handler(Exception)
@@ -65,10 +65,11 @@ def install(app: FastAPI, *, max_body_bytes: int) -> None:
     app.add_middleware(BodyLimit, limit=max_body_bytes)
 
 
-def _methods_at(app: FastAPI, request: Request) -> set[str]:
+def _methods_at(app: FastAPI, path: str) -> set[str]:
     """Return what a path answers; starlette itself names only the methods of the first route there."""
-    here = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in here for method in getattr(route, "methods", None) or ()}
+    documented = app.openapi()["paths"].items()
+    here = (operations for template, operations in documented if compile_path(template)[0].match(path))
+    return {method.upper() for operations in here for method in operations}
 
 
 class BodyLimit:
