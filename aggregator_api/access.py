@@ -9,7 +9,7 @@ from aggregator_api.keys import Caller
 
 OPEN = frozenset(
     {
-        *("/healthz", "/readyz", "/metrics"),
+        *("/healthz", "/readyz"),
         *("/v1/enrol", "/v1/enrol/claim"),  # they prove themselves, by a token or a signature
         *("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),  # the same on every server
     }

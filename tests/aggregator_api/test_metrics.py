@@ -88,3 +88,11 @@ def test_a_restart_goes_on_counting(client: TestClient, tmp_path: Path) -> None:
     kept = [key for key in before if key[0] in ("gaitway_rounds_total", "gaitway_updates_total")]
     assert kept
     assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
+
+
+def test_figures_name_federations_so_others_need_a_key(tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(data_dir=tmp_path, require_keys="always"), Wires)) as client:
+        assert client.get("/metrics").status_code == 401
+        key = (tmp_path / "admin.key").read_text().strip()
+        assert client.get("/metrics", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert client.get("/healthz").status_code == 200
