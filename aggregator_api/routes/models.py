@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from aggregator_api import changes, listings
+from aggregator_api import changes, listings, service
 from aggregator_api.problems import responses
 from aggregator_api.routes.dependencies import FederationDep, RuntimeDep, SessionDep, WindowDep
 from aggregator_api.views import Alias, AliasTarget, ModelVersion, Page
@@ -40,7 +40,7 @@ def move(runtime: RuntimeDep, name: str, alias: AliasName, target: AliasTarget) 
     """Name a version; `stable` is what the next round starts from and devices adopt: moving it back is a rollback."""
     changes.move_alias(runtime, name, alias, target.version)
     with runtime.database.read() as session:
-        return listings.model_version(session, changes.named(session, name), target.version)
+        return listings.model_version(session, service.named(session, name), target.version)
 
 
 @router.delete(
