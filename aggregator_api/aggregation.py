@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from aggregator_api.blobs import Blob, BlobStore
 from aggregator_api.contract import Contract
+from aggregator_api.read_ahead import read_ahead
 from federation import wire
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
@@ -28,7 +29,10 @@ class Aggregate(NamedTuple):
 
 
 def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: Iterable[StoredUpdate]) -> Aggregate:
-    """Combine the updates, sorted by client, with the state; one update is in memory at a time where the method folds.
+    """Combine the updates, sorted by client, with the state; a few are in memory at a time where the method folds.
+
+    They are streamed in order once all are here, and not folded as they come: the sum of float64 numbers depends on
+    its order in the last bit, and the simulation's order is the clients'.
 
     Raises:
         BlobError: if a blob is missing or damaged.
@@ -48,7 +52,10 @@ def read_state(blobs: BlobStore, sha256: str) -> Tree:
 
 
 def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate]) -> Iterator[Update]:
-    for manifest, rounds_late in updates:
+    def read(stored: StoredUpdate) -> Update:
+        manifest = stored.manifest
         tensors = contract.decode(manifest, blobs.read(manifest.sha256))
-        factor = discount(contract.plan.rounds, rounds_late)
-        yield Update(manifest.client, manifest.examples, manifest.steps, tensors, factor)
+        factor = discount(contract.plan.rounds, stored.rounds_late)
+        return Update(manifest.client, manifest.examples, manifest.steps, tensors, factor)
+
+    return read_ahead(updates, read)

@@ -34,7 +34,7 @@ class BlobStore:
     """Blobs under one fsspec URL, each named by its sha256."""
 
     def __init__(self, url: str) -> None:
-        self._files, self._root = fsspec.core.url_to_fs(url)
+        self._files, self.root = fsspec.core.url_to_fs(url)
         protocols = self._files.protocol
         self._local = "file" in (protocols if isinstance(protocols, tuple) else (protocols,))
 
@@ -76,7 +76,7 @@ class BlobStore:
         try:
             return int(self._files.size(self._path(sha256)))
         except FileNotFoundError as error:
-            raise BlobError(f"blob {sha256} is not in the store {self._root}") from error
+            raise BlobError(f"blob {sha256} is not in the store {self.root}") from error
 
     def read(self, sha256: str) -> bytes:
         """Return a whole blob, verified.
@@ -113,22 +113,22 @@ class BlobStore:
 
     def check(self) -> None:
         """Raise OSError if the store cannot be reached."""
-        self._files.makedirs(self._root, exist_ok=True)
-        self._files.ls(self._root)
+        self._files.makedirs(self.root, exist_ok=True)
+        self._files.ls(self.root)
 
     def _open(self, sha256: str) -> Any:
         try:
             return self._files.open(self._path(sha256), "rb")
         except FileNotFoundError as error:
-            raise BlobError(f"blob {sha256} is not in the store {self._root}") from error
+            raise BlobError(f"blob {sha256} is not in the store {self.root}") from error
 
     def _path(self, sha256: str) -> str:
         if not _SHA256.fullmatch(sha256):
             raise BlobError(f"{sha256[:80]!r} is not a sha256 in lower-case hexadecimal")
-        return f"{self._root}/{sha256[:2]}/{sha256}"
+        return f"{self.root}/{sha256[:2]}/{sha256}"
 
     def _temporary(self) -> Path:
-        folder = Path(self._root) / "incoming"
+        folder = Path(self.root) / "incoming"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / uuid.uuid4().hex
 

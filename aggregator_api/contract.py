@@ -30,6 +30,16 @@ class Contract:
     method: Method
     schema: Schema
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` needs, in another process."""
+        return {"plan": self.plan.model_dump(mode="json"), "upload_schema": write_schema(self.schema)}
+
+    @classmethod
+    def from_json(cls, columns: Mapping[str, Any]) -> Contract:
+        """Read a contract from the columns of a federation's row."""
+        plan = Plan.model_validate(columns["plan"])
+        return cls(plan, method_from_json(plan.method), _read_schema(columns["upload_schema"]))
+
     @property
     def limit_bytes(self) -> int:
         """Largest plausible encoding of an update."""
@@ -89,8 +99,7 @@ class Contract:
 
 def read_contract(row: FederationRow) -> Contract:
     """Read a federation's contract from its row."""
-    plan = Plan.model_validate(row.plan)
-    return Contract(plan, method_from_json(plan.method), _read_schema(row.upload_schema))
+    return Contract.from_json({"plan": row.plan, "upload_schema": row.upload_schema})
 
 
 def write_schema(schema: Schema) -> dict[str, Any]:

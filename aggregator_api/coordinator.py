@@ -17,14 +17,15 @@ from sqlalchemy.orm import Session
 from aggregator_api import opening, records, waiting
 from aggregator_api.aggregation import Aggregate
 from aggregator_api.announcing import announcement, invitations
-from aggregator_api.blobs import Blob, BlobStore
+from aggregator_api.blobs import Blob
 from aggregator_api.contract import Contract, read_contract
 from aggregator_api.database import Database
 from aggregator_api.long_work import LongWork
-from aggregator_api.situation import Federation, Open
 from aggregator_api.sealing import Sealer
+from aggregator_api.situation import Federation, Open
 from aggregator_api.tables import FederationRow, RoundRow
 from aggregator_api.transport import Publisher
+from aggregator_api.workshop import Workshop
 from federation.protocol import topics
 from federation.protocol.messages import write
 from federation.server_round import (
@@ -52,7 +53,7 @@ class Coordinator:
     def __init__(
         self,
         database: Database,
-        blobs: BlobStore,
+        workshop: Workshop,
         publisher: Publisher,
         executor: Executor,
         *,
@@ -63,7 +64,7 @@ class Coordinator:
         self._database = database
         self._publisher = publisher
         self._executor = executor
-        self._long = LongWork(database, blobs, self)
+        self._long = LongWork(database, workshop, self)
         self._chunk_bytes = chunk_bytes
         self._lost_after_s = lost_after_s
         self._clock = clock

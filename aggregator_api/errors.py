@@ -4,6 +4,8 @@ AggregatorError
 ├── ConfigError             the settings, the port or the broker cannot be used
 ├── BlobError               a blob is missing or is not what its name says
 ├── BrokerError             the broker's accounts cannot be managed
+├── WorkFailedError         a round's aggregate or broadcasts cannot be made
+│   └── WorkerDiedError     because the process that should make them dies of it
 ├── UpdateRefusedError      an update will not be used
 └── RequestError            answered over HTTP as a problem
     ├── UnauthorizedError   401
@@ -36,6 +38,14 @@ class BlobError(AggregatorError):
 
 class BrokerError(AggregatorError):
     """The broker's accounts cannot be managed: it does not answer, or refuses."""
+
+
+class WorkFailedError(AggregatorError):
+    """A round's aggregate or broadcasts cannot be made."""
+
+
+class WorkerDiedError(WorkFailedError):
+    """The worker process died over a job each time that it was tried."""
 
 
 class UpdateRefusedError(AggregatorError):

@@ -14,13 +14,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api import records
-from aggregator_api.aggregation import Aggregate, StoredUpdate, aggregate, read_state
-from aggregator_api.blobs import Blob, BlobStore
-from aggregator_api.broadcasts import write_broadcasts
+from aggregator_api.aggregation import Aggregate, StoredUpdate
+from aggregator_api.blobs import Blob
 from aggregator_api.contract import Contract
 from aggregator_api.database import Database
 from aggregator_api.tables import FederationRow, RoundRow, UpdateRow
 from aggregator_api.timings import AGGREGATION_SECONDS
+from aggregator_api.workshop import Workshop
 from federation.protocol.messages import UpdateManifest
 from federation.server_round import RoundPhase
 
@@ -46,9 +46,9 @@ class Owner(Protocol):
 class LongWork:
     """Runs in the one thread of an executor; both methods may be called again after a kill."""
 
-    def __init__(self, database: Database, blobs: BlobStore, owner: Owner) -> None:
+    def __init__(self, database: Database, workshop: Workshop, owner: Owner) -> None:
         self._database = database
-        self._blobs = blobs
+        self._workshop = workshop
         self._owner = owner
 
     def personalize(self, name: str, number: int) -> None:
@@ -72,10 +72,9 @@ class LongWork:
             federation, row = _still(session, name, number, RoundPhase.ANNOUNCED)
             if row is None:
                 return
-            method, state = self._owner.contract(federation).method, row.base_version.state_sha256
+            contract, state = self._owner.contract(federation), row.base_version.state_sha256
             cohort = [part.device.name for part in row.participations]
-        given = write_broadcasts(method, self._blobs, read_state(self._blobs, state), cohort)
-        self._owner.begin(name, number, given)
+        self._owner.begin(name, number, self._workshop.broadcasts(contract, state, cohort))
 
     def _aggregate(self, name: str, number: int) -> None:
         started = time.perf_counter()
@@ -88,7 +87,7 @@ class LongWork:
                 row.base_version.state_sha256,
                 _of(session, row),
             )
-        result = aggregate(contract, self._blobs, state, updates)
+        result = self._workshop.aggregate(contract, state, updates)
         seconds = time.perf_counter() - started
         AGGREGATION_SECONDS.observe(seconds)
         self._owner.publish(name, number, result, seconds)

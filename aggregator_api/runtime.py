@@ -25,6 +25,7 @@ from aggregator_api.settings import Settings
 from aggregator_api.spool import Spool
 from aggregator_api.timings import MESSAGE_SECONDS
 from aggregator_api.transport import Connect
+from aggregator_api.workshop import InThisProcess, WorkerProcess, Workshop
 from federation.protocol import topics
 
 
@@ -45,6 +46,7 @@ class Runtime:
         self._aggregation = ThreadPoolExecutor(
             1, "aggregation", initializer=torch.set_num_threads, initargs=(settings.torch_threads,)
         )
+        self._workshop = _workshop(settings, self.blobs)
         self._taken: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.leadership, self.coordinator = self._coordinate()
         self.coordinator.sealer = Sealer(self.identity.sign, settings.seal_lifetime_s)
@@ -82,6 +84,7 @@ class Runtime:
         self.transport.stop()
         self._inbox.stop()
         self._aggregation.shutdown()
+        self._workshop.close()
         if self.leadership is not None:
             self.leadership.release()
         self.database.close()
@@ -108,7 +111,7 @@ class Runtime:
     def _coordinate(self) -> tuple[Leadership | None, Coordinator]:
         """Make what drives the rounds: of every federation, or of those that this process leads among several."""
         settings, transport = self.settings, self.transport
-        parts = (self.database, self.blobs, transport, self._aggregation)
+        parts = (self.database, self._workshop, transport, self._aggregation)
         chunk_bytes, lost_after_s = settings.chunk_bytes, settings.lost_after_s
         if not settings.shares_work:
             return None, Coordinator(*parts, chunk_bytes=chunk_bytes, lost_after_s=lost_after_s)
@@ -159,3 +162,10 @@ class Runtime:
 def _accounts(settings: Settings) -> BrokerAccounts:
     login = settings.broker_admin_login
     return DynamicSecurity(settings.broker_host, settings.broker_port, login) if login else NoAccounts()
+
+
+def _workshop(settings: Settings, blobs: BlobStore) -> Workshop:
+    if not settings.aggregation_process:
+        return InThisProcess(blobs)
+    attempts = settings.aggregation_attempts
+    return WorkerProcess(settings.blobs, torch_threads=settings.torch_threads, attempts=attempts)

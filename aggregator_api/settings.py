@@ -81,6 +81,8 @@ class Settings(BaseSettings):
     )
     uploads_per_device: int = Field(default=2, ge=1, le=64)
     torch_threads: int = Field(default=1, ge=1, description="1 gives the same aggregate on every machine")
+    aggregation_process: bool = Field(default=True, description="aggregate in a process of its own; else in a thread")
+    aggregation_attempts: int = Field(default=3, ge=1, le=100, description="before a worker that dies fails the round")
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="largest request body")
     max_model_bytes: int = Field(default=1 << 28, ge=1024, description="largest model that a plan may ask for")
     min_free_bytes: int = Field(default=64 << 20, ge=0, description="with less on the disk, /readyz says no")

@@ -26,7 +26,8 @@ class Bench:
     """A running server whose messages the test hands in itself."""
 
     def __init__(self, folder: Path, plan: Plan | None = None, **settings: Any) -> None:
-        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **settings), Wires)
+        given = {"aggregation_process": False, **settings}  # torch takes seconds to start in another process
+        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **given), Wires)
         self.runtime.start()
         self.wires: Wires = self.runtime.transport  # type: ignore[assignment]
         if plan is not None:

@@ -141,7 +141,7 @@ def test_broadcasts_that_cannot_be_written_end_the_round(tmp_path: Path, monkeyp
     def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("aggregator_api.long_work.write_broadcasts", broken)
+    monkeypatch.setattr("aggregator_api.workshop.write_broadcasts", broken)
     bench = Bench(tmp_path, tiny_plan(rounds=1, method="fesem"))
     bench.say("a", "ready")
     bench.say("b", "ready")

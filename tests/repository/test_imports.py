@@ -77,6 +77,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.identity": {"cryptography": "ed25519"},
     "aggregator_api.founding": {"torch": "the initial model"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
+    "aggregator_api.worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
     "sim.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
     "sim.images.pictures": {"PIL": "JPEG and PNG files of CelebA and of folders of pictures"},
