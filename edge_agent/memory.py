@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from pydantic import ValidationError
+
 from edge_agent.config import AgentSection
 from edge_agent.errors import ConfigError
 from edge_agent.files import place_file, sha256_of
@@ -18,6 +20,7 @@ from edge_agent.jobs import CHECKPOINTS, CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.state import Agent
 from edge_agent.store import Store
 from edge_agent.trust import NEWEST
+from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 
 OUTBOX, CLIENTS, MODELS, JOBS = "outbox", "clients", "models", "jobs"
@@ -75,6 +78,17 @@ def remembered(store: Store) -> Agent:
         final=store.get("final"),
         metrics=rows[-1].result.get("metrics", {}) if rows else {},
     )
+
+
+def kept_plan(store: Store) -> Plan | None:
+    """Return the plan that the device last collected for, if it is still in the same federation."""
+    text = store.get("plan")
+    if not text or not store.get("identity"):
+        return None
+    try:
+        return Plan.model_validate_json(text)
+    except ValidationError:
+        return None  # another version wrote it; the next announcement brings it anew
 
 
 def keep_round(store: Store, job: Job) -> Kept:

@@ -35,7 +35,7 @@ from edge_agent.files import without_room
 from edge_agent.inference import Classifier
 from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
 from edge_agent.judging import Shelf, Verdict
-from edge_agent.memory import claim, forget_update, keep_round, remembered, start_over
+from edge_agent.memory import claim, forget_update, keep_round, kept_plan, remembered, start_over
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
 from edge_agent.readings import Readings
@@ -104,6 +104,8 @@ class Supervisor:
         self._conditions.start()
         self._classifier.start()
         self._serve()
+        if plan := kept_plan(self.store):
+            self._sensors.start(plan)  # also where the broker cannot be reached
         self._broker.start()
         ticked = time.monotonic()
         try:
@@ -118,9 +120,10 @@ class Supervisor:
         return self._code
 
     def _end(self) -> None:
+        self._sensors.stop(0.0)
         self._end_process()
         self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
-        self._sensors.stop(STOP_S / 2)
+        self._sensors.stop(STOP_S)
         self._conditions.stop(STOP_S / 2)
         self._classifier.stop(STOP_S / 2)
         note_doing(self.store, self.agent, left=True)
@@ -223,6 +226,7 @@ class Supervisor:
                 self._tell_summary()
             case do.Collect(plan):
                 self._sensors.start(plan)
+                self.store.put(plan=plan.model_dump_json())
             case do.FetchBlob(model):
                 self._fetch(model)
             case do.StartJob():

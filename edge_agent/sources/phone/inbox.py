@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import queue
@@ -44,7 +45,7 @@ class Inbox:
 
     def __init__(self, settings: PhoneSection) -> None:
         self.settings = settings
-        self.batches: queue.Queue[Batch] = queue.Queue(WAITING)
+        self.batches: queue.Queue[Batch | None] = queue.Queue(WAITING)
         self._lock = threading.Lock()
         self._device, self._heard = "", 0.0
 
@@ -66,6 +67,11 @@ class Inbox:
         except queue.Full:
             return Answer(Verdict.BUSY, "this device cannot keep up; choose a lower rate or fewer sensors in the app")
         return Answer(Verdict.TAKEN, "")
+
+    def wake(self) -> None:
+        """Let the collecting thread look up although no message came."""
+        with contextlib.suppress(queue.Full):
+            self.batches.put_nowait(None)
 
     def _stranger(self, device: str) -> str:
         """Say why a phone's messages are not wanted now; '' if they are."""

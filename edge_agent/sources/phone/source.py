@@ -11,6 +11,7 @@ from typing import Protocol
 from edge_agent.sources.collector import Collector
 from edge_agent.sources.phone.http import PATH, Listener
 from edge_agent.sources.phone.inbox import SILENCE_S, Inbox, Vocabulary
+from edge_agent.sources.phone.message import Batch
 from edge_agent.sources.phone.mqtt import Subscription
 from edge_agent.sources.phone.stream import PhoneStream
 from edge_agent.sources.source import ThreadedSource
@@ -32,9 +33,18 @@ class Transport(Protocol):
 class PhoneSource(ThreadedSource):
     """Sensor Logger over HTTP or MQTT, as [sensors] source says."""
 
+    _inbox: Inbox | None = None
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """Stop at once, after what has been taken; wait for it no longer than that."""
+        self._stop.set()
+        if self._inbox:
+            self._inbox.wake()
+        super().stop(timeout_s)
+
     def collect(self, plan: Plan, stop: threading.Event) -> None:
         """Listen until `stop` is set."""
-        inbox = Inbox(self.config.phone)
+        self._inbox = inbox = Inbox(self.config.phone)
         collector = Collector(self.config, plan, self.post, origin="phone", live=True, stop=stop)
         try:
             transport = self._open(inbox)
@@ -65,17 +75,23 @@ class PhoneSource(ThreadedSource):
         collector.health.counts = stream.counts
         collector.ready()
         heard: float | None = None
-        while not stop.is_set():
-            try:
-                batch = inbox.batches.get(timeout=WAIT_S)
-            except queue.Empty:
-                if heard is not None and time.monotonic() - heard > SILENCE_S:
-                    stream.finish()
-                    heard = None
-            else:
+        while not stop.is_set() or not inbox.batches.empty():
+            batch = _next(inbox)
+            if batch:
                 heard = time.monotonic()
                 stream.accept(batch)
                 for conditions in batch.conditions:
                     self.post(conditions)
+            elif heard is not None and time.monotonic() - heard > SILENCE_S:
+                stream.finish()
+                heard = None
             collector.tick()
         stream.finish()
+        collector.flush()  # before the transport is closed, which takes a while
+
+
+def _next(inbox: Inbox) -> Batch | None:
+    try:
+        return inbox.batches.get(timeout=WAIT_S)
+    except queue.Empty:
+        return None
