@@ -22,7 +22,7 @@ from .devices import FEDERATION, Wires, status, tiny_plan
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(data_dir=tmp_path), Wires)) as found:
+    with TestClient(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as found:
         yield found
 
 
@@ -83,7 +83,7 @@ def test_the_figures_are_those_of_what_happened(client: TestClient, tmp_path: Pa
 def test_a_restart_goes_on_counting(client: TestClient, tmp_path: Path) -> None:
     play(client.app.state.runtime, tmp_path)  # type: ignore[attr-defined]
     before = figures(client)
-    with TestClient(create_app(Settings(data_dir=tmp_path), Wires)) as again:
+    with TestClient(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as again:
         after = figures(again)
     kept = [key for key in before if key[0] in ("gaitway_rounds_total", "gaitway_updates_total")]
     assert kept
