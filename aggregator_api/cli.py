@@ -129,6 +129,25 @@ def openapi(
         out.write_text(described)
 
 
+@app.command()
+def backup(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the copy; used again, it gets only what is new.")],
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Copy the data of a server, which may be running, into a folder that a server can be started from.
+
+    Example: `python -m aggregator_api backup --data-dir runs/server --out backup`
+    """
+    from aggregator_api.backup import back_up
+
+    try:
+        copied = back_up(_settings(config, data_dir=data_dir), out)
+    except ConfigError as error:
+        raise _fail(error) from error
+    typer.echo(f"{out}: the database, the keys, and {copied.blobs} new blobs ({copied.bytes:,} bytes)")
+
+
 def _settings(config: Path | None, **given: Any) -> Settings:
     try:
         return load(config, **given)
