@@ -13,6 +13,7 @@ import numpy as np
 
 from edge_agent.config import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.doctor.motion import gravity, judge, rate, rotation
 from edge_agent.errors import AgentError
 from edge_agent.window_store import FILE_NAME, WindowStore
 from har_pipeline import PipelineError, recordings
@@ -21,13 +22,6 @@ from har_pipeline.recording import STANDARD_GRAVITY
 SECONDS = 2.0
 READING_HZ = 50.0
 STALE_S = 60.0
-SLOWEST_HZ = 50.0
-GRAVITY = (9.3, 10.3)
-LIKE_G = (0.8, 1.3)
-REST_SPREAD = 0.3
-REST_ROTATION = 0.1
-"""rad/s: a gyroscope that is further from zero at rest has a large bias."""
-MOVE = "lay the device still for ten seconds, and look again"
 
 
 def sensors(config: Config, *, running: bool) -> Iterator[Finding]:
@@ -96,9 +90,9 @@ def _exports(config: Config) -> Iterator[Finding]:
         batch = signed(batch_of(found[0].name, "", None, itertools.islice(rows, 2000)), platform)
     yield ok("sensors", f"{len(found)} exports, the first with the signs of {platform}")
     empty = np.empty((0, 3))
-    gravity = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
+    pull = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
     gyro = batch.motion.get("gyroscope")
-    yield from judge(gravity.values if gravity else empty, gyro.values if gyro else empty, None)
+    yield from judge(pull.values if pull else empty, gyro.values if gyro else empty, None)
 
 
 def _iio(config: Config) -> Iterator[Finding]:
@@ -149,9 +143,9 @@ def from_health(health: dict[str, Any], *, running: bool, now: float | None = No
         if not health["samples"][name]:
             yield failure("sensors", f"no {what} has come", "switch Accelerometer, Gravity and Gyroscope on in the app")
     if health["acceleration"] is not None:
-        yield from _gravity(health["acceleration"], still=health["at_rest"])
-        yield from _rotation(health["rotation"], still=health["at_rest"])
-        yield _rate(min(rates, default=None))
+        yield from gravity(health["acceleration"], still=health["at_rest"])
+        yield from rotation(health["rotation"], still=health["at_rest"])
+        yield rate(min(rates, default=None))
     if health["direction"] and health["direction"][2] < -0.8 * STANDARD_GRAVITY:
         todo = "if it lies with its screen up, set [phone] platform; see docs/phones.md"
         yield warning(
@@ -164,52 +158,3 @@ def from_health(health: dict[str, Any], *, running: bool, now: float | None = No
         )
     for note in health["notes"]:
         yield warning("sensors", note, "see the agent's log")
-
-
-def judge(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> Iterator[Finding]:
-    """Judge acceleration (n, 3) in m/s² and rotation (n, 3) in rad/s."""
-    size = np.linalg.norm(acc, axis=1)
-    size = size[np.isfinite(size)]
-    if not len(size) or not len(gyro):
-        yield failure(
-            "sensors", "accelerometer or gyroscope gives nothing", "are both sensors there, and the columns right?"
-        )
-        return
-    still = float(size.std()) < REST_SPREAD
-    yield from _gravity(float(np.median(size)), still=still)
-    yield from _rotation(float(np.linalg.norm(np.nanmean(gyro, axis=0))), still=still)
-    yield _rate(rate_hz)
-
-
-def _gravity(size: float, *, still: bool) -> Iterator[Finding]:
-    words = f"acceleration is {size:.2f} m/s²{' at rest' if still else ''}"
-    if LIKE_G[0] <= size <= LIKE_G[1]:
-        yield failure("gravity", f"{words}: that looks like g", "set the unit to g, or the app's to m/s²")
-    elif GRAVITY[0] <= size <= GRAVITY[1]:
-        yield ok("gravity", words)
-    elif still:
-        yield failure(
-            "gravity", f"{words}; expected {STANDARD_GRAVITY:.2f}", "check unit and scale; is gravity included?"
-        )
-    else:
-        yield warning("gravity", f"{words}, in motion", MOVE)
-
-
-def _rotation(size: float | None, *, still: bool) -> Iterator[Finding]:
-    if size is None:
-        return
-    if not still:
-        yield ok("gyroscope", f"{size:.2f} rad/s on average, in motion")
-    elif size > REST_ROTATION:
-        todo = "check the unit (rad/s, not °/s), or calibrate the gyroscope"
-        yield warning("gyroscope", f"{size:.2f} rad/s at rest; expected near 0", todo)
-    else:
-        yield ok("gyroscope", f"{size:.3f} rad/s at rest")
-
-
-def _rate(rate_hz: float | None) -> Finding:
-    if rate_hz is None:
-        return ok("rate", "not known")
-    if rate_hz < SLOWEST_HZ:
-        return warning("rate", f"{rate_hz:.0f} Hz", f"at least {SLOWEST_HZ:.0f} Hz are wanted; 100 Hz is a good choice")
-    return ok("rate", f"{rate_hz:.0f} Hz")

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from edge_agent.__main__ import app
 from edge_agent.config import load
 from edge_agent.doctor import Finding, Level, machine, network
-from edge_agent.doctor.sensors import from_health, judge, sensors
+from edge_agent.doctor.motion import judge
+from edge_agent.doctor.sensors import from_health, sensors
 from edge_agent.sources.health import Health
 from edge_agent.store import FILE_NAME, Store
 from har_pipeline import Recording

@@ -137,7 +137,7 @@ def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(replay, "rows_of", breaks)
     monkeypatch.setattr(replay, "CHUNK", 100)
-    monkeypatch.setattr("edge_agent.sources.collector.BATCH", 1)
+    monkeypatch.setattr("edge_agent.sources.keeper.BATCH", 1)
     some, event = taken(tmp_path / "data", path)
     assert event == SensorFailed("the card was pulled")
     assert 0 < len(some) < len(expected())

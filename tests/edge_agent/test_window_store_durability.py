@@ -23,6 +23,7 @@ from edge_agent.events import CollectingPaused, CollectingResumed, Event
 from edge_agent.kept import kept_windows
 from edge_agent.sensor_settings import WindowsSection
 from edge_agent.sources import collector as collecting
+from edge_agent.sources import keeper as keeping
 from edge_agent.sources.collector import Collector
 from edge_agent.sources.repair import ASIDE, open_checked
 from edge_agent.store import FILE_NAME as AGENT_FILE
@@ -176,8 +177,9 @@ def posted() -> queue.SimpleQueue[Event]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("REPORT_S", 0.0), ("RETRY_S", 0.0), ("FLUSH_S", 1e9), ("WAITING", 100)):
-        monkeypatch.setattr(collecting, name, value)
+    monkeypatch.setattr(collecting, "REPORT_S", 0.0)
+    for name, value in (("RETRY_S", 0.0), ("FLUSH_S", 1e9), ("WAITING", 100)):
+        monkeypatch.setattr(keeping, name, value)
 
 
 def a_collector(folder: Path, post: queue.SimpleQueue[Event], **limits: float) -> Collector:
