@@ -137,6 +137,7 @@ def test_a_broken_page_costs_few_windows(tmp_path: Path, where: float, saved: in
 def test_a_file_that_is_no_database_gives_way_to_a_fresh_one(tmp_path: Path) -> None:
     path = filled(tmp_path)
     break_bytes(path, 0, 8192)
+    assert "cannot be read" in kept_windows(tmp_path, WindowsSection()).words[0]
     store, trouble = open_checked(tmp_path)
     assert "0 of its windows could be saved" in trouble
     assert store.counts() == {}
