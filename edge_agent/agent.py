@@ -106,7 +106,10 @@ def _announced(turn: Turn, a: Announcement) -> None:
         agent_uploads.stop(turn)
         turn.agent = Agent(identity=mine, connected=turn.agent.connected, invitation=turn.agent.invitation)
         turn.ask(StartOver(mine))
+    before = turn.agent.announcement
     turn.set(announcement=a)
+    if before and (before.state, before.round) == (a.state, a.round) and before.created != a.created:
+        agent_uploads.said_again(turn)
     _reconsider(turn)
     if turn.agent.examples is None and not turn.agent.collecting:
         turn.set(collecting=True)

@@ -49,6 +49,15 @@ def stop(turn: Turn) -> None:
     turn.set(upload=None)
 
 
+def said_again(turn: Turn) -> None:
+    """Begin the upload again now: who says the same anew has come back, or taken over, and may not know of it."""
+    upload = turn.agent.upload
+    if upload and turn.agent.connected:
+        stop(turn)
+        turn.set(upload=Upload(upload.update_id, "begun", turn.now, upload.tries))
+        turn.ask(SendBegin(upload.update_id))
+
+
 def begin_again(turn: Turn) -> None:
     """Repeat an upload whose answer does not come."""
     upload, patience_s = turn.agent.upload, turn.policy.ack_timeout_s

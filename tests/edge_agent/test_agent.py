@@ -106,6 +106,18 @@ def test_a_chunk_that_arrives_puts_off_the_time_out() -> None:
     assert device.on(Tick(), at=22.0).asked(SendBegin)
 
 
+def test_a_server_that_says_the_same_anew_is_told_of_the_upload_at_once() -> None:
+    device, said = uploading().on(answer("send")), announcement(1)
+    assert not device.on(Announced(said)).asked(SendBegin)  # the retained message, delivered again
+    anew = said.model_copy(update={"created": said.created + 1})
+    assert device.on(Announced(anew)).asked(SendBegin) == [SendBegin("u1")]
+    assert device.on(answer("accepted")).asked(Forget)
+    later = said.model_copy(update={"created": said.created + 2})
+    assert not device.on(Announced(later)).asked(SendBegin)  # nothing is on its way
+    next_state = uploading().on(Announced(announcement(1, "aggregating")))
+    assert not next_state.asked(SendBegin)  # another state is news, not a repetition
+
+
 def test_a_refused_update_is_given_up_for_good() -> None:
     device = uploading().on(answer("refused", reason="the round is over"))
     assert device.asked(Forget) == [Forget("u1", "refused", "the round is over")]
