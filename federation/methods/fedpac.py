@@ -19,9 +19,8 @@ from federation.averaging import add_weighted, mean_of
 from federation.head import is_base, is_head
 from federation.losses import class_prototypes
 from federation.methods.fedpr import FedPr
-from federation.methods.fedproto import FedProto
 from federation.plan import Task
-from federation.records import Batch, Client, Output, Phase, Tensors, Training, Tree, Update
+from federation.records import Client, Phase, Tensors, Training, Tree, Update
 from federation.simplex import minimize_on_simplex
 from federation.tree import select
 
@@ -80,10 +79,6 @@ class FedPac(FedPr):
             **super().finish(state, accumulator),
             "heads": dict(sorted({**state.get("heads", {}), **combined}.items())),
         }
-
-    def _regularization(self, output: Output, batch: Batch, round_state: Tree) -> Tensor:
-        """mse(e, P[y]), as FedProto's, where FedPR takes the distance."""
-        return FedProto._regularization(self, output, batch, round_state)
 
 
 def combination_weights(weighted_means: Tensor, variances: Tensor) -> Tensor:

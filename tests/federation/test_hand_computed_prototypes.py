@@ -49,7 +49,8 @@ def test_global_prototypes(options: dict[str, str], expected: list[float]) -> No
     ("options", "pull"),
     [
         ({"name": "fedproto", "pull": 0.5}, 0.5 * 2 * (1 - 3)),  # ∂ λ(e − P)² = 2λ(e − P)
-        ({"name": "fedpr"}, -1.0),  # ∂ |e − P| = −1 below P
+        ({"name": "fedpr"}, 2 * (1 - 3)),
+        ({"name": "fedpr", "distance": "norm"}, -1.0),  # ∂ |e − P| = −1 below P
     ],
 )
 def test_pull_towards_the_prototype(options: dict[str, object], pull: float) -> None:
