@@ -9,18 +9,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 PACKAGES := har_pipeline models federation edge_agent aggregator_api export sim
-SOURCES := $(PACKAGES) tests demo $(wildcard benchmarks)
+SOURCES := $(PACKAGES) tests demo deploy $(wildcard benchmarks)
 
 DATA ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help setup check test demo bench
+.PHONY: help setup check test demo bench check-aarch64
 .DELETE_ON_ERROR:
 
 help:  ## show this list
 	@echo "Gaitway. Targets:"
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 	@echo "Variables: PYTHON (3.11 or later, now $(PYTHON)), DATA (folder of recordings for the demo),"
 	@echo "           DEMO_ARGS, PYTEST_ARGS (passed on), GAITWAY_DATA (folder of recordings for the tests)"
 
@@ -40,6 +40,9 @@ check: $(STAMP)  ## lint, formatting, types (what pre-commit runs)
 
 test: $(STAMP)  ## the tests, without those marked slow
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile $(PYTEST_ARGS)
+
+check-aarch64: $(STAMP)  ## a wheel for 64-bit ARM exists for everything that a device needs (asks pip's index)
+	$(BIN)/python deploy/check_aarch64.py
 
 demo: $(STAMP)  ## a live federation of four devices; DATA=../shared/data runs it on real recordings
 	$(BIN)/python demo/run.py $(if $(DATA),--data "$(DATA)") $(DEMO_ARGS)

@@ -33,13 +33,17 @@ def write_summary(store: Store, device: str) -> None:
         write_file(store.folder / FILE_NAME, (json.dumps(summary(store, device), indent=2) + "\n").encode())
 
 
-def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
-    """Keep in one sentence what the device is doing, for whoever asks the database."""
+def in_short(agent: Agent) -> str:
+    """Say in a few words what the device is doing."""
     status = status_of(agent)
     where = f" in round {status.round}" if status.round else ""
     words = f"{status.state}{where}" + (f" ({status.detail})" if status.detail else "")
-    if not agent.connected:
-        words += ", without a connection to the broker"
+    return words if agent.connected else f"{words}, without a connection to the broker"
+
+
+def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
+    """Keep in one sentence what the device is doing, for whoever asks the database."""
+    words = in_short(agent)
     hold = () if agent.work and agent.work.stage is Stage.HELD else agent.hold  # else it is among the words
     with without_room("what the device is doing"):
         store.put(doing=json.dumps({"words": words, "left": left, "at": time.time(), "hold": hold}))

@@ -39,10 +39,11 @@ from edge_agent.memory import claim, forget_update, keep_round, kept_plan, remem
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
 from edge_agent.readings import Readings
+from edge_agent.service_manager import ServiceManager
 from edge_agent.sources import open_source
 from edge_agent.state import Policy, status_of
 from edge_agent.store import Store
-from edge_agent.summary import note_doing, write_summary
+from edge_agent.summary import in_short, note_doing, write_summary
 from edge_agent.trust import Trust
 from edge_agent.uploads import Uploads
 from federation.protocol.messages import BlobPointer
@@ -90,6 +91,7 @@ class Supervisor:
             config.conditions, Readings(config.conditions, me.data_dir), self._training, self._posted.put
         )
         self._classifier, self._serving = Classifier(me.data_dir), ""
+        self._manager = ServiceManager()
         self._code: int | None = None
 
     def stop(self) -> None:
@@ -107,6 +109,7 @@ class Supervisor:
         if plan := kept_plan(self.store):
             self._sensors.start(plan)  # also where the broker cannot be reached
         self._broker.start()
+        self._manager.ready()
         ticked = time.monotonic()
         try:
             while self._code is None:
@@ -120,6 +123,7 @@ class Supervisor:
         return self._code
 
     def _end(self) -> None:
+        self._manager.stopping()
         self._sensors.stop(0.0)
         self._end_process()
         self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
@@ -164,6 +168,7 @@ class Supervisor:
         self._uploads.pump()
         self._serve()
         self._step(Tick())
+        self._manager.alive(in_short(self.agent))
 
     def _serve(self) -> None:
         """Classify with the present model; `models --rollback` changes it from another process."""
