@@ -85,10 +85,10 @@ class Operator:
         )
         self._client.publish(topics.announce(FEDERATION), write(said), 1, retain=True).wait_for_publish(10)
 
-    def wait(self, seconds: float) -> DeviceStatus:
-        """Wait until the device says that it is ready, or collects."""
+    def wait(self, seconds: float, *, replayed: bool) -> DeviceStatus:
+        """Wait until the device reports, and has replayed its recordings if it is to."""
         deadline = time.monotonic() + seconds
-        while self.status is None or self.status.state == "offline":
+        while self.status is None or self.status.state == "offline" or (replayed and not self.status.examples):
             if time.monotonic() > deadline:
                 sys.exit("the device did not report within the time")
             time.sleep(0.1)
@@ -161,7 +161,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
         command = [sys.executable, "-m", "edge_agent", "run", "--config", str(path)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as agent:
             try:
-                status = operator.wait(PATIENCE_S)
+                status = operator.wait(PATIENCE_S, replayed=arguments.source == "recording")
                 figures["state"] = f"{status.state}, {status.examples} examples"
                 figures["connected"] = memory(agent.pid)
                 time.sleep(arguments.idle)
