@@ -21,7 +21,7 @@ class Reader(Protocol):
     """What reads the machine."""
 
     def read(self, training: int | None = None) -> Conditions:
-        """Read everything; `training` is the id of the training process; raises OSError where it may not."""
+        """Read what can be read; `training` is the id of the training process."""
         ...
 
     def close(self) -> None:
@@ -76,10 +76,7 @@ class ConditionWatch:
         self._post(event)
 
     def _read(self) -> Conditions:
-        try:
-            found = self._reader.read(self._training())
-        except OSError:
-            found = Conditions()  # a machine that does not let itself be read speaks against nothing
+        found = self._reader.read(self._training())
         if self._phone is None:
             return found
         phone, at = self._phone

@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,28 +123,18 @@ class Readings:
         self._metered_at = -math.inf
 
     def read(self, training: int | None = None) -> Conditions:
-        """Read everything; takes some milliseconds, and each half minute the time to ask NetworkManager.
-
-        Raises:
-            OSError: where this program may not read.
-        """
-        try:
-            return self._read(training)
-        except psutil.Error as error:
-            raise OSError(f"this machine's load cannot be read: {error}") from error
-
-    def _read(self, training: int | None) -> Conditions:
+        """Read what can be read; takes some milliseconds, and each half minute the time to ask NetworkManager."""
         power, now, local = read_power(self._sys), time.monotonic(), time.localtime()
         heat = [value for value in (read_temperature(self._sys), self._jetson.temperature()) if value is not None]
         return Conditions(
             charging=power.charging,
             has_battery=power.has_battery,
             battery_percent=power.percent,
-            busy_percent=self._load.read(training, now),
+            busy_percent=_unless_hidden(lambda: self._load.read(training, now)),
             metered=self._network(now),
             temperature_c=max(heat, default=None),
-            free_memory_mb=_free_memory(training) / 1e6,
-            free_disk_mb=shutil.disk_usage(self._folder).free / 1e6,
+            free_memory_mb=_unless_hidden(lambda: _free_memory(training) / 1e6),
+            free_disk_mb=_unless_hidden(lambda: shutil.disk_usage(self._folder).free / 1e6),
             minute=60 * local.tm_hour + local.tm_min,
         )
 
@@ -157,6 +148,14 @@ class Readings:
         if {"network", "all"}.isdisjoint(self._settings.ignore) and now - self._metered_at >= NETWORK_EVERY_S:
             self._metered, self._metered_at = read_metered(), now
         return self._metered
+
+
+def _unless_hidden(read: Callable[[], float | None]) -> float | None:
+    """Read, or None where the system hides it from programs, as Android does with /proc/stat."""
+    try:
+        return read()
+    except (OSError, psutil.Error):
+        return None
 
 
 def _free_memory(training: int | None) -> float:
