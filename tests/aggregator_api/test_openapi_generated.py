@@ -71,7 +71,7 @@ def schema(examples: int, *, coverage: bool) -> Any:
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The operator's key to a server with one federation, round 1 open for devices a and b."""
-    unlimited = {"key_requests_per_s": 1e6, "address_requests_per_s": 1e6}
+    unlimited = {"key_requests_per_s": 1e6, "address_requests_per_s": 1e6, "aggregation_process": False}
     STARTED.app = create_app(Settings(data_dir=tmp_path_factory.mktemp("api"), host="0.0.0.0", **unlimited), Wires)
     with TestClient(STARTED.app) as client:
         runtime = STARTED.app.state.runtime
