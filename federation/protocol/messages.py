@@ -15,6 +15,9 @@ UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Instance = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """Tells a federation from another one of the same name, such as one that was founded anew."""
 
+MOST_ROUNDS = 2**31 - 1
+"""What a column for numbers of rounds holds in PostgreSQL."""
+
 MESSAGE_BYTES = 256 * 1024
 """No JSON message of the protocol may be larger."""
 
@@ -83,7 +86,7 @@ class DeviceStatus(Strict):
 
     schema_version: Literal[1] = 1
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished", "offline"]
-    round: int = Field(default=0, ge=0)
+    round: int = Field(default=0, ge=0, le=MOST_ROUNDS)
     examples: int = Field(default=0, ge=0, le=10**9)
     detail: str = Field(default="", max_length=500)
     metrics: Metrics = Field(default_factory=dict)
@@ -96,7 +99,7 @@ class UpdateManifest(Strict):
     update_id: UpdateId
     federation: Name
     client: Name
-    round: int = Field(ge=1)
+    round: int = Field(ge=1, le=MOST_ROUNDS)
     method: str = Field(max_length=64)
     base_version: Sha256 = Field(description="sha256 of the broadcast that training started from")
     examples: int = Field(ge=1, le=10**9)

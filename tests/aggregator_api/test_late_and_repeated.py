@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aggregator_api.tables import UpdateRow
 from aggregator_api.views import UpdateView
 from federation import wire
 from federation.methods import method_from_json
+from federation.protocol import topics
 from federation.tree import map_tree
 
 from .bench import Bench, wait_for
@@ -142,3 +144,13 @@ def test_a_manifest_with_nan_is_quarantined_and_the_round_goes_on(collecting: Be
         "the manifest holds NaN or infinity",
     )
     assert collecting.now().state == "collecting"
+
+
+def test_a_round_number_that_no_column_holds_is_refused_in_words(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    said = update.manifest.model_dump(mode="json") | {"round": 10**30}
+    collecting.send(update.topic("begin"), json.dumps(said).encode())
+    assert collecting.last("a").status == "refused"
+    assert "round" in collecting.last("a").reason
+    collecting.send(topics.status(FEDERATION, "a"), json.dumps({"state": "ready", "round": 10**30}).encode())
+    assert collecting.upload(collecting.update_of("a", update_id="another")).status == "accepted"
