@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import numpy as np
 
 from aggregator_api.blobs import Blob, BlobStore
 from aggregator_api.contract import Contract
 from aggregator_api.read_ahead import read_ahead
 from federation import wire
+from federation.privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.server_round import discount
@@ -26,6 +30,8 @@ class Aggregate(NamedTuple):
 
     state: Blob
     broadcast: Blob
+    noise_multiplier: float | None = None
+    """Of the noise in it, where changes were clipped."""
 
 
 def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: Iterable[StoredUpdate]) -> Aggregate:
@@ -41,8 +47,12 @@ def aggregate(contract: Contract, blobs: BlobStore, state_sha256: str, updates: 
     method = contract.method
     state = read_state(blobs, state_sha256)
     ordered = sorted(updates, key=lambda update: update.manifest.client)
-    new = method.aggregate(state, _stream(contract, blobs, ordered))
-    return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))))
+    rounds = contract.plan.rounds
+    # of all that is known of a round, only this seed must never leave it
+    noise = np.random.Generator(np.random.PCG64(secrets.randbits(128)))
+    new = method.aggregate(state, privatized(rounds, method, state, _stream(contract, blobs, ordered), noise))
+    multiplier = None if rounds.clip_norm is None else rounds.noise_multiplier
+    return Aggregate(blobs.put(wire.encode(new)), blobs.put(wire.encode(method.broadcast(new, ""))), multiplier)
 
 
 def read_state(blobs: BlobStore, sha256: str) -> Tree:
@@ -51,7 +61,7 @@ def read_state(blobs: BlobStore, sha256: str) -> Tree:
     return wire.decode(data, limit_bytes=len(data))
 
 
-def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate]) -> Iterator[Update]:
+def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate]) -> Iterable[Update]:
     def read(stored: StoredUpdate) -> Update:
         manifest = stored.manifest
         tensors = contract.decode(manifest, blobs.read(manifest.sha256))

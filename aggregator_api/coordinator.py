@@ -21,6 +21,7 @@ from aggregator_api.blobs import Blob
 from aggregator_api.contract import Contract, read_contract
 from aggregator_api.database import Database
 from aggregator_api.long_work import LongWork
+from aggregator_api.privacy_spent import note_privacy
 from aggregator_api.sealing import Sealer
 from aggregator_api.situation import Federation, Open
 from aggregator_api.tables import FederationRow, RoundRow
@@ -253,6 +254,9 @@ class Coordinator:
                     return  # stopped while it was aggregated: the result is not used
                 records.add_version(session, federation, number, result.state, result.broadcast)
                 published = self.transition(session, federation, Aggregated())
+                if result.noise_multiplier is not None:
+                    rounds = self.contract(federation).plan.rounds
+                    note_privacy(session, federation, number, result.noise_multiplier, rounds)
                 detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
                 records.journal(session, federation, "model.published", round_number=number, detail=detail)
             if published is not None:

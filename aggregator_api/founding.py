@@ -16,6 +16,7 @@ from federation.forward import initial_client, initial_model
 from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan
+from federation.privacy import check_private
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
 
@@ -95,6 +96,7 @@ def _first_state(plan: Plan, method: Method, client: Client) -> Founding:
             "choose one that has, such as hart_alp or cnn_alp"
         )
     try:
+        check_private(method, plan.rounds)
         state = method.server_init(client.params, client.buffers, plan.task)
         uploads = schema.upload_schema(method, plan.task, client)
     except SettingsError as error:

@@ -108,6 +108,8 @@ class RoundRow(Base):
     reason: Mapped[str] = mapped_column(Text)
     awaited: Mapped[int]  # participations that wait
     received: Mapped[int]  # participations that have come
+    noise_multiplier: Mapped[float | None]  # of what was published, where changes were clipped
+    epsilon: Mapped[float | None]  # of the client that took part most, with this round; null if there is no bound
     base_version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
     deadline_at: Mapped[float | None]
     opened_at: Mapped[float]

@@ -100,6 +100,8 @@ class RoundView(View):
     phase: Literal["announced", "collecting", "aggregating", "published", "failed"]
     paused: bool
     reason: str = Field(description="why it failed")
+    noise_multiplier: float | None = Field(description="of its model, where changes were clipped")
+    epsilon: float | None = Field(description="of the client that took part most, with this round; null: no bound")
     deadline_at: float | None
     opened_at: float
     closed_at: float | None

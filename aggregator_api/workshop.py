@@ -77,7 +77,7 @@ class WorkerProcess:
         """
         stored = [{"manifest": one.manifest.model_dump(mode="json"), "rounds_late": one.rounds_late} for one in updates]
         done = self._ask("aggregate", contract, state, {"updates": stored})
-        return Aggregate(Blob(*done["state"]), Blob(*done["broadcast"]))
+        return Aggregate(Blob(*done["state"]), Blob(*done["broadcast"]), done["noise_multiplier"])
 
     def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
         """Write what each client of a cohort gets; raises as `aggregate` does."""

@@ -59,6 +59,13 @@ class RoundSettings(Strict):
     norm_factor: float | None = Field(
         default=10.0, gt=1, description="quarantine what moves the model by this many times the median; none: nothing"
     )
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="clip each client's change to this L2 norm, and weigh clients equally"
+    )
+    noise_multiplier: float = Field(
+        default=0.0, ge=0, le=1e6, description="Gaussian noise on the sum of the changes, in units of clip_norm"
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="the δ at which ε is stated")
     norm_after: int = Field(default=8, ge=1, description="updates of a round before the median judges others")
 
 

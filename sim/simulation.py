@@ -14,8 +14,10 @@ from federation import wire
 from federation.client_round import Setup
 from federation.local_round import LocalRound
 from federation.plan import RoundSettings
+from federation.privacy import privatized
 from federation.records import Client, Tree, Update
 from federation.roll_call import RollCall
+from federation.seeds import generator
 from federation.server_round import (
     Action,
     Aggregated,
@@ -144,7 +146,9 @@ class Simulation:
         updates = [
             self._update(name, results[name], staff.steps[name], late) for name, late in sorted(call.received.items())
         ]
-        before, self.state = self.state, self.setup.method.aggregate(self.state, updates)
+        noise = generator(self.setup.task.seed, "noise", self.round_number)
+        private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
+        before, self.state = self.state, self.setup.method.aggregate(self.state, private)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
         return call.feed(Aggregated()).round
 

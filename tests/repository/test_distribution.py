@@ -25,6 +25,7 @@ PROGRAMS = {
 # Imported only where a setting asks for it, from an extra of its own.
 ON_REQUEST = {
     "psycopg": "postgres",
+    "dp-accounting": "privacy",
 }
 # Required although no module of ours imports it, and why.
 NEEDED_BY_OTHERS = {

@@ -48,6 +48,7 @@ VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
+    "federation.privacy": {"dp_accounting": "a maintained accountant of ε"},
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},
     "export": {"numpy": "windows and logits at ONNX Runtime's border"},
     "edge_agent": {"pydantic": VALIDATES},
@@ -72,6 +73,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.timings": {"prometheus_client": "histograms"},
     "aggregator_api.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.contract": {"torch": "dtypes and shapes of what an update must hold"},
+    "aggregator_api.aggregation": {"numpy": "the generator of secret noise"},
     "aggregator_api.judging": {"torch": "counts that an update holds as tensors"},
     "aggregator_api.key_commands": {"typer": "the commands `keys` and `tokens`", "rich": "their table and errors"},
     "aggregator_api.identity": {"cryptography": "ed25519"},
