@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS windows (
     session INTEGER NOT NULL, pipeline TEXT NOT NULL, origin TEXT NOT NULL, at REAL NOT NULL
 );
 CREATE INDEX IF NOT EXISTS windows_by_class ON windows (activity, id);
+CREATE INDEX IF NOT EXISTS windows_by_age ON windows (at, activity);
 CREATE INDEX IF NOT EXISTS windows_by_time ON windows (start_s);
 CREATE TABLE IF NOT EXISTS spans (
     id INTEGER PRIMARY KEY AUTOINCREMENT, from_s REAL NOT NULL, to_s REAL NOT NULL, activity TEXT NOT NULL,
