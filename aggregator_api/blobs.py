@@ -12,12 +12,13 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import fsspec
 
-from aggregator_api.errors import BlobError
+from aggregator_api.errors import BlobError, ConfigError
 
 PIECE = 1 << 18
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -41,14 +42,17 @@ class BlobStore:
     def put(self, data: bytes) -> Blob:
         """Store bytes durably and return their name."""
         blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
-        if self.has(blob.sha256):
+        if self._touched(blob.sha256):
             return blob
         if not self._local:
             self._files.pipe_file(self._path(blob.sha256), data)
             return blob
         temporary = self._temporary()
-        temporary.write_bytes(data)
-        self._commit(temporary, blob.sha256)
+        try:
+            temporary.write_bytes(data)
+            self._commit(temporary, blob.sha256)
+        finally:
+            temporary.unlink(missing_ok=True)  # a full disk would keep half of it
         return blob
 
     def adopt(self, path: Path, sha256: str) -> Blob:
@@ -59,9 +63,53 @@ class BlobStore:
             path.unlink()
         else:
             temporary = self._temporary()
-            shutil.move(path, temporary)  # a rename, or a copy where the store is on another disk
-            self._commit(temporary, sha256)
+            try:
+                if self._elsewhere(path):
+                    shutil.copyfile(path, temporary)
+                else:
+                    os.replace(path, temporary)
+                os.utime(temporary)  # young for the garbage collection, however long its bytes were on their way
+                self._commit(temporary, sha256)
+            finally:
+                if temporary.exists():  # a full disk: it stays where it was
+                    os.replace(temporary, path)
+            path.unlink(missing_ok=True)
         return Blob(sha256, size)
+
+    def older_than(self, moment: float) -> Iterator[Blob]:
+        """Yield the blobs that were written before a Unix time.
+
+        Raises:
+            ConfigError: if the store is not a directory.
+        """
+        for path in self._folder().glob("??/*"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue  # removed by another process
+            if status.st_mtime < moment and _SHA256.fullmatch(path.name):
+                yield Blob(path.name, status.st_size)
+
+    @contextmanager
+    def out_of_sight(self, sha256: str) -> Iterator[Aside]:
+        """Move a blob aside; it comes back at the end unless it was removed, or written anew meanwhile."""
+        path, aside = Path(self._path(sha256)), Aside(self._folder() / "incoming" / f"{sha256}.aside")
+        aside.path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another process was faster
+            os.replace(path, aside.path)
+        try:
+            yield aside
+        finally:
+            if aside.path.exists():
+                os.replace(aside.path, path)
+
+    def forget_unfinished(self, moment: float) -> None:
+        """Bring back what a killed process left aside, and remove what it had not finished writing before `moment`."""
+        for path in (self._folder() / "incoming").glob("*"):
+            if path.name.endswith(".aside"):
+                os.replace(path, self._path(path.name.removesuffix(".aside")))
+            elif path.stat().st_mtime < moment:
+                path.unlink(missing_ok=True)
 
     def has(self, sha256: str) -> bool:
         """Whether a blob of that name is stored."""
@@ -127,6 +175,24 @@ class BlobStore:
             raise BlobError(f"{sha256[:80]!r} is not a sha256 in lower-case hexadecimal")
         return f"{self.root}/{sha256[:2]}/{sha256}"
 
+    def _touched(self, sha256: str) -> bool:
+        """Whether a blob is here; it is made young, so that it is no garbage before its row is written."""
+        if not self._local:
+            return self.has(sha256)
+        try:
+            os.utime(self._path(sha256))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _elsewhere(self, path: Path) -> bool:
+        return os.stat(path).st_dev != os.stat(self.root).st_dev
+
+    def _folder(self) -> Path:
+        if not self._local:
+            raise ConfigError(f"the blobs are in {self.root}, not in a directory: set a rule for old objects there")
+        return Path(self.root)
+
     def _temporary(self) -> Path:
         folder = Path(self.root) / "incoming"
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,6 +205,23 @@ class BlobStore:
         os.replace(temporary, target)
         sync(target.parent)
         sync(target.parent.parent)
+
+
+class Aside(NamedTuple):
+    """A blob's file that was moved aside."""
+
+    path: Path
+
+    def modified(self) -> float:
+        """When it was written; the end of time if it is gone."""
+        try:
+            return self.path.stat().st_mtime
+        except FileNotFoundError:
+            return float("inf")
+
+    def remove(self) -> None:
+        """Remove it for good."""
+        self.path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m aggregator_api serve|broker|broker-config|broker-passwords|keys|tokens|migrate|openapi`."""
+"""`python -m aggregator_api serve|broker|broker-config|broker-passwords|keys|tokens|migrate|gc|openapi`."""
 
 from __future__ import annotations
 
@@ -109,6 +109,30 @@ def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     database.migrate()
     database.close()
     typer.echo(f"{database.engine.url.render_as_string()} is up to date")
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Remove blobs that nothing refers to and that are older than `garbage_grace_s`; the server does it as well.
+
+    Example: `python -m aggregator_api gc --dry-run --data-dir runs/server`
+    """
+    from aggregator_api.blobs import BlobStore
+    from aggregator_api.garbage import collect
+
+    settings = _settings(config, data_dir=data_dir)
+    database = Database(settings.database)
+    try:
+        found = collect(database, BlobStore(settings.blobs), grace_s=settings.garbage_grace_s, dry_run=dry_run)
+    except ConfigError as error:
+        raise _fail(error) from error
+    finally:
+        database.close()
+    typer.echo(f"{found.blobs} blobs of {found.size:,} bytes {'would be' if dry_run else 'were'} removed")
 
 
 @app.command()

@@ -75,6 +75,8 @@ class Coordinator:
         self._revisions: dict[str, int] = {}
         self.sealer: Sealer | None = None
         """Signs what devices are to load; none: nothing is signed."""
+        self.tidy: Callable[[], None] = lambda: None
+        """Called on the executor after each publication."""
         self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
@@ -261,6 +263,7 @@ class Coordinator:
                 records.journal(session, federation, "model.published", round_number=number, detail=detail)
             if published is not None:
                 self.act(name, published.actions)
+        self._executor.submit(self.tidy)
 
     def give_up(self, name: str, number: int, reason: str) -> None:
         """End round `number`, whose long work has failed."""

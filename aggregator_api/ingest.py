@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api import admission, receipts, records, situation
+from aggregator_api import admission, disk, receipts, records, situation
 from aggregator_api.blobs import BlobStore
 from aggregator_api.contract import Contract
 from aggregator_api.coordinator import Coordinator
@@ -49,6 +50,7 @@ class Ingest:
         *,
         uploads_per_device: int,
         enrolled_only: bool = False,
+        min_free_bytes: int = 0,
     ) -> None:
         self._database = database
         self._blobs = blobs
@@ -57,6 +59,7 @@ class Ingest:
         self._publisher = publisher
         self._uploads_per_device = uploads_per_device
         self._enrolled_only = enrolled_only
+        self._min_free_bytes = min_free_bytes
         self._judge = Judge(database, blobs)
 
     def handle(self, topic: str, payload: bytes) -> None:
@@ -81,6 +84,11 @@ class Ingest:
         except UpdateRefusedError as refusal:
             upload = self._spool.get(key)
             self._refuse(key, refusal, upload.manifest if upload else None)
+        except (OSError, DBAPIError) as error:
+            if not disk.is_full(error):
+                raise
+            log.error("disk full federation=%s device=%s update=%s: %s", *key, error)
+            self._answer(key, "later", reason="the server's disk is full; try later")
 
     def take_over(self, federation: str) -> None:
         """Go on with the uploads that another process has left behind, without waiting for their devices' time-outs."""
@@ -121,6 +129,10 @@ class Ingest:
             self._admit(key, found, manifest)
             upload = self._spool.get(key)
             if upload is None or not upload.continues(manifest):
+                if reason := disk.lacks(self._spool.root, self._min_free_bytes + manifest.size):
+                    log.warning("update put off federation=%s device=%s update=%s: %s", *key, reason)
+                    self._answer(key, "later", reason=reason)
+                    return
                 self._make_room(key)
                 upload = self._spool.begin(key, manifest)
         except UpdateRefusedError as refusal:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from aggregator_api import admission
+from aggregator_api import admission, garbage
 from aggregator_api.accounts import BrokerAccounts, NoAccounts
 from aggregator_api.blobs import BlobStore
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
@@ -27,6 +28,8 @@ from aggregator_api.timings import MESSAGE_SECONDS
 from aggregator_api.transport import Connect
 from aggregator_api.workshop import InThisProcess, WorkerProcess, Workshop
 from federation.protocol import topics
+
+log = logging.getLogger("aggregator_api")
 
 
 class Runtime:
@@ -59,7 +62,9 @@ class Runtime:
             self.transport,
             uploads_per_device=settings.uploads_per_device,
             enrolled_only=settings.enrolled_only,
+            min_free_bytes=settings.min_free_bytes,
         )
+        self.coordinator.tidy = self._tidy
         self._inbox = Inbox(self._handle, self._tick, settings.inbox_messages)
 
     def start(self) -> None:
@@ -136,6 +141,14 @@ class Runtime:
             nudge=leadership.nudge,
         )
         return leadership, led
+
+    def _tidy(self) -> None:
+        if not self.settings.blobs.startswith("file:"):
+            return
+        try:
+            garbage.collect(self.database, self.blobs, grace_s=self.settings.garbage_grace_s)
+        except Exception:  # a publication must not fail of it
+            log.exception("garbage could not be collected")
 
     def _tick(self) -> None:
         self._take_uploads_over()

@@ -85,7 +85,10 @@ class Settings(BaseSettings):
     aggregation_attempts: int = Field(default=3, ge=1, le=100, description="before a worker that dies fails the round")
     max_body_bytes: int = Field(default=1 << 20, ge=1024, description="largest request body")
     max_model_bytes: int = Field(default=1 << 28, ge=1024, description="largest model that a plan may ask for")
-    min_free_bytes: int = Field(default=64 << 20, ge=0, description="with less on the disk, /readyz says no")
+    min_free_bytes: int = Field(
+        default=64 << 20, ge=0, description="with less on the disk, uploads are put off and /readyz says no"
+    )
+    garbage_grace_s: float = Field(default=3600.0, ge=60, description="blobs that no row needs are kept for so long")
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")
 

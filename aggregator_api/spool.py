@@ -74,7 +74,8 @@ class Spool:
     """Every update on its way, by federation, device and update id."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
         self._uploads: dict[Key, Upload] = dict(_read_back(root, "*"))
 
     def get(self, key: Key) -> Upload | None:
@@ -87,7 +88,7 @@ class Spool:
 
     def read_again(self, federation: str) -> dict[Key, Upload]:
         """Read a federation's uploads back from the disk, where another process has left them, and return them."""
-        found = dict(_read_back(self._root, federation))
+        found = dict(_read_back(self.root, federation))
         others = {key: upload for key, upload in self._uploads.items() if key[0] != federation}
         self._uploads = {**others, **found}
         return found
@@ -95,7 +96,7 @@ class Spool:
     def begin(self, key: Key, manifest: UpdateManifest) -> Upload:
         """Start an upload from nothing."""
         self.discard(key)
-        upload = Upload(manifest, Assembly(manifest.size, manifest.chunk_bytes), self._root.joinpath(*key))
+        upload = Upload(manifest, Assembly(manifest.size, manifest.chunk_bytes), self.root.joinpath(*key))
         upload.stem.parent.mkdir(parents=True, exist_ok=True)
         upload.path.touch(mode=0o600)
         _sibling(upload.stem, "json").write_bytes(write(manifest))

@@ -28,6 +28,12 @@ def acknowledged(turn: Turn, ack: Acknowledgement) -> None:
         turn.set(upload=Upload(ack.update_id, "sending", turn.now))
         turn.ask(SendChunks(ack.update_id, ack.next_chunk))
         return
+    if ack.status == "later":
+        if turn.agent.upload and turn.agent.upload.update_id == ack.update_id:
+            tries = turn.agent.upload.tries
+            stop(turn)
+            turn.set(upload=Upload(ack.update_id, "begun", turn.now, tries))  # it begins again after its time-out
+        return
     if turn.agent.upload and turn.agent.upload.update_id == ack.update_id:
         stop(turn)
     left = tuple(update_id for update_id in turn.agent.outbox if update_id != ack.update_id)

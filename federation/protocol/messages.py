@@ -120,12 +120,12 @@ class Acknowledgement(Strict):
 
     `send`: chunks from `next_chunk` on are missing. `accepted`: the update is on disk and in SQL; the device may
     forget it; `reason` says so if it is partial work, or kept for the next round. `refused`: it will never be used,
-    for `reason`.
+    for `reason`. `later`: the server cannot take it now, for `reason`; the device begins again after its time-out.
     """
 
     schema_version: Literal[1] = 1
     update_id: UpdateId
-    status: Literal["send", "accepted", "refused"]
+    status: Literal["send", "accepted", "refused", "later"]
     next_chunk: int = Field(default=0, ge=0)
     reason: str = Field(default="", max_length=1000)
 

@@ -1,0 +1,88 @@
+"""Removing blobs that no row refers to any more.
+
+Kept are: the state and the broadcast of every model version, what the devices of open rounds get, and every update
+that is held or accepted into a round that has not ended. What is younger than the grace period is kept too, since a
+blob is written before its row.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from aggregator_api.blobs import BlobStore
+from aggregator_api.database import Database
+from aggregator_api.records import ENDED
+from aggregator_api.tables import ModelVersionRow, ParticipationRow, RoundRow, UpdateRow
+
+log = logging.getLogger("aggregator_api")
+
+
+class Removed(NamedTuple):
+    """What was removed, or would be."""
+
+    blobs: int
+    size: int
+
+
+def collect(database: Database, blobs: BlobStore, *, grace_s: float, dry_run: bool = False) -> Removed:
+    """Remove what is older than `grace_s` and referred to by no row.
+
+    Raises:
+        ConfigError: if the store is not a directory; an object store has rules of its own for old objects.
+    """
+    old = list(blobs.older_than(time.time() - grace_s))
+    with database.read() as session:
+        needed = referenced(session)
+    garbage = [blob for blob in old if blob.sha256 not in needed]
+    if not dry_run:
+        garbage = [blob for blob in garbage if _remove(database, blobs, blob.sha256, grace_s)]
+        blobs.forget_unfinished(time.time() - grace_s)
+    removed = Removed(len(garbage), sum(blob.size for blob in garbage))
+    log.info("garbage %s blobs=%d bytes=%d", "found" if dry_run else "removed", *removed)
+    return removed
+
+
+def referenced(session: Session) -> set[str]:
+    """Return the names of all blobs that rows need."""
+    return set(_names(session, _queries()))
+
+
+def _remove(database: Database, blobs: BlobStore, sha256: str, grace_s: float) -> bool:
+    """Take a blob out of sight, look once more whether somebody needs it now, and only then remove it."""
+    with blobs.out_of_sight(sha256) as aside:
+        with database.read() as session:
+            again = any(session.scalars(query.limit(1)).first() for query in _queries(sha256))
+        if again or aside.modified() > time.time() - grace_s:  # stored anew meanwhile: writing it touches it
+            return False
+        aside.remove()
+    return True
+
+
+def _queries(sha256: str | None = None) -> Iterator[Select[tuple[str | None]]]:
+    """Yield what reads the names in use: all, or one."""
+    open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
+    for query, column in (
+        (select(ModelVersionRow.state_sha256), ModelVersionRow.state_sha256),
+        (select(ModelVersionRow.broadcast_sha256), ModelVersionRow.broadcast_sha256),
+        (
+            select(ParticipationRow.broadcast_sha256).where(ParticipationRow.round_id.in_(open_rounds)),
+            ParticipationRow.broadcast_sha256,
+        ),
+        (select(UpdateRow.sha256).where(UpdateRow.status == "held"), UpdateRow.sha256),
+        (
+            select(UpdateRow.sha256).where(UpdateRow.status == "accepted", UpdateRow.round_id.in_(open_rounds)),
+            UpdateRow.sha256,
+        ),
+    ):
+        yield query if sha256 is None else query.where(column == sha256)
+
+
+def _names(session: Session, queries: Iterable[Select[tuple[str | None]]]) -> Iterator[str]:
+    for query in queries:
+        yield from (name for name in session.scalars(query) if name)
