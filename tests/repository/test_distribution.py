@@ -26,6 +26,7 @@ PROGRAMS = {
 ON_REQUEST = {
     "psycopg": "postgres",
     "dp-accounting": "privacy",
+    "ray": "ray",
 }
 # Required although no module of ours imports it, and why.
 NEEDED_BY_OTHERS = {
