@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 NAME = String(64)
 SHA256 = String(64)
+SIZE = BigInteger().with_variant(Integer(), "sqlite")  # an INTEGER of SQLite holds 64 bits
 
 
 class Base(DeclarativeBase):
@@ -79,7 +80,7 @@ class ModelVersionRow(Base):
     round_number: Mapped[int]
     state_sha256: Mapped[str] = mapped_column(SHA256)
     broadcast_sha256: Mapped[str] = mapped_column(SHA256, index=True)
-    broadcast_size: Mapped[int]
+    broadcast_size: Mapped[int] = mapped_column(SIZE)
     created_at: Mapped[float]
 
 
@@ -131,7 +132,7 @@ class ParticipationRow(Base):
     rounds_late: Mapped[int | None]
     # of the blob that the device gets; null until it is written, and for a late comer, who was not invited
     broadcast_sha256: Mapped[str | None] = mapped_column(SHA256, index=True)
-    broadcast_size: Mapped[int | None]
+    broadcast_size: Mapped[int | None] = mapped_column(SIZE)
 
     round: Mapped[RoundRow] = relationship(back_populates="participations")
     device: Mapped[DeviceRow] = relationship(lazy="joined")
@@ -155,7 +156,7 @@ class UpdateRow(Base):
     status: Mapped[str] = mapped_column(String(16))  # accepted, held, refused, quarantined
     reason: Mapped[str] = mapped_column(Text)
     sha256: Mapped[str] = mapped_column(SHA256)
-    size: Mapped[int]
+    size: Mapped[int] = mapped_column(SIZE)
     manifest: Mapped[dict[str, Any]] = mapped_column(JSON)
     # L2 norm of each group of tensors (see federation.norms); null if it was not measured
     norms: Mapped[dict[str, float] | None] = mapped_column(JSON)

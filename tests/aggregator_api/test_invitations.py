@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from aggregator_api import service
 from aggregator_api.app import create_app
@@ -83,7 +83,7 @@ def test_the_announcement_of_five_thousand_devices_is_a_message(tmp_path: Path) 
         ]
         columns = "federation_id, name, state, examples, detail, enrolled_at, seen_at"
         values = ":federation_id, :name, :state, :examples, :detail, :at, :at"
-        session.connection().exec_driver_sql(f"INSERT INTO devices ({columns}) VALUES ({values})", rows)
+        session.execute(text(f"INSERT INTO devices ({columns}) VALUES ({values})"), rows)
     bench.runtime.coordinator.devices_changed(FEDERATION)
     assert bench.wires.announcements()[-1].invited == 5000
     assert sum(topic.endswith("/invitation") for topic, _, _ in bench.wires.sent) == 5000
