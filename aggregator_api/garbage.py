@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -64,7 +64,7 @@ def _remove(database: Database, blobs: BlobStore, sha256: str, grace_s: float) -
     return True
 
 
-def _queries(sha256: str | None = None) -> Iterator[Select[tuple[str | None]]]:
+def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
     """Yield what reads the names in use: all, or one."""
     open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
     for query, column in (
@@ -83,6 +83,6 @@ def _queries(sha256: str | None = None) -> Iterator[Select[tuple[str | None]]]:
         yield query if sha256 is None else query.where(column == sha256)
 
 
-def _names(session: Session, queries: Iterable[Select[tuple[str | None]]]) -> Iterator[str]:
+def _names(session: Session, queries: Iterable[Select[Any]]) -> Iterator[str]:
     for query in queries:
         yield from (name for name in session.scalars(query) if name)

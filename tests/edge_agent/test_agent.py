@@ -125,6 +125,14 @@ def test_a_refused_update_is_given_up_for_good() -> None:
     assert not device.on(answer("accepted")).asked(Forget)
 
 
+def test_an_update_that_is_put_off_is_kept_and_begun_again() -> None:
+    device = uploading().on(answer("send"))
+    put_off = device.on(answer("later", reason="the server's disk is full"))
+    assert put_off.asked(StopSending)
+    assert not put_off.asked(Forget)
+    assert device.on(Tick(), at=1000.0).asked(SendBegin)
+
+
 def test_a_reconnect_in_mid_upload_stops_the_chunks_and_begins_again() -> None:
     device = uploading().on(answer("send"))
     assert device.on(Disconnected("gone")).asked(StopSending)
