@@ -70,6 +70,11 @@ class Program:
         assert self._process is not None
         return self._process
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.process.poll() is not None
+
     def said(self) -> str:
         """Return the end of its log."""
         return f"--- {self.log.name}\n{self.log.read_text()[-3000:]}"
@@ -97,7 +102,8 @@ class Fleet:
         self.broker.start()
         wait_for_port(self.mqtt, self.broker.process, self.broker.log)
         self.server.start()
-        self.wait_for(self.is_ready, "the server is not ready")
+        self.wait_for(lambda: self.is_ready() or self.server.has_left, "the server is not ready")
+        assert not self.server.has_left, self.server.said()
 
     def add_device(self, config: Path) -> None:
         """Start a device."""

@@ -1,0 +1,42 @@
+"""Faults of the network and the broker in the middle of an upload: what arrives is what was sent, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from federation import wire
+from tests.live.bad_network import bad_network
+from tests.live.fleet import Fleet, fleet
+from tests.live.test_kills import PATIENT, answered
+from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, plan_of, run_settings, simulated
+
+MINUTES = 2.0
+CUTS = [4_000, 6_500, 9_000, 11_001, 5_000]
+"""Bytes after which a device's connections are cut, one after the other; an update has about 15 000."""
+
+pytestmark = pytest.mark.service
+
+
+def test_a_network_that_cuts_chunks_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAITWAY_CHUNK_BYTES", "1024")
+    settings = run_settings("fedavg", minutes=MINUTES)
+    simulation = simulated(settings)
+    with fleet(tmp_path) as here, bad_network(here.mqtt, list(CUTS)) as network:
+        here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})
+        for device, port in zip(DEVICES, (network.port, here.mqtt), strict=True):
+            config = agent_toml(tmp_path, device, here.url, port, MINUTES)
+            config.write_text(config.read_text() + PATIENT)
+            here.add_device(config)
+        here.wait_for(lambda: over(here, tmp_path), "the federation does not finish")
+        latest = max(here.listing("/v1/federations/live/models"), key=lambda model: int(model["version"]))
+        broadcast = wire.decode(here.blob(latest["sha256"]), limit_bytes=1 << 24)
+    assert network.cuts == CUTS
+    assert_same(broadcast, simulation.setup.method.broadcast(simulation.state, ""), "the last broadcast")
+
+
+def over(here: Fleet, folder: Path) -> bool:
+    """Whether the server has finished and every device has its answers."""
+    finished = here.get("/v1/federations/live")["status"] == "finished"
+    return finished and all(len(answered(folder, device, "accepted")) == ROUNDS for device in DEVICES)
