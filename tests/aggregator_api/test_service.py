@@ -162,7 +162,7 @@ class Device(threading.Thread):
 
     def _on_connect(self, client: Client, *_: object) -> None:
         client.subscribe([(topics.announce(FEDERATION), 1), (topics.ack(FEDERATION, self.name), 1)])
-        client.publish(topics.status(FEDERATION, self.name), status("ready"), 1, True)
+        client.publish(topics.status(FEDERATION, self.name), status("ready", examples=110), 1, True)
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
         if message.topic == topics.announce(FEDERATION):
