@@ -77,12 +77,13 @@ def load_data(settings: RunSettings, root: Path | None, cache: Path | None, prog
 def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
     """Join the settings' parts into a simulation at round 0."""
     pools_data = METHODS[settings.method["name"]].pools_data
+    networks = architectures(settings)
     data = pooled(data) if pools_data else data
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = settings.chunk if choice.name == "stacked" and settings.device != "cpu" else 1
     return Simulation(
-        networks=architectures(settings),
+        networks=networks,
         rounds=settings.rounds,
         data=data,
         engine=choice.engine,
