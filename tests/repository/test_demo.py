@@ -89,6 +89,15 @@ def test_the_smallest_demo(tmp_path: Path, mark: str) -> None:
         assert model["parity"]["max_abs_diff"] <= 1e-4
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Heed SIGINT, which a shell sets to be ignored in what it runs in the background, in this process and below."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.service
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, mark: str, number: signal.Signals) -> None:
