@@ -213,6 +213,11 @@ def add_round(
 
 def read_round(row: RoundRow) -> Round:
     """Return the round machine's record of a row."""
+    return machine_round(row, row.reason)
+
+
+def machine_round(row: Any, reason: str) -> Round:
+    """Return the round machine's record of whatever has a round's columns."""
     return Round(
         number=row.number,
         awaited=row.awaited,
@@ -220,7 +225,7 @@ def read_round(row: RoundRow) -> Round:
         phase=RoundPhase(row.phase),
         paused=row.paused,
         deadline_passed=row.deadline_passed,
-        reason=row.reason,
+        reason=reason,
     )
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from sqlalchemy import Row, Select, and_, bindparam, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.records import ENDED
+from aggregator_api.records import ENDED, machine_round
 from aggregator_api.tables import DeviceRow, FederationRow, ParticipationRow, RoundRow, UpdateRow
-from federation.server_round import Round, RoundPhase, Standing
+from federation.server_round import Round, Standing
 
 TAKEN = ("accepted", "held")
 """Statuses of updates that are safe here, as their device is told."""
@@ -125,13 +125,4 @@ def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> Situati
 
 
 def _open(row: Row[tuple[object, ...]]) -> Open:
-    current = Round(
-        number=row.number,
-        awaited=row.awaited,
-        received=row.received,
-        phase=RoundPhase(row.phase),
-        paused=row.paused,
-        deadline_passed=row.deadline_passed,
-        reason=row.round_reason,
-    )
-    return Open(row.open_id, current, Standing(row.outcome or Standing.UNINVITED))
+    return Open(row.open_id, machine_round(row, row.round_reason), Standing(row.outcome or Standing.UNINVITED))

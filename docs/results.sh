@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|tan|qiao|michieli} DATA_ROOT OUT, going on after a kill.
+# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|tan|qiao|michieli} DATA_ROOT OUT [options of `sim run`],
+# going on after a kill. SEEDS (0,1,2) and DATA_SETS say which; an option given here wins over the table's own.
 # `cnn` and `hart` take one thread: run them side by side on two cores; the others take JOBS processes (2).
 set -euo pipefail
 part=$1 root=$2 out=$3
+more=("${@:4}")
 python=${PYTHON:-.venv/bin/python}
 export OMP_NUM_THREADS=1
 
 play() { # data model method rounds options…
   local data=$1 model=$2 method=$3 rounds=$4
   "$python" -m sim run --data "$data" --data-root "$root" --model "$model" --method "$method" --rounds "$rounds" \
-    --epochs 1 --batch 64 --seed 0 --out "$out/$data-$model-$method" "${@:5}"
+    --epochs 1 --batch 64 --seed 0 --out "$out/$data-$model-$method" "${@:5}" "${more[@]}"
 }
 
 sweep() { # name options…
-  "$python" -m sim sweep --out "$out/$1" --jobs "${JOBS:-2}" --over seed=0,1,2 "${@:2}"
+  "$python" -m sim sweep --out "$out/$1" --jobs "${JOBS:-2}" --over "seed=${SEEDS:-0,1,2}" "${@:2}" "${more[@]}"
 }
 
 if [ "$part" = methods ]; then
