@@ -55,6 +55,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(HttpTimer)
     for module in (federations, progress, models, events, enrolment, key_routes, blobs, health, metrics_routes):
         app.include_router(module.router)
+    # how FastAPI's documentation replaces it
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app
 

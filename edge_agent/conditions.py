@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edge_agent.events import PhoneConditions
 from edge_agent.training_settings import Condition, ConditionsSection, minutes_of
@@ -58,7 +58,7 @@ def with_phone(found: Conditions, phone: PhoneConditions | None, age_s: float) -
     """Lay what a phone said of itself over the reading of the machine that its samples come to."""
     if phone is None or age_s > PHONE_SPEAKS_S:
         return found
-    said = {
+    said: dict[str, Any] = {
         "charging": phone.charging,
         "battery_percent": None if phone.battery is None else 100 * phone.battery,
         "saving_power": phone.low_power_mode,
@@ -66,7 +66,7 @@ def with_phone(found: Conditions, phone: PhoneConditions | None, age_s: float) -
         "temperature_c": phone.temperature_c,
     }
     known = {name: value for name, value in said.items() if value is not None}
-    return replace(found, has_battery=found.has_battery or phone.battery is not None, **known)  # type: ignore[arg-type]
+    return replace(found, has_battery=found.has_battery or phone.battery is not None, **known)
 
 
 def _objections(found: Conditions, settings: ConditionsSection, hottest_c: float) -> tuple[Objection, ...]:

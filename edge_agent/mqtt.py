@@ -24,7 +24,7 @@ from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, read, write
 
-REFUSED_TODO = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
+REFUSED_HINT = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 
 
@@ -159,7 +159,7 @@ class Broker:
 
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:
         if code.is_failure:
-            self.post(Disconnected(f"the broker refuses this device: {code}; {REFUSED_TODO}"))
+            self.post(Disconnected(f"the broker refuses this device: {code}; {REFUSED_HINT}"))
             return
         self._taken = True
         client.subscribe([(topic, 1) for topic in self._heard])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from edge_agent.commands import Command
 from edge_agent.events import Kind
@@ -16,9 +17,9 @@ class Turn:
         self.policy, self.agent, self.now = policy, agent, now
         self.commands: list[Command] = []
 
-    def set(self, **changes: object) -> None:
+    def set(self, **changes: Any) -> None:
         """Replace fields of the state."""
-        self.agent = replace(self.agent, **changes)  # type: ignore[arg-type]
+        self.agent = replace(self.agent, **changes)
 
     def ask(self, *commands: Command) -> None:
         """Have something done once the step is over."""

@@ -129,11 +129,11 @@ class WindowStore:
         rows = self._rows("x, activity, start_s, session", settings, labels)
         x = np.empty((len(rows), settings.window, CHANNELS), np.float32)
         for i, row in enumerate(rows):
-            values = np.frombuffer(bytes(row[0]), "<f4")  # type: ignore[call-overload]
-            if values.size != settings.window * CHANNELS:
+            kept = row[0] if isinstance(row[0], bytes) else b""
+            if len(kept) != x[i].nbytes:
                 (self.folder / SUSPECT).touch()
-                raise DamagedError(f"a window of {self.path} has {values.size} values, expected {x[i].size}")
-            x[i] = values.reshape(settings.window, CHANNELS)
+                raise DamagedError(f"a window of {self.path} has {len(kept)} bytes, expected {x[i].nbytes}")
+            x[i] = np.frombuffer(kept, "<f4").reshape(settings.window, CHANNELS)
         return _client_windows(client, x, [row[1:] for row in rows], labels)
 
     def outline(self, client: str, settings: PipelineSettings, labels: Sequence[str]) -> ClientWindows:

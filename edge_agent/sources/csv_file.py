@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from har_pipeline import Recording
 from har_pipeline.recording import STANDARD_GRAVITY
 
 ROWS = 2000
+SENSORS: tuple[tuple[Literal["acc", "gyro"], int], ...] = (("acc", 1), ("gyro", 4))
+"""And in which of a row's numbers each begins; the time comes first."""
 TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 ACC = {"m/s2": 1.0, "g": STANDARD_GRAVITY}
 GYRO = {"rad/s": 1.0, "deg/s": math.pi / 180}
@@ -55,9 +57,10 @@ class CsvSource(FileSource):
                 sink.end_session()
             session = rows.session
             activity, times_s = np.array(rows.activities), rows.numbers[:, 0]
-            where = (str(path), rows.line)
-            for sensor, values in (("acc", rows.numbers[:, 1:4]), ("gyro", rows.numbers[:, 4:7])):
-                sink.push(Recording("csv", f"{path.name}:{session}", activity, sensor, times_s, values, *where))  # type: ignore[arg-type]
+            for sensor, first in SENSORS:
+                values = rows.numbers[:, first : first + 3]
+                name = f"{path.name}:{session}"
+                sink.push(Recording("csv", name, activity, sensor, times_s, values, str(path), rows.line))
             if stop.is_set():
                 return
 

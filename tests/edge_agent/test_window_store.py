@@ -121,11 +121,14 @@ def test_levelling_is_dropping_one_of_the_largest_class_at_a_time(counts: dict[s
     assert {name: counts[name] - dropped.get(name, 0) for name in counts} == dict(left)
 
 
-def test_a_window_of_a_wrong_size_is_an_error_and_raises_suspicion(store: WindowStore) -> None:
+@pytest.mark.parametrize(("came", "size"), [(b"1234", 4), (b"123", 3), (b"", 0), ("text", 0)])
+def test_a_window_of_a_wrong_size_is_an_error_and_raises_suspicion(
+    store: WindowStore, came: bytes | str, size: int
+) -> None:
     keep(store, of_classes([0]))
     with store.writing() as db:
-        db.execute("UPDATE windows SET x = ?", (b"1234",))
-    with pytest.raises(DamagedError, match="1 values, expected 768"):
+        db.execute("UPDATE windows SET x = ?", (came,))
+    with pytest.raises(DamagedError, match=f"{size} bytes, expected 3072"):
         store.read("c", SETTINGS, LABELS)
     assert (store.folder / SUSPECT).exists()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from federation import wire
 from federation.plan import Plan
 from federation.records import Tree
+from tests.live.real_parts import free_port
 
 AGENT_S = 270
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -26,7 +26,7 @@ class Live:
 
     def __init__(self, folder: Path, start: Start) -> None:
         self.folder, self._start = folder, start
-        http, self.mqtt = _free_port(), _free_port()
+        http, self.mqtt = free_port(), free_port()
         self.url = f"http://127.0.0.1:{http}"
         start("broker", "aggregator_api", "broker", "--port", str(self.mqtt))
         server = ("aggregator_api", "serve", "--port", str(http), "--broker-port", str(self.mqtt))
@@ -124,9 +124,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -32,8 +32,10 @@ def conditions_of(name: str, values: Mapping[str, Any], time_s: float) -> PhoneC
 
 
 def _between(value: object, low: float, high: float) -> float | None:
+    if not isinstance(value, int | float | str):
+        return None
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        number = float(value)
+    except (ValueError, OverflowError):
         return None
     return number if low <= number <= high else None

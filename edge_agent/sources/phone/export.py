@@ -124,7 +124,8 @@ def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
         raise SensorError(f"{path} is not an array of records: it begins with {text[:50]!r}")
     end = first.end()
     while True:
-        at = BETWEEN.match(text, end).end()  # type: ignore[union-attr]
+        between = BETWEEN.match(text, end)  # always, if only nothing
+        at = between.end() if between else end
         try:
             record, end = decoder.raw_decode(text, at)
         except ValueError as error:

@@ -146,8 +146,8 @@ def batch_of(session: str, device: str, number: int | None, entries: Iterable[Re
 def seconds(time_ns: float | str) -> float | None:
     """Return a time of the app in seconds since 1970, or None if it is none."""
     try:
-        value = int(time_ns) if isinstance(time_ns, str) and len(time_ns) < 25 else time_ns
-        return float(value) / 1e9 if 0 <= value <= LATEST_NS else None  # type: ignore[operator]
+        value = int(time_ns) if isinstance(time_ns, str) else time_ns
+        return float(value) / 1e9 if 0 <= value <= LATEST_NS else None
     except (TypeError, ValueError):
         return None
 
