@@ -42,7 +42,7 @@ def federations(session: Session, only: str | None, window: Window) -> views.Pag
     query = select(FederationRow)
     if only is not None:
         query = query.where(FederationRow.name == only)
-    return _page(session, query, FederationRow.id, window, views.FederationSummary.model_validate)
+    return page(session, query, FederationRow.id, window, views.FederationSummary.model_validate)
 
 
 def federation(session: Session, row: FederationRow) -> views.FederationDetail:
@@ -56,7 +56,7 @@ def federation(session: Session, row: FederationRow) -> views.FederationDetail:
             "round": records.last_number(session, row),
             "round_phase": current.phase if current else None,
             "devices": devices,
-            "devices_online": len(records.online_devices(session, row)),
+            "devices_online": records.count_online(session, row),
             "model": _version(session, records.current_version(session, row)),
         }
     )
@@ -65,19 +65,24 @@ def federation(session: Session, row: FederationRow) -> views.FederationDetail:
 def rounds(session: Session, row: FederationRow, window: Window) -> views.Page[views.RoundView]:
     """List the rounds of a federation."""
     query = select(RoundRow).where(RoundRow.federation_id == row.id)
-    return _page(session, query, RoundRow.id, window, views.RoundView.model_validate)
+    return page(session, query, RoundRow.id, window, views.RoundView.model_validate)
 
 
-def round_detail(row: RoundRow) -> views.RoundDetail:
-    """Describe a round."""
-    outcomes = [part.outcome for part in row.participations]
+def round_detail(session: Session, row: RoundRow) -> views.RoundDetail:
+    """Describe a round; the database counts its devices."""
+    outcomes = _outcomes(session, row)
     return views.RoundDetail(
         **views.RoundView.model_validate(row).model_dump(),
         base_model=row.base_version.broadcast_sha256,
-        invited=sum(part.invited for part in row.participations),
-        received=outcomes.count("received"),
-        lost=outcomes.count("lost"),
+        invited=records.invited(session, row),
+        received=outcomes.get("received", 0),
+        lost=outcomes.get("lost", 0),
     )
+
+
+def _outcomes(session: Session, row: RoundRow) -> dict[str, int]:
+    query = select(ParticipationRow.outcome, func.count()).where(ParticipationRow.round_id == row.id)
+    return {row[0]: row[1] for row in session.execute(query.group_by(ParticipationRow.outcome))}
 
 
 def participants(session: Session, row: RoundRow, window: Window) -> views.Page[views.Participant]:
@@ -90,7 +95,7 @@ def participants(session: Session, row: RoundRow, window: Window) -> views.Page[
         return _participant(part, updates.get(part.device_id))
 
     query = select(ParticipationRow).where(ParticipationRow.round_id == row.id)
-    return _page(session, query, ParticipationRow.device_id, window, view)
+    return page(session, query, ParticipationRow.device_id, window, view)
 
 
 def metrics(session: Session, row: FederationRow, round_number: int | None, window: Window) -> views.Page[views.Metric]:
@@ -102,7 +107,7 @@ def metrics(session: Session, row: FederationRow, round_number: int | None, wind
     def view(metric: MetricRow) -> views.Metric:
         return views.Metric.model_validate({**_columns(metric), "device": metric.device.name})
 
-    return _page(session, query, MetricRow.id, window, view)
+    return page(session, query, MetricRow.id, window, view)
 
 
 def devices(session: Session, row: FederationRow, enrolment: str | None, window: Window) -> views.Page[views.Device]:
@@ -110,7 +115,7 @@ def devices(session: Session, row: FederationRow, enrolment: str | None, window:
     query = select(DeviceRow).where(DeviceRow.federation_id == row.id)
     if enrolment is not None:
         query = query.where(DeviceRow.enrolment == enrolment)
-    return _page(session, query, DeviceRow.id, window, views.Device.model_validate)
+    return page(session, query, DeviceRow.id, window, views.Device.model_validate)
 
 
 def updates(session: Session, row: FederationRow, status: str | None, window: Window) -> views.Page[views.UpdateView]:
@@ -119,7 +124,7 @@ def updates(session: Session, row: FederationRow, status: str | None, window: Wi
     if status is not None:
         query = query.where(UpdateRow.status == status)
 
-    return _page(session, query, UpdateRow.id, window, update_view)
+    return page(session, query, UpdateRow.id, window, update_view)
 
 
 def update_view(row: UpdateRow) -> views.UpdateView:
@@ -130,7 +135,7 @@ def update_view(row: UpdateRow) -> views.UpdateView:
 def model_versions(session: Session, row: FederationRow, window: Window) -> views.Page[views.ModelVersion]:
     """List the global models of a federation."""
     query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
-    return _page(session, query, ModelVersionRow.id, window, lambda version: _version(session, version))
+    return page(session, query, ModelVersionRow.id, window, lambda version: _version(session, version))
 
 
 def aliases(session: Session, row: FederationRow) -> list[views.Alias]:
@@ -163,7 +168,7 @@ def model_version(session: Session, row: FederationRow, number: int) -> views.Mo
 def events(session: Session, row: FederationRow, window: Window) -> views.Page[views.Event]:
     """List the events of a federation."""
     query = select(EventRow).where(EventRow.federation_id == row.id)
-    return _page(session, query, EventRow.id, window, views.Event.model_validate)
+    return page(session, query, EventRow.id, window, views.Event.model_validate)
 
 
 def keys(session: Session, federation: str | None, window: Window) -> views.Page[Key]:
@@ -172,7 +177,7 @@ def keys(session: Session, federation: str | None, window: Window) -> views.Page
     if federation is not None:
         query = query.join(FederationRow, CredentialRow.federation_id == FederationRow.id)
         query = query.where(FederationRow.name == federation)
-    return _page(session, query, CredentialRow.id, window, lambda row: key(session, row))
+    return page(session, query, CredentialRow.id, window, lambda row: key(session, row))
 
 
 def key(session: Session, row: CredentialRow) -> Key:
@@ -186,16 +191,17 @@ def key(session: Session, row: CredentialRow) -> Key:
 def tokens(session: Session, row: FederationRow, window: Window) -> views.Page[Token]:
     """List the enrolment tokens of a federation."""
     query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.federation_id == row.id)
-    return _page(session, query, EnrolmentTokenRow.id, window, Token.model_validate)
+    return page(session, query, EnrolmentTokenRow.id, window, Token.model_validate)
 
 
-def _page(
+def page(
     session: Session,
     query: Select[Row],
     key: InstrumentedAttribute[int],
     window: Window,
     view: Callable[[Row], Item],
 ) -> views.Page[Item]:
+    """Return the part of a listing that a window shows; rows are ordered by `key`."""
     found: Sequence[Row] = session.scalars(query.where(key > window.cursor).order_by(key).limit(window.limit + 1)).all()
     shown = found[: window.limit]
     following = getattr(shown[-1], key.key) if len(found) > window.limit else None
