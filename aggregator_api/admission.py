@@ -9,9 +9,8 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.contract import Contract
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.records import device_named
 from aggregator_api.situation import Base, Device, Federation, Open, Situation
-from aggregator_api.tables import DeviceRow, FederationRow
+from aggregator_api.tables import DeviceRow
 from federation.plan import RoundSettings
 from federation.protocol.messages import UpdateManifest
 from federation.server_round import Action, RoundPhase, UpdateArrived, step
@@ -24,10 +23,9 @@ class Sender(NamedTuple):
     device: Device
 
 
-def barred(session: Session, federation: FederationRow, device: str, *, enrolled_only: bool) -> str:
-    """Say why nothing is taken from a device; empty if it may take part."""
-    row = device_named(session, federation, device)
-    return _barred(row.enrolment if row else "open", federation.name, device, enrolled_only)
+def barred(row: DeviceRow | None, federation: str, device: str, *, enrolled_only: bool) -> str:
+    """Say why nothing is taken from a device, which may have no row yet; empty if it may take part."""
+    return _barred(row.enrolment if row else "open", federation, device, enrolled_only)
 
 
 def close_doors(session: Session) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Contract:
         plan = Plan.model_validate(columns["plan"])
         return cls(plan, method_from_json(plan.method), _read_schema(columns["upload_schema"]))
 
-    @property
+    @cached_property
     def limit_bytes(self) -> int:
         """Largest plausible encoding of an update."""
         return size_limit(self.schema)

@@ -26,12 +26,20 @@ class Message(NamedTuple):
 class Inbox:
     """Hands messages to `handle`, calls to their maker, and calls `tick` a few times a second.
 
-    When the queue is full, `put` waits: the network's thread then reads no more, and TCP makes the broker wait.
+    `prepare` is called first, on the thread that works. When the queue is full, `put` waits: the network's thread then
+    reads no more, and TCP makes the broker wait.
     """
 
-    def __init__(self, handle: Callable[[str, bytes], None], tick: Callable[[], None], size: int) -> None:
+    def __init__(
+        self,
+        handle: Callable[[str, bytes], None],
+        tick: Callable[[], None],
+        size: int,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
         self._handle = handle
         self._tick = tick
+        self._prepare = prepare
         self._queue: queue.Queue[Message | Callable[[], None] | None] = queue.Queue(size)
         self._thread = threading.Thread(target=self._work, name="inbox", daemon=True)
 
@@ -60,6 +68,7 @@ class Inbox:
         return self._thread.is_alive()
 
     def _work(self) -> None:
+        self._prepare()
         due = time.monotonic()
         while True:
             if time.monotonic() >= due:  # also under load: a deadline must not wait for a quiet moment

@@ -5,6 +5,7 @@ Nothing here raises for what a device sent: it is refused with a reason, or it i
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import NamedTuple
 
@@ -108,11 +109,14 @@ class Ingest:
             if federation is None:
                 log.warning("status ignored federation=%s device=%s: no such federation", *address[:2])
                 return
-            if reason := admission.barred(session, federation, address.device, enrolled_only=self._enrolled_only):
+            row = records.device_named(session, federation, address.device)
+            if reason := admission.barred(row, *address[:2], enrolled_only=self._enrolled_only):
                 log.warning("status refused federation=%s device=%s: %s", *address[:2], reason)
                 return
-            changed = receipts.note_status(session, federation, address.device, status)
-        if changed:
+            changed = receipts.note_status(session, federation, row, address.device, status)
+            # writers come one after the other: a round that is open here looks for devices itself once it has ended
+            missed = changed and records.open_round(session, federation) is None
+        if missed:
             self._coordinator.devices_changed(address.federation)
 
     def _begin(self, key: Key, payload: bytes) -> None:
@@ -156,8 +160,8 @@ class Ingest:
             self._answered_before(key, self._look(key), None)  # else silence: the device begins again
         elif not upload.assembly.complete:
             self._answer(key, "send", next_chunk=upload.next_chunk)
-        elif upload.sha256() == upload.manifest.sha256:
-            self._finish(key, upload)
+        elif hashlib.sha256(data := upload.read()).hexdigest() == upload.manifest.sha256:
+            self._finish(key, upload, data)
         elif upload.resumed:
             # a power cut may have cost written chunks: the update itself is not to blame
             self._spool.begin(key, upload.manifest)
@@ -165,11 +169,11 @@ class Ingest:
         else:
             raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
 
-    def _finish(self, key: Key, upload: Upload) -> None:
-        """Check the bytes, make them durable, commit, and only then acknowledge."""
+    def _finish(self, key: Key, upload: Upload, data: bytes) -> None:
+        """Check the file's bytes, make them durable, commit, and only then acknowledge."""
         found = self._look(key, upload.manifest)
         contract = self._admit(key, found, upload.manifest)
-        tree = contract.decode(upload.manifest, upload.path.read_bytes())
+        tree = contract.decode(upload.manifest, data)
         norms = self._judge.check(contract, found, upload.manifest, tree)
         self._blobs.adopt(upload.path, upload.manifest.sha256)
         with self._coordinator.lock:

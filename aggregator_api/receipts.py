@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.records import Named, device_named, journal, put, table_of
+from aggregator_api.records import Named, journal, put, table_of
 from aggregator_api.tables import DeviceRow, FederationRow, MetricRow, UpdateRow
 from federation.protocol.messages import DeviceStatus, UpdateManifest, write
 
@@ -18,9 +18,10 @@ METRIC_NAME_LENGTH = 64
 _ADD_UPDATE, _ADD_METRICS = insert(table_of(UpdateRow)), insert(table_of(MetricRow))
 
 
-def note_status(session: Session, federation: FederationRow, name: str, status: DeviceStatus) -> bool:
-    """Enrol or update a device; return whether its state changed."""
-    row = device_named(session, federation, name)
+def note_status(
+    session: Session, federation: FederationRow, row: DeviceRow | None, name: str, status: DeviceStatus
+) -> bool:
+    """Enrol a device, which has no row, or update its row; return whether its state changed."""
     now = time.time()
     if row is None:
         if status.state == "offline":

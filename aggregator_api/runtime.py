@@ -15,6 +15,7 @@ from aggregator_api.blobs import BlobStore
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
+from aggregator_api.hot_blobs import HotBlobs
 from aggregator_api.identity import Identity
 from aggregator_api.inbox import Inbox, Message
 from aggregator_api.ingest import Ingest
@@ -39,6 +40,7 @@ class Runtime:
         self.settings = settings
         self.database = Database(settings.database)
         self.blobs = BlobStore(settings.blobs)
+        self.hot_blobs = HotBlobs(self.blobs)
         self.identity = Identity(settings.identity)
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
@@ -65,7 +67,7 @@ class Runtime:
             min_free_bytes=settings.min_free_bytes,
         )
         self.coordinator.tidy = self._tidy
-        self._inbox = Inbox(self._handle, self._tick, settings.inbox_messages)
+        self._inbox = Inbox(self._handle, self._tick, settings.inbox_messages, compute_alone)
 
     def start(self) -> None:
         """Bring the schema up to date, go on where the rows say, and connect."""
@@ -170,6 +172,15 @@ class Runtime:
 
     def _connected(self) -> None:
         self._inbox.put(self.coordinator.connected)
+
+
+def compute_alone() -> None:
+    """Let torch use one thread for what the calling thread computes.
+
+    An update's checks take less time than a pool of threads takes to start on them; idle, such a pool spins.
+    """
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # torch settles a thread's number at its first use: now, not after another thread's setting
 
 
 def _accounts(settings: Settings) -> BrokerAccounts:

@@ -6,10 +6,9 @@ claim chunks whose bytes were lost, which the sha256 at the end reveals; such an
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,10 +63,9 @@ class Upload:
                 have.write(_NUMBER.pack(n))
             self.assembly.add(n)
 
-    def sha256(self) -> str:
-        """Hash what is here."""
-        with self.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+    def read(self) -> bytes:
+        """Return what is here."""
+        return self.path.read_bytes()
 
 
 class Spool:
@@ -76,7 +74,9 @@ class Spool:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
-        self._uploads: dict[Key, Upload] = dict(_read_back(root, "*"))
+        self._uploads: dict[Key, Upload] = {}
+        self._of_device: dict[tuple[str, str], set[Key]] = {}
+        self._take(_read_back(root, "*"))
 
     def get(self, key: Key) -> Upload | None:
         """Return an upload that has begun."""
@@ -84,14 +84,13 @@ class Spool:
 
     def of_device(self, federation: str, device: str) -> list[Key]:
         """Return what one device has begun."""
-        return [key for key in self._uploads if key[:2] == (federation, device)]
+        return sorted(self._of_device.get((federation, device), ()))
 
     def read_again(self, federation: str) -> dict[Key, Upload]:
         """Read a federation's uploads back from the disk, where another process has left them, and return them."""
-        found = dict(_read_back(self.root, federation))
-        others = {key: upload for key, upload in self._uploads.items() if key[0] != federation}
-        self._uploads = {**others, **found}
-        return found
+        for key in [key for key in self._uploads if key[0] == federation]:
+            self._forget(key)
+        return self._take(_read_back(self.root, federation))
 
     def begin(self, key: Key, manifest: UpdateManifest) -> Upload:
         """Start an upload from nothing."""
@@ -100,14 +99,28 @@ class Spool:
         upload.stem.parent.mkdir(parents=True, exist_ok=True)
         upload.path.touch(mode=0o600)
         _sibling(upload.stem, "json").write_bytes(write(manifest))
-        self._uploads[key] = upload
+        self._take([(key, upload)])
         return upload
 
     def discard(self, key: Key) -> None:
         """Forget an upload and its files."""
-        upload = self._uploads.pop(key, None)
+        upload = self._forget(key)
         if upload is not None:
             _remove(upload.stem)
+
+    def _take(self, found: Iterable[tuple[Key, Upload]]) -> dict[Key, Upload]:
+        taken = dict(found)
+        self._uploads.update(taken)
+        for key in taken:
+            self._of_device.setdefault(key[:2], set()).add(key)
+        return taken
+
+    def _forget(self, key: Key) -> Upload | None:
+        if key in self._uploads:
+            self._of_device[key[:2]].remove(key)
+            if not self._of_device[key[:2]]:
+                del self._of_device[key[:2]]
+        return self._uploads.pop(key, None)
 
 
 def _read_back(root: Path, federation: str) -> Iterator[tuple[Key, Upload]]:

@@ -11,6 +11,8 @@ import math
 import random
 from dataclasses import dataclass, field
 
+import torch
+
 from federation.records import Tree
 from federation.tree import flatten
 
@@ -31,8 +33,10 @@ def _norm(group: str, upload: Tree, broadcast: Tree) -> float:
     squares = 0.0
     for name, value in mine.items():
         like = start.get(name)
-        moved = value.double() if like is None or like.shape != value.shape else value.double() - like.double()
-        squares += float(moved.square().sum())
+        moved = value.to(torch.float64, copy=True)
+        if like is not None and like.shape == value.shape:
+            moved -= like
+        squares += float(torch.linalg.vector_norm(moved)) ** 2
     return math.sqrt(squares)
 
 

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from aggregator_api import records
 from aggregator_api.errors import NotFoundError
+from aggregator_api.hot_blobs import in_pieces
 from aggregator_api.problems import responses
 from aggregator_api.routes.dependencies import CallerDep, RuntimeDep, SessionDep
 
@@ -60,6 +61,9 @@ def blob(
     headers["Content-Length"] = str(stop - start)
     if request.method == "HEAD":
         return Response(None, status, headers, media_type=BINARY)
+    whole = runtime.hot_blobs.get(sha256)
+    if whole is not None:
+        return StreamingResponse(in_pieces(whole[start:stop]), status, headers, media_type=BINARY)
     # the whole is verified while it is sent, and cut short if it is damaged; of a part only the client knows the rest
     pieces = runtime.blobs.pieces(sha256) if status == 200 else runtime.blobs.part(sha256, start, stop)
     return StreamingResponse(pieces, status, headers, media_type=BINARY)

@@ -18,8 +18,11 @@ from aggregator_api.tables import DeviceRow, FederationRow, RoundRow
 
 MAX_ID = 2**62
 
+# What does not wait for a disk or a database is `async`: each other step of a request waits for a thread, and on a busy
+# server for Python's lock.
 
-def runtime_of(request: Request) -> Runtime:
+
+async def runtime_of(request: Request) -> Runtime:
     """Return the process's runtime."""
     found: Runtime = request.app.state.runtime
     return found
@@ -28,7 +31,7 @@ def runtime_of(request: Request) -> Runtime:
 RuntimeDep = Annotated[Runtime, Depends(runtime_of)]
 
 
-def known_query(request: Request) -> None:
+async def known_query(request: Request) -> None:
     """Refuse a parameter that the route does not have: a misspelt filter would show too much."""
     if not request.query_params or not request.url.path.startswith("/v1/"):
         return  # whoever watches a server may add what it likes
@@ -41,7 +44,7 @@ def known_query(request: Request) -> None:
             raise UnprocessableError(f"query parameter {name[:80]!r}: {listed}")
 
 
-def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request) -> Caller:
     """Return who asks, as the gate found out."""
     found: Caller = request.state.caller
     return found
@@ -87,7 +90,7 @@ def device_of(session: SessionDep, federation: FederationDep, device: str) -> De
 DeviceDep = Annotated[DeviceRow, Depends(device_of)]
 
 
-def window_of(
+async def window_of(
     cursor: Annotated[int, Query(ge=0, le=MAX_ID, description="`next_cursor` of the page before")] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> Window:

@@ -18,7 +18,7 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz", summary="Does the process live?")
-def healthz() -> Health:
+async def healthz() -> Health:
     """Answer; nothing else is asked."""
     return Health()
 

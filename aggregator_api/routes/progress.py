@@ -31,9 +31,9 @@ def rounds(session: SessionDep, federation: FederationDep, window: WindowDep) ->
 
 
 @router.get("/rounds/{number}", summary="Describe a round")
-def round_detail(row: RoundDep) -> RoundDetail:
+def round_detail(session: SessionDep, row: RoundDep) -> RoundDetail:
     """Tell a round's phase and how many updates have come."""
-    return listings.round_detail(row)
+    return listings.round_detail(session, row)
 
 
 @router.get("/rounds/{number}/participants", summary="List the devices of a round")
