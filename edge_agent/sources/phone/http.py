@@ -7,6 +7,7 @@ answer with status 499, so that is what anything gets that the user can put righ
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import socketserver
 import ssl
@@ -110,8 +111,13 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Let a person try the URL in a browser."""
+        self.close_connection = True  # a body would be read as the next request
         if self._is_enrolled():
             self._say(200, "This is the Push URL of a Gaitway device; set it in Sensor Logger.")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request of the app, without a page that repeats it."""
+        self._say(code, http.client.responses.get(code, "not a request of Sensor Logger"))
 
     def _is_enrolled(self) -> bool:
         path = self.path.partition("?")[0]

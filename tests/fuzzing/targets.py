@@ -1,0 +1,18 @@
+"""Every target, and its share of the cases: more where a case is worth more than its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzzing.phone_target import Endpoint
+from tests.fuzzing.play import Target
+from tests.fuzzing.wire_targets import Messages, TopicsAndChunks, Trees
+
+TARGETS: dict[str, Callable[[Path], Target]] = {
+    "trees": Trees,
+    "messages": Messages,
+    "topics": TopicsAndChunks,
+    "sensor_logger": Endpoint,
+}
+SHARES = {"trees": 0.35, "messages": 0.35, "topics": 0.1, "sensor_logger": 0.2}

@@ -1,0 +1,48 @@
+"""One valid tree and one valid message of each kind, which the fuzzers change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from federation import wire
+from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, UpdateManifest
+from federation.schema import schema_of
+
+LIMIT = 4096
+TREE = {"params": {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, "mask": torch.tensor([True, False])}
+SCHEMA = schema_of(TREE)
+ENCODED = tuple((wire.encode(TREE, compression=how), how) for how in ("none", "zstd"))
+NARROW = tuple((wire.encode(TREE, compression=how, precision="float16"), how) for how in ("none", "zstd"))
+
+HASH, INSTANCE = "ab" * 32, "cd" * 16
+POINTER = {"sha256": HASH, "size": 10, "url": "/v1/blobs/x"}
+SEALED = {**POINTER, "seal": {"version": 3, "expires": 1_800_000_000, "signature": "A" * 86 + "=="}}
+PLAN = {
+    "labels": ["still", "walking"],
+    "model": {"name": "cnn"},
+    "method": {"name": "fedavg"},
+    "task": {"classes": 2, "feature_dim": 8},
+    "rounds": {"rounds": 3},
+}
+MESSAGES: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (
+        Announcement,
+        {
+            "federation": "walk", "instance": INSTANCE, "state": "collecting", "round": 1, "plan": PLAN,
+            "model": POINTER, "created": 1.0,
+        },
+    ),
+    (Invitation, {"instance": INSTANCE, "round": 1, "model": SEALED}),
+    (DeviceStatus, {"state": "ready", "examples": 3, "metrics": {"loss": 0.5}}),
+    (
+        UpdateManifest,
+        {
+            "update_id": "r1-a", "federation": "walk", "client": "a", "round": 1, "method": "fedavg",
+            "base_version": HASH, "examples": 3, "steps": 1, "class_counts": [1, 2], "size": 10, "sha256": HASH,
+            "chunk_bytes": 1024, "nonce": "0123456789", "created": 1.0,
+        },
+    ),
+    (Acknowledgement, {"update_id": "r1-a", "status": "accepted"}),
+)  # fmt: skip
