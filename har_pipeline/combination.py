@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from har_pipeline.errors import PipelineError, SettingsError
-from har_pipeline.recording import Recording
+from har_pipeline.recording import Recording, Words
 from har_pipeline.settings import PipelineSettings, nearest
 from har_pipeline.windows import WindowedDataset
 
@@ -158,9 +158,14 @@ def unite(name: str, members: Sequence[WindowedDataset], settings: PipelineSetti
 
 def rename(combination: Combination, member: str, recording: Recording) -> Recording:
     """Give a member's recording the client id and the activity names of the combination."""
-    names, codes = np.unique(np.atleast_1d(recording.activity), return_inverse=True)
-    renamed = np.array([combination.common(each) for each in names.tolist()])[codes]
-    activity = str(renamed[0]) if isinstance(recording.activity, str) else renamed
+    given = recording.activity
+    activity: str | np.ndarray | Words
+    if isinstance(given, str):
+        activity = combination.common(given)
+    else:
+        words = given if isinstance(given, Words) else Words.of(given)
+        renamed = Words(np.array([combination.common(each) for each in words.names.tolist()]), words.codes)
+        activity = renamed if given is words else np.asarray(renamed)
     return recording._replace(client=f"{member}-{recording.client}", activity=activity)
 
 

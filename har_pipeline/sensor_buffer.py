@@ -86,12 +86,16 @@ class SensorBuffer:
         if count > 0:
             self.drop(count)
 
-    def _usable(self, recording: Recording) -> np.ndarray:
+    def _usable(self, recording: Recording) -> np.ndarray | slice:
+        """Say which samples count; all of them is a slice, so that nothing is copied for it."""
         times, values = np.asarray(recording.times_s), np.asarray(recording.values)
         if times.ndim != 1 or values.shape != (len(times), 3):
             raise SignalError(
                 f"{recording.where()}: expected times (n,) and values (n, 3), got {times.shape} and {values.shape}"
             )
+        finite = bool(np.isfinite(times).all() and np.isfinite(values).all())
+        if finite and (not len(times) or times.min() >= self._horizon):
+            return slice(None)
         infinite = np.isinf(times) | np.isinf(values).any(axis=1)
         if infinite.any():
             at = int(np.argmax(infinite))

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from har_pipeline.errors import SettingsError, SignalError
-from har_pipeline.recording import UNLABELLED, Recording
-from har_pipeline.resample import low_pass_at
+from har_pipeline.recording import UNLABELLED, Recording, Words
+from har_pipeline.resample import low_pass_at, positions
 from har_pipeline.sensor_buffer import ROUNDING_S, SensorBuffer
 from har_pipeline.settings import PipelineSettings, nearest
 
 NO_LABEL = -1
+UNKNOWN = -2
 
 
 class Window(NamedTuple):
@@ -126,16 +127,16 @@ class StreamPipeline:
         return finished
 
     def _add_rows(self, grid: np.ndarray, counts: dict[str, int]) -> list[Window]:
-        columns = []
-        for name, sensor in self._sensors.items():
-            count = counts[name]
-            columns.append(low_pass_at(sensor.times[:count], sensor.values[:count], grid, self.settings))
+        rows = np.empty((len(grid), 6), dtype=np.float32)
+        for name, columns in (("acc", slice(0, 3)), ("gyro", slice(3, 6))):
+            sensor, count = self._sensors[name], counts[name]
+            rows[:, columns] = low_pass_at(sensor.times[:count], sensor.values[:count], grid, self.settings)
         acc, count = self._sensors["acc"], counts["acc"]
-        right = np.clip(np.searchsorted(acc.times[:count], grid), 1, max(count - 1, 1))
+        right = np.clip(positions(acc.times[:count], grid), 1, max(count - 1, 1))
         left = right - 1
         right = np.minimum(right, count - 1)
         nearest_sample = np.where(grid - acc.times[left] <= acc.times[right] - grid, left, right)
-        self._rows = np.concatenate([self._rows, np.concatenate(columns, axis=1).astype(np.float32)])
+        self._rows = np.concatenate([self._rows, rows])
         self._codes = np.concatenate([self._codes, acc.codes[nearest_sample]])
         return self._cut_windows()
 
@@ -172,6 +173,8 @@ def encode_activity(recording: Recording, labels: tuple[str, ...]) -> np.ndarray
     Raises SettingsError for a name that is neither.
     """
     count = len(recording.times_s)
+    if isinstance(recording.activity, Words):
+        return _encode_words(recording, recording.activity, labels)
     names = np.asarray(recording.activity)
     if names.ndim == 0:
         return np.full(count, _code(str(names), recording, 0, labels), dtype=np.int64)
@@ -185,6 +188,17 @@ def encode_activity(recording: Recording, labels: tuple[str, ...]) -> np.ndarray
     return np.repeat(np.array(codes, dtype=np.int64), np.diff(np.append(starts, count)))
 
 
+def _encode_words(recording: Recording, words: Words, labels: tuple[str, ...]) -> np.ndarray:
+    if len(words) != len(recording.times_s):
+        raise SignalError(f"{recording.where()}: {len(recording.times_s)} samples but {len(words)} activities")
+    known = {name: code for code, name in enumerate(labels)} | dict.fromkeys(UNLABELLED, NO_LABEL)
+    codes = words.coded(known, UNKNOWN)
+    if (codes == UNKNOWN).any():
+        at = int(np.argmax(codes == UNKNOWN))
+        _code(str(words.names[words.codes[at]]), recording, at, labels)
+    return codes
+
+
 def _code(name: str, recording: Recording, index: int, labels: tuple[str, ...]) -> int:
     if name in UNLABELLED:
         return NO_LABEL
@@ -195,6 +209,8 @@ def _code(name: str, recording: Recording, index: int, labels: tuple[str, ...]) 
 
 def majority_label(codes: np.ndarray, share: float) -> int:
     """Return the commonest code if it covers at least `share` of codes (n,), else -1; a tie takes the lower code."""
+    if (codes == codes[0]).all():
+        return int(codes[0])
     counts = np.bincount(codes + 1)
     winner = int(counts.argmax())
     return winner - 1 if counts[winner] >= share * len(codes) else NO_LABEL

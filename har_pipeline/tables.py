@@ -13,18 +13,20 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from har_pipeline.errors import SourceError
+from har_pipeline.recording import Words
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEAST_ROWS_TO_JUDGE = 20
+MISSING = ("", "NaN", "nan", "NA")
 
 
 class Table(NamedTuple):
-    """Rows of a CSV: numbers (n, columns) float64, text by column (n,) as str arrays, and where they are from."""
+    """Rows of a CSV: numbers (n, columns) float64, text by column as n words, and where they are from."""
 
     numbers: np.ndarray
-    text: dict[str, np.ndarray]
+    text: dict[str, Words]
     source: str
     line: int
 
@@ -49,8 +51,8 @@ def read_chunks(
             stream,
             usecols=lambda name: name in wanted,
             dtype=dict.fromkeys(text, "category"),
-            keep_default_na=False,
-            na_values={name: ["", "NaN", "nan", "NA"] for name in numeric},
+            # Looking each cell up among the missing ones would cost as much as reading it: see _numbers.
+            na_filter=False,
             skip_blank_lines=False,
             chunksize=rows or 1 << 40,
             low_memory=False,
@@ -106,28 +108,35 @@ def read_columns(
 
 
 def _refuse_infinite(numbers: np.ndarray, source: str, line: int) -> None:
-    infinite = np.isinf(numbers).any(axis=1)
+    infinite = np.isinf(numbers)
     if infinite.any():
+        infinite = infinite.any(axis=1)
         raise SourceError(f"{source}, line {line + int(np.argmax(infinite))}: infinite value; remove or repair the row")
 
 
 def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], text: Sequence[str]) -> Table:
-    numbers = np.empty((len(frame), len(numeric)))
+    # By column in memory, as the parser gives them and as most readers take them.
+    numbers = np.empty((len(frame), len(numeric)), order="F")
     for column, name in enumerate(numeric):
         numbers[:, column] = _numbers(frame[name], source, line, name)
-    _refuse_infinite(numbers, source, line)
-    lost = np.asarray(np.isnan(numbers).any(axis=1))
+    if not np.isfinite(numbers).all():
+        _refuse_infinite(numbers, source, line)
+        _refuse_empty(numbers, source, line, numeric)
+    words = {}
+    for name in text:
+        column_text = frame[name].cat
+        names = np.array([str(each) for each in column_text.categories] + [""])
+        words[name] = Words(names, column_text.codes.to_numpy())
+    return Table(numbers, words, source, line)
+
+
+def _refuse_empty(numbers: np.ndarray, source: str, line: int, numeric: Sequence[str]) -> None:
+    lost = np.isnan(numbers).any(axis=1)
     if len(lost) >= LEAST_ROWS_TO_JUDGE and lost.mean() > 0.5:
         raise SourceError(
             f"{source}, line {line + int(np.argmax(lost))}: {lost.sum()} of {len(lost)} rows lack a number in "
             f"{list(numeric)}; is this the right file?"
         )
-    words = {}
-    for name in text:
-        column_text = frame[name].cat
-        categories = np.array([str(each) for each in column_text.categories] + [""])
-        words[name] = categories[column_text.codes.to_numpy()]
-    return Table(numbers, words, source, line)
 
 
 def _numbers(column: pd.Series, source: str, line: int, name: str) -> np.ndarray:
@@ -136,7 +145,7 @@ def _numbers(column: pd.Series, source: str, line: int, name: str) -> np.ndarray
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         return column.to_numpy(dtype=np.float64)
     numbers = pd.to_numeric(column, errors="coerce")
-    bad = (numbers.isna() & column.notna()).to_numpy()
+    bad = (numbers.isna() & column.notna() & ~column.isin(MISSING)).to_numpy()
     if bad.any():
         at = int(np.argmax(bad))
         raise SourceError(f"{source}, line {line + at}: {column.iloc[at]!r} in column {name!r} is no number")

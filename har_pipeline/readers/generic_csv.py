@@ -65,15 +65,15 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
             table = read_table(stream, member.name, (options["time"], *options["acc"], *options["gyro"]), words)
         stem = PurePosixPath(member.name).name.partition(".")[0]
         count = len(table.numbers)
-        client = table.text[options["client"]] if options["client"] else np.full(count, stem)
-        session = table.text[options["session"]] if options["session"] else np.full(count, "")
+        client = np.asarray(table.text[options["client"]]) if options["client"] else np.full(count, stem)
+        session = np.asarray(table.text[options["session"]]) if options["session"] else np.full(count, "")
         changes = (client[1:] != client[:-1]) | (session[1:] != session[:-1])
         for low, high in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), count]):
             name = str(client[low])
             if not chosen(name, clients):
                 continue
             rows = table.numbers[low:high] * np.repeat(scale, [1, 3, 3])
-            activity = table.text[options["activity"]][low:high]
+            activity = np.asarray(table.text[options["activity"]][low:high])
             where = (table.source, table.line + low)
             visit = f"{member.name}:{session[low]}"
             yield Recording(name, visit, activity, "acc", rows[:, 0], rows[:, 1:4], *where)

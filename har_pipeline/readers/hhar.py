@@ -24,7 +24,7 @@ from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
 from har_pipeline.readers.spool import Spool
-from har_pipeline.recording import UNLABELLED, Recording, Sensor, device_of, subject_of
+from har_pipeline.recording import UNLABELLED, Recording, Sensor, Words, device_of, subject_of
 from har_pipeline.settings import nearest
 from har_pipeline.tables import Table, read_chunks
 
@@ -32,11 +32,12 @@ LABELS = ("sit", "stand", "walk", "stairsup", "stairsdown", "bike")
 NUMBERS = ("Creation_Time", "Arrival_Time", "x", "y", "z")
 WORDS = ("User", "Model", "Device", "gt")
 SENSORS: dict[str, Sensor] = {"accelerometer": "acc", "gyroscope": "gyro"}
-ROW = np.dtype(
-    [("creation", "<f8"), ("arrival", "<f8"), ("values", "<f8", 3), ("label", "<i1"), ("line", "<i8")], align=False
-)
+# 48 bytes, a multiple of eight, so that no number lies across two words.
+ROW = np.dtype([("creation", "<f8"), ("arrival", "<f8"), ("values", "<f8", 3), ("line", "<u4"), ("label", "<i4")])
 CHUNK_S = 600.0
 RESTART_S = 60.0
+UNKNOWN = -2
+CODES = {name: code for code, name in enumerate(LABELS)} | dict.fromkeys(UNLABELLED, -1)
 LAYOUT = Layout(
     files=re.compile(r"(?:(?<=/)|^)Phones_(accelerometer|gyroscope)\d*\.csv(\.gz)?$"),
     archives=re.compile(r"activity.recognition|hhar|heterogeneity", re.IGNORECASE),
@@ -66,13 +67,13 @@ def _spool(member: Member, sensor: Sensor, clients: Clients, spool: Spool[tuple[
             rows = _rows(table)
             words = [table.text[name] for name in WORDS[:3]]
             # Rows come in long blocks of one handset; a block is written at once.
-            changes = np.any([word[1:] != word[:-1] for word in words], axis=0)
+            changes = np.any([word.codes[1:] != word.codes[:-1] for word in words], axis=0)
             edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows)]
             for low, high in pairwise(edges):
-                user, model, device = (str(word[low]) for word in words)
+                user, model, device = (str(word.names[word.codes[low]]) for word in words)
                 handset = (f"{user}_{model}", device)
                 if chosen(handset[0], clients):
-                    spool.append((handset, sensor), rows[low:high])
+                    spool.append((handset, sensor), _timed(rows[low:high]))
 
 
 def _rows(table: Table) -> np.ndarray:
@@ -80,14 +81,20 @@ def _rows(table: Table) -> np.ndarray:
     rows["creation"], rows["arrival"] = table.numbers[:, 0] * 1e-9, table.numbers[:, 1] * 1e-3
     rows["values"] = table.numbers[:, 2:]
     rows["line"] = table.line + np.arange(len(rows))
-    names, codes = np.unique(table.text["gt"], return_inverse=True)
-    for name in names.tolist():
-        if name not in LABELS and name not in UNLABELLED:
-            line = table.line + int(np.argmax(table.text["gt"] == name))
-            raise SettingsError(f"{table.source}, line {line}: activity {name!r}; {nearest(name, LABELS)}")
-    rows["label"] = np.array([LABELS.index(name) if name in LABELS else -1 for name in names.tolist()])[codes]
-    timed: np.ndarray = rows[~np.isnan(rows["creation"] + rows["arrival"])]
-    return timed
+    truth = table.text["gt"]
+    labels = truth.coded(CODES, UNKNOWN)
+    if (labels == UNKNOWN).any():
+        at = int(np.argmax(labels == UNKNOWN))
+        name = str(truth.names[truth.codes[at]])
+        raise SettingsError(f"{table.source}, line {table.line + at}: activity {name!r}; {nearest(name, LABELS)}")
+    rows["label"] = labels
+    return rows
+
+
+def _timed(rows: np.ndarray) -> np.ndarray:
+    """Leave out rows that lack a time."""
+    lost = np.isnan(rows["creation"] + rows["arrival"])
+    return rows[~lost] if lost.any() else rows
 
 
 def _walk(handset: Handset, spool: Spool[tuple[Handset, Sensor]], names: dict[Sensor, str]) -> Iterator[Recording]:
@@ -95,21 +102,23 @@ def _walk(handset: Handset, spool: Spool[tuple[Handset, Sensor]], names: dict[Se
     if any((handset, sensor) not in spool for sensor in SENSORS.values()):
         return
     words = np.array([*LABELS, "null"])
-    streams: dict[Sensor, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+    streams: dict[Sensor, tuple[np.ndarray, np.ndarray]] = {}
     for sensor in SENSORS.values():
         rows = spool.mapped((handset, sensor))
         times = _on_arrival_clock(rows, names[sensor])
-        order = np.argsort(times, kind="stable")
-        streams[sensor] = rows, order, times[order]
-    first = min(times[0] for _, _, times in streams.values())
-    last = max(times[-1] for _, _, times in streams.values())
+        if (times[1:] < times[:-1]).any():
+            order = np.argsort(times, kind="stable")
+            rows, times = rows[order], times[order]
+        streams[sensor] = rows, times
+    first = min(times[0] for _, times in streams.values())
+    last = max(times[-1] for _, times in streams.values())
     for start in np.arange(first, last + CHUNK_S, CHUNK_S):
-        for sensor, (rows, order, times) in streams.items():
+        for sensor, (rows, times) in streams.items():
             low, high = np.searchsorted(times, [start, start + CHUNK_S])
-            part = rows[order[low:high]]
+            part = rows[low:high]
             if len(part):
                 line = int(part["line"][0])
-                activity = words[part["label"]]
+                activity = Words(words, part["label"])
                 yield Recording(
                     handset[0], handset[1], activity, sensor, times[low:high], part["values"], names[sensor], line
                 )

@@ -69,7 +69,7 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
 def _read_annotated(match: re.Match[str], member: Member, client: str, spool: SampleSpool[Key]) -> None:
     with member.open() as stream:
         table = read_table(stream, member.name, ANNOTATED, ("label",))
-    codes = _codes(table.text["label"], table.source, table.line)
+    codes = _codes(np.asarray(table.text["label"]), table.source, table.line)
     trial = _order(match[1]), int(match[3])
     for sensor, columns in COLUMNS:
         values = table.numbers[:, 1:][:, columns]

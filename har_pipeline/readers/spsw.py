@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from har_pipeline.archive import Layout, Source
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
@@ -36,7 +38,7 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
             with member.open() as stream:
                 executions[client, int(match[2])] = read_table(stream, member.name, COLUMNS, ("label",))
     for (client, execution), table in sorted(executions.items(), key=lambda item: item[0]):
-        times, activity, session = table.numbers[:, 0] / 1000, table.text["label"], f"{execution:02d}"
+        times, activity, session = table.numbers[:, 0] / 1000, np.asarray(table.text["label"]), f"{execution:02d}"
         for sensor, first in (("acc", 1), ("gyro", 4)):
             values = table.numbers[:, first : first + 3]
             yield Recording(client, session, activity, sensor, times, values, table.source, table.line)  # type: ignore[arg-type]

@@ -215,6 +215,22 @@ def test_hhar_needs_both_files_and_known_activities(tmp_path):
         prepare("hhar", layouts.unpacked(files, tmp_path))
 
 
+def test_hhar_rows_without_a_time_are_left_out_and_move_no_row_to_another_handset(tmp_path):
+    files = layouts.hhar(seconds=8)
+    for name, content in files.items():
+        lines = content.splitlines()
+        for at in (5, 6, 7):  # the first block is nexus4_1's, the next s3_1's
+            cells = lines[at].split(b",")
+            lines[at] = b",".join([*cells[:1], b"", b"NaN", *cells[3:]])
+        files[name] = b"\n".join(lines) + b"\n"
+    read = {(each.session, each.sensor): each for each in recordings("hhar", layouts.unpacked(files, tmp_path))}
+    assert {key: len(each.times_s) for key, each in read.items()} == {
+        (session, sensor): count
+        for session, count in (("nexus4_1", 1597), ("nexus4_2", 1600), ("s3_1", 1200))
+        for sensor in ("acc", "gyro")
+    }
+
+
 def test_realworld_joins_parts_and_reads_zips_within_zips(sources, tmp_path):
     read = list(recordings("realworld", sources["realworld"]["zip"], clients=["2_shin"]))
     assert [(each.session, each.sensor) for each in read] == [

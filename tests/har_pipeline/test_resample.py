@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.signal import freqz, kaiserord
 
-from har_pipeline import PipelineSettings
+from har_pipeline import PipelineSettings, resample
 from har_pipeline.resample import kernel_table, low_pass_at, trapezoid_widths
 from tests.har_pipeline.streams import both, run
 
@@ -81,3 +81,53 @@ def test_a_quadratic_is_reproduced_at_irregular_times():
 def test_samples_are_weighted_by_the_time_that_they_cover():
     np.testing.assert_allclose(trapezoid_widths(np.array([0.0, 1.0, 1.5, 4.5])), [0.5, 0.75, 1.75, 1.5])
     assert trapezoid_widths(np.array([7.0])).tolist() == [1.0]
+
+
+def by_definition(times: np.ndarray, values: np.ndarray, at_s: float, settings: PipelineSettings) -> np.ndarray:
+    """The module's formula for one grid point, sample by sample, with the fit as a linear system a channel."""
+    table = kernel_table(settings.cutoff_hz, settings.half_width_s, settings.kaiser_beta)
+    near = np.flatnonzero(np.abs(times - at_s) <= settings.half_width_s)
+    u = (times[near] - at_s) / settings.half_width_s
+    width = trapezoid_widths(times)[near]
+    h = table[np.rint(np.abs(u) * (len(table) - 1)).astype(int)]
+    powers = np.stack([u**0, u, u**2], axis=1)
+    normal = powers.T * (width * np.cos(np.pi / 2 * u) ** 2) @ powers
+    right = powers.T * (width * np.cos(np.pi / 2 * u) ** 2) @ values[near]
+    normal[1, 1] += 1e-3 * normal[0, 0]
+    normal[2, 2] += 1e-3 * normal[0, 0]
+    q = np.linalg.solve(normal, right)
+    return q[0] + (width * h) @ (values[near] - powers @ q)
+
+
+@pytest.mark.parametrize(("rate_hz", "start_s"), [(50, 0.0), (200, 1.4e9), (1000, 3.0)])
+def test_every_grid_point_is_what_the_definition_says(rate_hz, start_s):
+    random = np.random.default_rng(rate_hz)
+    times = start_s + np.sort(random.uniform(0, 4, 4 * rate_hz))
+    lost = np.concatenate([[False], np.diff(times) < 0]) | (np.abs(times - start_s - 2) < 0.045)
+    times = times[~lost]
+    values = random.normal(9, 5, (len(times), 3))
+    grid = times[0] + np.arange(0, int((times[-1] - times[0]) * 50)) / 50
+    grid = grid[[np.abs(times - each).min() < 0.1 for each in grid]]
+    expected = np.stack([by_definition(times, values, each, PipelineSettings()) for each in grid])
+    np.testing.assert_allclose(low_pass_at(times, values, grid, PipelineSettings()), expected, rtol=0, atol=1e-9)
+
+
+def test_blocks_of_grid_points_are_seams_that_nobody_sees(monkeypatch):
+    random = np.random.default_rng(4)
+    times = np.sort(random.uniform(0, 8, 1200))
+    values, grid = random.normal(size=(1200, 3)), np.arange(0.5, 7.5, 0.02)
+    whole = low_pass_at(times, values, grid, PipelineSettings())
+    for pairs, piece in ((1, 1), (700, 7), (1 << 20, 1 << 20)):
+        monkeypatch.setattr(resample, "PAIRS", pairs)
+        monkeypatch.setattr(resample, "PIECE", piece)
+        np.testing.assert_allclose(low_pass_at(times, values, grid, PipelineSettings()), whole, rtol=0, atol=1e-12)
+    assert low_pass_at(times, values, grid[:0], PipelineSettings()).shape == (0, 3)
+
+
+def test_positions_are_those_of_searchsorted(monkeypatch):
+    times = np.repeat(np.arange(50.0), 2)
+    at = np.sort(np.random.default_rng(1).integers(-5, 60, 333).astype(float))
+    for piece in (1, 10, 1000):
+        monkeypatch.setattr(resample, "PIECE", piece)
+        for side in ("left", "right"):
+            assert resample.positions(times, at, side).tolist() == np.searchsorted(times, at, side).tolist()

@@ -9,6 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from har_pipeline import PipelineSettings, SettingsError, SignalError, StreamPipeline, prepare, recordings
+from har_pipeline.recording import Words
 from tests.har_pipeline.streams import LABELS, assert_same, both, cut, record, run
 
 
@@ -214,6 +215,22 @@ def test_unlabelled_windows_are_dropped_unless_they_are_asked_for():
     silent = both(times, np.zeros((128, 3)), activity="null")
     assert run(silent) == []
     assert [w.y for w in run(silent, PipelineSettings(keep_unlabelled=True))] == [-1]
+
+
+def test_coded_words_are_the_words_themselves():
+    times = np.arange(256) / 50
+    activity = np.array(["walk"] * 100 + ["null"] * 28 + ["sit"] * 128)
+    words = Words.of(activity)
+    assert np.asarray(words).tolist() == activity.tolist()
+    assert np.asarray(words[90:130]).tolist() == activity[90:130].tolist()
+    plain, coded = (run(both(times, np.zeros((256, 3)), activity=each)) for each in (activity, words))
+    assert_same(plain, coded)
+    assert [w.y for w in coded] == [0, 1, 1]
+    unknown = record(times, np.zeros((256, 3)), activity=Words(np.array(["sit", "wlak"]), 1 * (times > 3)), line=2)
+    with pytest.raises(SettingsError, match="line 153: activity 'wlak' is no label; did you mean 'walk'"):
+        run([unknown])
+    with pytest.raises(SignalError, match="256 samples but 255 activities"):
+        run([record(times, np.zeros((256, 3)), activity=words[:255])])
 
 
 def test_an_unknown_activity_or_sensor_names_the_nearest_known_one():
