@@ -26,6 +26,10 @@ class RoundError(FederationError):
     """An event reached a round in a phase that cannot take it."""
 
 
+class RolloutError(FederationError):
+    """An event reached a rollout in a phase that cannot take it."""
+
+
 def unknown_name(kind: str, came: str, known: Iterable[str]) -> SettingsError:
     """Name what came, what is known, and the nearest known name."""
     names = sorted(known)

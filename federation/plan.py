@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 """A federation's, device's or model's name: safe in a topic, a path and a URL."""
@@ -69,6 +69,37 @@ class RoundSettings(Strict):
     norm_after: int = Field(default=8, ge=1, description="updates of a round before the median judges others")
 
 
+def _growing(waves: tuple[float, ...]) -> tuple[float, ...]:
+    if waves[-1] != 1 or any(after <= before for before, after in zip((0.0, *waves), waves, strict=False)):
+        raise ValueError("waves must grow, and the last one must be 1, which is every device")
+    return waves
+
+
+class RolloutSettings(Strict):
+    """How a model version is released to devices, in growing waves; `federation.rollout` says what follows from it."""
+
+    mode: Literal["off", "manual", "automatic"] = Field(
+        default="off",
+        description="off: a device uses what it trained itself, and in the end the federation's last model; "
+        "manual: it uses what an operator releases; automatic: each published version is released, one after another",
+    )
+    waves: Annotated[tuple[float, ...], AfterValidator(_growing)] = Field(
+        default=(0.05, 0.25, 1.0), min_length=1, max_length=16, description="shares of the devices"
+    )
+    enough: float = Field(default=0.8, gt=0, le=1, description="share of a wave that must have adopted the model")
+    soak_s: float = Field(default=3600.0, ge=0, le=3.2e7, description="a wave lasts at least so long")
+    patience_s: float = Field(
+        default=86_400.0, ge=0, le=3.2e7, description="after so long a wave no longer waits for silent devices"
+    )
+    halt_share: float = Field(default=0.1, gt=0, le=1, description="halted when so many of the answers are failures,")
+    halt_devices: int = Field(default=2, ge=1, le=10**9, description="and at least so many devices have failed")
+
+    @property
+    def used(self) -> bool:
+        """Whether devices use what is released to them, and nothing else."""
+        return self.mode != "off"
+
+
 class DataSpec(Strict):
     """How a device turns its own samples into training examples; har_pipeline reads both dicts."""
 
@@ -89,4 +120,5 @@ class Plan(Strict):
     method: dict[str, Any] = Field(description='{"name": "fedali", …hyper-parameters}')
     task: Task
     rounds: RoundSettings = RoundSettings()
+    rollout: RolloutSettings = RolloutSettings()
     data: DataSpec = DataSpec()

@@ -4,16 +4,19 @@ S. Ek, K. Wang, F. Portet, P. Lalanda, J. Cao: FedAli: Personalized Federated Le
 for Generalized Mobile Services, 2024, arXiv 2411.10595, section 4 and algorithm 1; the layer itself is `models.alp`.
 
 Differs from the paper: a cluster that k-means empties keeps its previous centre (the authors' code drops it), so the
-number of prototypes never shrinks.
+number of prototypes never shrinks. `clustering="streaming"` is ours: k-means in one pass from the last round's centres,
+which holds one client's prototypes at a time instead of all K·G.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
+from federation import kmeans_streaming
 from federation.averaging import add_weighted, mean_of
 from federation.errors import SettingsError
 from federation.kmeans import kmeans
@@ -34,6 +37,7 @@ class FedAli(Method):
 
     kmeans_iterations: int = 300
     kmeans_tolerance: float = 1e-4
+    clustering: Literal["lloyd", "streaming"] = "lloyd"
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Lay the parameters over the client and set both prototype sets of each block to the centres."""
@@ -58,20 +62,34 @@ class FedAli(Method):
         return {**super().server_init(params, buffers, task), "prototypes": prototypes}
 
     def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
-        """Sum parameters; pool the prototypes and their weighted sum."""
+        """Sum parameters; pool the prototypes, or let each draw its centre at once."""
         mine, before = update.tensors["prototypes"], accumulator or {}
+        folded = super().fold(state, accumulator, update)
+        if self.clustering == "streaming":
+            streams = before.get("streams") or {
+                block: kmeans_streaming.begin(v) for block, v in state["prototypes"].items()
+            }
+            return {**folded, "streams": {block: kmeans_streaming.take(streams[block], v) for block, v in mine.items()}}
         pool = {block: [*before.get("pool", {}).get(block, []), value] for block, value in mine.items()}
         total = add_weighted(before.get("prototype_sum"), mine, self.weight(update))
-        return {**super().fold(state, accumulator, update), "pool": pool, "prototype_sum": total}
+        return {**folded, "pool": pool, "prototype_sum": total}
 
     def finish(self, state: Tree, accumulator: Any) -> Tree:
         """P_g ← k-means of the pool (K·G, d) with G clusters, from the weighted mean (algorithm 1, line 11)."""
-        start = mean_of(accumulator["prototype_sum"], accumulator["weight"], state["prototypes"])
-        centres = {block: self._centres(accumulator["pool"][block], start[block]) for block in start}
+        before = state["prototypes"]
+        if self.clustering == "streaming":
+            centres = {block: stream.centres.to(before[block]) for block, stream in accumulator["streams"].items()}
+        else:
+            start = mean_of(accumulator["prototype_sum"], accumulator["weight"], before)
+            centres = {block: self._centres(accumulator["pool"][block], start[block]) for block in start}
         return {**super().finish(state, accumulator), "prototypes": centres}
 
     def _centres(self, pool: list[Tensor], start: Tensor) -> Tensor:
-        return kmeans(pool, start, max_iterations=self.kmeans_iterations, tolerance=self.kmeans_tolerance).centres
+        # a client's prototypes began at the last centres in this order, and hardly any is nearer to another one
+        hint = torch.arange(len(start), device=start.device).repeat(len(pool))
+        return kmeans(
+            pool, start, hint=hint, max_iterations=self.kmeans_iterations, tolerance=self.kmeans_tolerance
+        ).centres
 
 
 def _blocks(buffers: Tensors, kind: str) -> Tensors:

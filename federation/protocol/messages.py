@@ -15,6 +15,12 @@ UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Instance = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """Tells a federation from another one of the same name, such as one that was founded anew."""
 
+Signature = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$")]
+"""Base64 of an ed25519 signature."""
+
+MOST_WITHDRAWN = 32
+"""Halted rollouts that an order names: the latest."""
+
 MOST_ROUNDS = 2**31 - 1
 """What a column for numbers of rounds holds in PostgreSQL."""
 
@@ -35,7 +41,7 @@ class Seal(Strict):
 
     version: int = Field(ge=0, lt=1 << 53, description="never falls; a device refuses a lower one than it has seen")
     expires: int = Field(ge=0, lt=1 << 53, description="Unix time in seconds")
-    signature: str = Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of an ed25519 signature")
+    signature: Signature
 
 
 class BlobPointer(Strict):
@@ -45,6 +51,30 @@ class BlobPointer(Strict):
     size: int = Field(ge=0, le=1 << 34)
     url: str = Field(max_length=1024, description="absolute, or relative to the server's base URL")
     seal: Seal | None = Field(default=None, description="none: the server does not sign")
+
+
+class Release(Strict):
+    """A model version that a rollout gives to devices; `rollout` is the rollout's number in its federation."""
+
+    rollout: int = Field(ge=1, le=MOST_ROUNDS)
+    version: int = Field(ge=0, le=MOST_ROUNDS)
+    round: int = Field(ge=0, le=MOST_ROUNDS, description="that made the version")
+    model: BlobPointer = Field(description="without a seal: the order around it is signed")
+
+
+class ReleaseOrder(Strict):
+    """Which model devices are to use: all of them `released`, but those within the share `candidate`.
+
+    Whoever uses a withdrawn rollout's model leaves it. The order holds until one with a higher serial replaces it.
+    """
+
+    serial: int = Field(ge=0, lt=1 << 53, description="never falls; a device refuses a lower one than it has seen")
+    released: Release | None = Field(default=None, description="of the last completed rollout; none: none was")
+    candidate: Release | None = Field(default=None, description="of the rollout that is under way")
+    millionths: int = Field(default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate")
+    withdrawn: tuple[int, ...] = Field(default=(), max_length=MOST_WITHDRAWN, description="rollouts that were halted")
+    expires: int | None = Field(default=None, ge=0, lt=1 << 53, description="Unix time in seconds; none: unsigned")
+    signature: Signature | None = Field(default=None, description="`federation.protocol.signing` says over what")
 
 
 class Announcement(Strict):
@@ -65,6 +95,7 @@ class Announcement(Strict):
     model: BlobPointer | None = Field(
         default=None, description="the present broadcast to a client that the server knows nothing of, in wire format"
     )
+    release: ReleaseOrder | None = Field(default=None, description="which model to use; none: nothing was released")
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
     created: float
 
@@ -81,6 +112,16 @@ class Invitation(Strict):
     model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
 
 
+class ReleaseReport(Strict):
+    """What became of the latest released model on a device. It is repeated with every status, so none is ever lost."""
+
+    instance: Instance
+    rollout: int = Field(ge=1, le=MOST_ROUNDS)
+    answer: Literal["adopted", "refused", "failed", "rolled_back"]
+    score: float | None = Field(default=None, ge=0, le=1, description="macro-F1 on the device's own holdout")
+    reason: str = Field(default="", max_length=500)
+
+
 class DeviceStatus(Strict):
     """Retained on a device's status topic; `offline` is also its last will."""
 
@@ -90,6 +131,7 @@ class DeviceStatus(Strict):
     examples: int = Field(default=0, ge=0, le=10**9)
     detail: str = Field(default="", max_length=500)
     metrics: Metrics = Field(default_factory=dict)
+    release: ReleaseReport | None = None
 
 
 class UpdateManifest(Strict):

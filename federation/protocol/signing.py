@@ -1,7 +1,9 @@
-"""What the server signs of a model that a device is to load, as bytes; the keys are each end's own.
+"""What the server signs of a model that a device is to load or use, as bytes; the keys are each end's own.
 
 The signature is ed25519 (RFC 8032) over `gaitway-model/v1`, a line break, and the manifest as canonical JSON: keys
 sorted, no spaces, ASCII. What the pointer and the message around it say already does not travel twice.
+An order about releases is signed in the same way, after `gaitway-release/v1`: all of it but the signature, with the
+federation and the instance.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from typing import Any
 
 from pydantic import Field
 
 from federation.errors import WireError
 from federation.plan import Name, Strict
-from federation.protocol.messages import BlobPointer, Instance, Seal, Sha256
+from federation.protocol.messages import BlobPointer, Instance, ReleaseOrder, Seal, Sha256
 
 PURPOSE = b"gaitway-model/v1\n"
 """Keeps this signature from meaning anything elsewhere."""
+RELEASE_PURPOSE = b"gaitway-release/v1\n"
 
 
 class ModelManifest(Strict):
@@ -32,8 +36,7 @@ class ModelManifest(Strict):
 
     def to_bytes(self) -> bytes:
         """Return what is signed."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return PURPOSE + text.encode("ascii")
+        return PURPOSE + _canonical(self.model_dump(mode="json"))
 
 
 def sealed(
@@ -70,3 +73,31 @@ def read_seal(pointer: BlobPointer, *, federation: str, instance: str) -> tuple[
         expires=seal.expires,
     )
     return manifest, base64.b64decode(seal.signature)
+
+
+def signed_order(
+    order: ReleaseOrder, *, federation: str, instance: str, sign: Callable[[bytes], bytes]
+) -> ReleaseOrder:
+    """Return an order, which says when it expires, with its signature; `sign` is the server's, and returns 64 bytes."""
+    signature = base64.b64encode(sign(_order_bytes(order, federation, instance))).decode()
+    return order.model_copy(update={"signature": signature})
+
+
+def read_order(order: ReleaseOrder, *, federation: str, instance: str) -> tuple[bytes, bytes]:
+    """Return the bytes that an order claims to be signed over, and the signature to verify.
+
+    Raises:
+        WireError: if the order has no signature.
+    """
+    if order.signature is None or order.expires is None:
+        raise WireError("the order about releases is not signed")
+    return _order_bytes(order, federation, instance), base64.b64decode(order.signature)
+
+
+def _order_bytes(order: ReleaseOrder, federation: str, instance: str) -> bytes:
+    said = order.model_dump(mode="json", exclude={"signature"})
+    return RELEASE_PURPOSE + _canonical({**said, "federation": federation, "instance": instance})
+
+
+def _canonical(tree: dict[str, Any]) -> bytes:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")

@@ -7,12 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.cluster import KMeans
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 
 from federation.errors import SettingsError
 from federation.forward import initial_client, reseed
-from federation.kmeans import kmeans
 from federation.methods import method_from_json
 from federation.optimizers import adam, optimizer_for, sgd
 from federation.plan import Task
@@ -121,39 +119,6 @@ def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
 
 def test_no_examples_have_no_score() -> None:
     assert np.isnan(scores_of(np.zeros((3, 3), np.int64)).macro_f1)
-
-
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_kmeans_is_lloyds(pieces: int) -> None:
-    rng = np.random.default_rng(2)
-    points = rng.normal(size=(900, 8)) + rng.integers(0, 6, (900, 1)) * 3 + 50
-    start = points[:12]
-    reference = KMeans(12, init=start, n_init=1, max_iter=300, tol=1e-4, algorithm="lloyd").fit(points)
-    pool = list(torch.tensor(points).chunk(pieces)) if pieces > 1 else torch.tensor(points)
-    ours = kmeans(pool, torch.tensor(start))
-    assert np.allclose(ours.centres.numpy(), reference.cluster_centers_, atol=1e-2)
-    assert ours.inertia == pytest.approx(reference.inertia_, rel=1e-3)
-    assert (ours.labels.numpy() == reference.labels_).mean() > 0.999
-
-
-def test_kmeans_in_float32_far_from_the_origin() -> None:
-    rng = np.random.default_rng(2)
-    points = rng.normal(size=(500, 4)) + rng.integers(0, 5, (500, 1)) * 10 + 1000
-    single = kmeans(torch.tensor(points, dtype=torch.float32), torch.tensor(points[:5], dtype=torch.float32))
-    double = kmeans(torch.tensor(points), torch.tensor(points[:5]))
-    assert single.centres.dtype == torch.float32
-    assert single.inertia == pytest.approx(double.inertia, rel=1e-4)
-
-
-def test_an_emptied_cluster_keeps_its_centre() -> None:
-    points = torch.tensor([[0.0], [1.0], [10.0]])
-    result = kmeans(points, torch.tensor([[0.0], [10.0], [500.0]]))
-    assert result.centres.flatten().tolist() == pytest.approx([0.5, 10.0, 500.0])
-
-
-def test_kmeans_stops_at_its_limit() -> None:
-    points = torch.rand(200, 2, generator=torch.Generator().manual_seed(0))
-    assert kmeans(points, points[:20], max_iterations=2).iterations == 2
 
 
 @pytest.mark.parametrize(
