@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from sqlalchemy.orm import Session
 
+from aggregator_api import rollouts
 from aggregator_api.records import current_version, invited, last_number, open_round
 from aggregator_api.sealing import Sealer
 from aggregator_api.tables import FederationRow, RoundRow
 from federation.plan import Plan
-from federation.protocol.messages import Announcement, BlobPointer, Invitation
+from federation.protocol.messages import Announcement, BlobPointer, Invitation, ReleaseOrder
 from federation.server_round import RoundPhase
 
 _SAID = {
@@ -40,6 +41,7 @@ def announcement(
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
             "model": _sealed(pointer(version.broadcast_sha256, version.broadcast_size), federation, version.id, sealer),
+            "release": _order(session, federation, sealer),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
         }
@@ -67,6 +69,11 @@ def pointer(sha256: str, size: int) -> BlobPointer:
 
 def _sealed(model: BlobPointer, federation: FederationRow, version: int, sealer: Sealer | None) -> BlobPointer:
     return sealer.seal(model, federation.name, federation.instance, version) if sealer else model
+
+
+def _order(session: Session, federation: FederationRow, sealer: Sealer | None) -> ReleaseOrder | None:
+    order = rollouts.order(session, federation)
+    return sealer.sign_order(order, federation.name, federation.instance) if order and sealer else order
 
 
 def _state(federation: FederationRow, row: RoundRow | None) -> str:

@@ -14,7 +14,7 @@ from aggregator_api.gate import Gate
 from aggregator_api.idempotency import Idempotency
 from aggregator_api.metrics import HttpTimer, Metrics
 from aggregator_api.mqtt import MqttDriver
-from aggregator_api.routes import blobs, enrolment, events, federations, health, models, progress
+from aggregator_api.routes import blobs, enrolment, events, federations, health, models, progress, rollouts
 from aggregator_api.routes import keys as key_routes
 from aggregator_api.routes import metrics as metrics_routes
 from aggregator_api.routes.dependencies import known_query
@@ -53,7 +53,8 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     problems.install(app, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(Gate, settings=settings)  # the last one added is asked first
     app.add_middleware(HttpTimer)
-    for module in (federations, progress, models, events, enrolment, key_routes, blobs, health, metrics_routes):
+    progress_routes = (progress, models, rollouts, events)
+    for module in (federations, *progress_routes, enrolment, key_routes, blobs, health, metrics_routes):
         app.include_router(module.router)
     # how FastAPI's documentation replaces it
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]

@@ -3,48 +3,57 @@
 from __future__ import annotations
 
 import math
+import time
+from typing import TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api import records
+from aggregator_api import records, rollouts
 from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableError
+from aggregator_api.founding import check_rollout
 from aggregator_api.runtime import Runtime
 from aggregator_api.service import named
 from aggregator_api.tables import FederationRow, ModelAliasRow, ModelVersionRow
 from aggregator_api.views import FederationChanges
-from federation.plan import Plan, RoundSettings
+from federation.method import Method
+from federation.plan import Plan, RolloutSettings, RoundSettings
 from federation.server_round import Resumed
 
 ALIASES = 32
 """Names of models that one federation may have."""
 MOVED_BY_ROUNDS = ("stable", "previous")
+MOVED_BY_ROLLOUTS = ("released", "canary")
+Settings = TypeVar("Settings", RoundSettings, RolloutSettings)
 
 
 def change(runtime: Runtime, name: str, wanted: FederationChanges) -> None:
-    """Change the given round settings; they hold for the open round too, except whom it has invited.
+    """Change the given settings.
+
+    Those of rounds hold for the open round too, except whom it has invited; those of rollouts from the next one on.
 
     Raises:
-        ConflictError: if the federation has ended, or more rounds have begun than there should be.
+        ConflictError: if the federation has ended, more rounds have begun than there should be, or a rollout is under
+            way that could not go on.
         UnprocessableError: if the settings contradict each other.
     """
     coordinator = runtime.coordinator
     with coordinator.lock:
         with runtime.database.write() as session:
             row = named(session, name)
-            if row.status in ("finished", "stopped"):
-                raise ConflictError(f"federation {name!r} is {row.status}; nothing of it can be changed any more")
             plan = Plan.model_validate(row.plan)
-            given = wanted.rounds.model_fields_set
-            rounds = plan.rounds.model_copy(update={field: getattr(wanted.rounds, field) for field in given})
-            _check(rounds, begun=records.last_number(session, row))
-            row.plan = plan.model_copy(update={"rounds": rounds}).model_dump(mode="json")
+            rounds, rollout = _laid_over(plan.rounds, wanted.rounds), _laid_over(plan.rollout, wanted.rollout)
+            if "rounds" in wanted.model_fields_set:
+                _check(row, rounds, begun=records.last_number(session, row))
+            if "rollout" in wanted.model_fields_set:
+                _check_rollout(session, row, coordinator.contract(row).method, rollout)
+            row.plan = plan.model_copy(update={"rounds": rounds, "rollout": rollout}).model_dump(mode="json")
             row.revision += 1
-            if "deadline_s" in given:
+            if "deadline_s" in wanted.rounds.model_fields_set:
                 _move_deadline(session, row, rounds.deadline_s)
-            detail = ", ".join(f"{field} = {getattr(rounds, field)}" for field in sorted(given))
-            records.journal(session, row, "federation.changed", detail=detail)
+            records.journal(session, row, "federation.changed", detail=_in_words(wanted))
             session.flush()
+            rollouts.start_next(session, row, time.time())
             # the same event as after a pause: the open round is looked at with the new settings
             result = coordinator.transition(session, row, Resumed()) if row.status == "running" else None
         if result is not None:
@@ -57,13 +66,14 @@ def move_alias(runtime: Runtime, name: str, alias: str, version: int) -> None:
 
     Raises:
         NotFoundError: if there is no such version.
-        ConflictError: if `stable` is moved while a round is open, or there are too many aliases.
+        ConflictError: if `stable` is moved while a round is open, rollouts move the alias, or there are too many.
     """
     coordinator = runtime.coordinator
     with coordinator.lock:
         with runtime.database.write() as session:
             federation = named(session, name)
-            row = _version(session, federation, version)
+            row = version_of(session, federation, version)
+            _refuse_alias_of_rollouts(federation, alias)
             if alias == "stable":
                 _move_stable(session, federation)
             elif _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
@@ -79,12 +89,13 @@ def remove_alias(runtime: Runtime, name: str, alias: str) -> None:
 
     Raises:
         NotFoundError: if there is no such alias.
-        ConflictError: if it is one that rounds move.
+        ConflictError: if it is one that rounds or rollouts move.
     """
     if alias in MOVED_BY_ROUNDS:
         raise ConflictError(f"every round moves the alias {alias!r}; it cannot be removed")
     with runtime.database.write() as session:
         federation = named(session, name)
+        _refuse_alias_of_rollouts(federation, alias)
         row = session.get(ModelAliasRow, (federation.id, alias))
         if row is None:
             raise NotFoundError(f"federation {name!r} has no alias {alias!r}")
@@ -92,7 +103,26 @@ def remove_alias(runtime: Runtime, name: str, alias: str) -> None:
         records.journal(session, federation, "model.alias", detail=f"{alias} removed")
 
 
-def _check(rounds: RoundSettings, *, begun: int) -> None:
+def _laid_over(present: Settings, wanted: Settings) -> Settings:
+    return present.model_copy(update={field: getattr(wanted, field) for field in wanted.model_fields_set})
+
+
+def _in_words(wanted: FederationChanges) -> str:
+    """List what is changed; settings of rounds go by their bare names, as they always did."""
+    changed = [f"{field} = {getattr(wanted.rounds, field)}" for field in sorted(wanted.rounds.model_fields_set)]
+    fields = sorted(wanted.rollout.model_fields_set)
+    return ", ".join(changed + [f"rollout.{field} = {getattr(wanted.rollout, field)}" for field in fields])
+
+
+def _check_rollout(session: Session, row: FederationRow, method: Method, rollout: RolloutSettings) -> None:
+    check_rollout(method, rollout)
+    if not rollout.used and (open_one := rollouts.under_way(session, row)) is not None:
+        raise ConflictError(f"rollout {open_one.number} is {open_one.phase}; wait until it has ended, or halt it")
+
+
+def _check(row: FederationRow, rounds: RoundSettings, *, begun: int) -> None:
+    if row.status in ("finished", "stopped"):
+        raise ConflictError(f"federation {row.name!r} is {row.status}; its rounds cannot be changed any more")
     if rounds.rounds < begun:
         raise ConflictError(f"rounds.rounds: {begun} rounds have begun, so {rounds.rounds} are too few")
     if rounds.clients_per_round is None:
@@ -110,7 +140,12 @@ def _move_deadline(session: Session, federation: FederationRow, deadline_s: floa
         row.deadline_at = None if deadline_s is None else row.opened_at + deadline_s
 
 
-def _version(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:
+def version_of(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:
+    """Return a federation's model version.
+
+    Raises:
+        NotFoundError: if there is no such version.
+    """
     row = session.scalar(
         select(ModelVersionRow).where(
             ModelVersionRow.federation_id == federation.id, ModelVersionRow.version == version
@@ -128,6 +163,11 @@ def _move_stable(session: Session, federation: FederationRow) -> None:
         )
     present = records.current_version(session, federation)
     session.merge(ModelAliasRow(federation_id=federation.id, alias="previous", version_id=present.id))
+
+
+def _refuse_alias_of_rollouts(federation: FederationRow, alias: str) -> None:
+    if alias in MOVED_BY_ROLLOUTS and rollouts.settings_of(federation).used:
+        raise ConflictError(f"rollouts move the alias {alias!r}; start one, or halt one")
 
 
 def _is_new(session: Session, federation: FederationRow, alias: str) -> bool:

@@ -14,7 +14,7 @@ from threading import RLock
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api import opening, records, waiting
+from aggregator_api import opening, records, rollouts, waiting
 from aggregator_api.aggregation import Aggregate
 from aggregator_api.announcing import announcement, invitations
 from aggregator_api.blobs import Blob
@@ -255,6 +255,7 @@ class Coordinator:
                 if _at(session, federation, number, RoundPhase.AGGREGATING) is None:
                     return  # stopped while it was aggregated: the result is not used
                 records.add_version(session, federation, number, result.state, result.broadcast)
+                rollouts.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 if result.noise_multiplier is not None:
                     rounds = self.contract(federation).plan.rounds

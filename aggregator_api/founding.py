@@ -15,7 +15,7 @@ from federation.errors import SettingsError
 from federation.forward import initial_client, initial_model
 from federation.method import Method
 from federation.methods import METHODS, method_from_json
-from federation.plan import ModelSpec, Plan
+from federation.plan import ModelSpec, Plan, RolloutSettings
 from federation.privacy import check_private
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
@@ -52,6 +52,18 @@ def found(plan: Plan, *, max_model_bytes: int) -> Founding:
     return founding
 
 
+def check_rollout(method: Method, rollout: RolloutSettings) -> None:
+    """Check that there is something to release.
+
+    Raises:
+        UnprocessableError: if the method has no model for all.
+    """
+    if rollout.used and not method.has_global_model:
+        raise UnprocessableError(
+            f"plan.rollout: {method.name} has no global model, so there is nothing to release; leave the mode off"
+        )
+
+
 def _check_labels(plan: Plan) -> None:
     if len(plan.labels) != plan.task.classes:
         raise UnprocessableError(f"plan.task.classes is {plan.task.classes}, but plan.labels has {len(plan.labels)}")
@@ -71,6 +83,7 @@ def _method(plan: Plan) -> Method:
         )
     if plan.alternatives:
         _check_alternatives(plan, method)
+    check_rollout(method, plan.rollout)
     return method
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api import admission, disk, receipts, records, situation
+from aggregator_api import admission, disk, receipts, records, rollouts, situation
 from aggregator_api.blobs import BlobStore
 from aggregator_api.contract import Contract
 from aggregator_api.coordinator import Coordinator
@@ -116,6 +117,10 @@ class Ingest:
             changed = receipts.note_status(session, federation, row, address.device, status)
             # writers come one after the other: a round that is open here looks for devices itself once it has ended
             missed = changed and records.open_round(session, federation) is None
+            report = status.release
+            told = report and rollouts.hear(session, federation, address.device, report, time.time())
+        if told:
+            self._coordinator.announce(address.federation)
         if missed:
             self._coordinator.devices_changed(address.federation)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from aggregator_api import admission, garbage
+from aggregator_api import admission, garbage, waves
 from aggregator_api.accounts import BrokerAccounts, NoAccounts
 from aggregator_api.blobs import BlobStore
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
@@ -156,6 +156,7 @@ class Runtime:
         self._take_uploads_over()
         self.coordinator.tick()
         self.coordinator.renew()
+        waves.tick(self.database, self.coordinator)
 
     def _handle(self, topic: str, payload: bytes) -> None:
         self._take_uploads_over()

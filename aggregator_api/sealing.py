@@ -1,12 +1,12 @@
-"""Seals what devices are to load: the server's signature over a model's version, bytes and time of expiry."""
+"""Seals what devices are to load, and signs which of it they are to use; both for a time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from federation.protocol.messages import BlobPointer
-from federation.protocol.signing import sealed
+from federation.protocol.messages import BlobPointer, ReleaseOrder
+from federation.protocol.signing import sealed, signed_order
 
 
 class Sealer:
@@ -24,11 +24,19 @@ class Sealer:
 
     def seal(self, pointer: BlobPointer, federation: str, instance: str, version: int) -> BlobPointer:
         """Return the pointer with a seal for the devices of that federation."""
-        step_s = max(1, int(self._lifetime_s / 100))  # in steps, so that the same model is said in the same bytes
-        expires = (int(self._clock() + self._lifetime_s) // step_s + 1) * step_s
+        expires = self._expires()
         return sealed(
             pointer, federation=federation, instance=instance, version=version, expires=expires, sign=self._sign
         )
+
+    def sign_order(self, order: ReleaseOrder, federation: str, instance: str) -> ReleaseOrder:
+        """Return the order about releases with its time of expiry and a signature."""
+        lasting = order.model_copy(update={"expires": self._expires()})
+        return signed_order(lasting, federation=federation, instance=instance, sign=self._sign)
+
+    def _expires(self) -> int:
+        step_s = max(1, int(self._lifetime_s / 100))  # in steps, so that the same model is said in the same bytes
+        return (int(self._clock() + self._lifetime_s) // step_s + 1) * step_s
 
     def renewal_is_due(self) -> bool:
         """Say once per half lifetime that everything must be announced again."""

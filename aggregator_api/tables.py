@@ -165,6 +165,49 @@ class UpdateRow(Base):
     device: Mapped[DeviceRow] = relationship(lazy="joined")
 
 
+class RolloutRow(Base):
+    """The staged release of a model version, as `federation.rollout.Rollout`."""
+
+    __tablename__ = "rollouts"
+    __table_args__ = (UniqueConstraint("federation_id", "number"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    number: Mapped[int]
+    version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON)  # as they were at its start: waves do not move under it
+    serial: Mapped[int] = mapped_column(index=True)  # of the order that it last changed; rises over all rollouts
+    phase: Mapped[str] = mapped_column(String(16), index=True)
+    wave: Mapped[int]  # 0 is the first
+    wave_at: Mapped[float]
+    members: Mapped[int]  # devices of the wave, and what they have answered; see RolloutDeviceRow
+    good: Mapped[int]
+    bad: Mapped[int]
+    reason: Mapped[str] = mapped_column(Text)
+    enlisted_to: Mapped[int]  # id of the last device that was asked whether it belongs to the wave
+    started_at: Mapped[float]
+    ended_at: Mapped[float | None]
+
+    version: Mapped[ModelVersionRow] = relationship(lazy="joined")
+
+
+class RolloutDeviceRow(Base):
+    """A device that a rollout gives its model to, and what it has answered."""
+
+    __tablename__ = "rollout_devices"
+
+    rollout_id: Mapped[int] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    wave: Mapped[int]  # in which it was told
+    answer: Mapped[str] = mapped_column(String(16))  # silent, adopted, refused, failed, rolled_back
+    score: Mapped[float | None]
+    reason: Mapped[str] = mapped_column(Text)
+    told_at: Mapped[float]
+    answered_at: Mapped[float | None]
+
+    device: Mapped[DeviceRow] = relationship(lazy="joined")
+
+
 class MetricRow(Base):
     """One figure that a client reported about one round."""
 

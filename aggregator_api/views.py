@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from federation.plan import Name, Plan, RoundSettings, Strict
+from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict
 
 Item = TypeVar("Item")
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
@@ -21,7 +21,7 @@ def _whole(given: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 
-_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds"}
+_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout"}
 
 
 class View(BaseModel):
@@ -45,16 +45,21 @@ class NewFederation(Strict):
 
 
 class FederationChanges(Strict):
-    """Changes of a federation's round settings; what is left out stays as it is."""
+    """Changes of a federation's settings of rounds and rollouts; what is left out stays as it is."""
 
-    rounds: RoundSettings
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    rounds: RoundSettings = RoundSettings()
+    rollout: RolloutSettings = RolloutSettings()
 
     @model_validator(mode="before")
     @classmethod
-    def _only_rounds(cls, given: Any) -> Any:
+    def _only_settings(cls, given: Any) -> Any:
         fixed = sorted(set(given) & _FIXED) if isinstance(given, dict) else []
         if fixed:
             raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
+        if isinstance(given, dict) and not given:
+            raise ValueError("nothing is changed; give settings of `rounds`, of `rollout`, or both")
         return given
 
 

@@ -1,0 +1,99 @@
+"""Rollouts: the staged release of model versions to devices."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
+
+from aggregator_api import releasing, rollout_views, rollouts, service
+from aggregator_api.problems import responses
+from aggregator_api.rollout_views import AnswerName, NewRollout, RolloutDetail, RolloutDevice, RolloutView
+from aggregator_api.routes.dependencies import FederationDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.runtime import Runtime
+from aggregator_api.tables import RolloutRow
+from aggregator_api.views import Page
+from federation.rollout import Event, Halted, Paused, Resumed
+
+router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))
+
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+
+def rollout_of(session: SessionDep, federation: FederationDep, number: Number) -> RolloutRow:
+    """Find the rollout that the path names."""
+    found = rollouts.numbered(session, federation, number)
+    if found is None:
+        raise releasing.unknown(federation.name, number)
+    return found
+
+
+RolloutDep = Annotated[RolloutRow, Depends(rollout_of)]
+
+
+@router.post("", status_code=201, summary="Start a rollout", responses=responses(409, 413))
+def start(
+    runtime: RuntimeDep,
+    name: str,
+    new: Annotated[NewRollout, Body(openapi_examples={"newest": {"value": {}}})],
+    response: Response,
+) -> RolloutDetail:
+    """Release a version in waves, as the federation's `plan.rollout` says; training goes on as it was."""
+    number = releasing.start(runtime, name, new.version)
+    response.headers["Location"] = f"/v1/federations/{name}/rollouts/{number}"
+    return _describe(runtime, name, number)
+
+
+@router.get("", summary="List the rollouts")
+def listing(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[RolloutView]:
+    """List the rollouts, the first one first."""
+    return rollout_views.listing(session, federation, window)
+
+
+@router.get("/{number}", summary="Describe a rollout")
+def detail(session: SessionDep, row: RolloutDep) -> RolloutDetail:
+    """Tell how far a rollout has come, wave by wave."""
+    return rollout_views.detail(session, row)
+
+
+@router.get("/{number}/devices", summary="List the devices of a rollout")
+def devices(
+    session: SessionDep,
+    row: RolloutDep,
+    window: WindowDep,
+    answer: Annotated[AnswerName | None, Query(description="only these")] = None,
+) -> Page[RolloutDevice]:
+    """List the devices that were told so far, with their scores and reasons."""
+    return rollout_views.devices(session, row, answer, window)
+
+
+@router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
+def pause(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+    """Let no further wave begin; it is halted all the same where too many devices fail."""
+    return _steer(runtime, name, number, Paused())
+
+
+@router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
+def resume(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+    """Let it go on; the present wave begins anew."""
+    return _steer(runtime, name, number, Resumed(time.time()))
+
+
+@router.post("/{number}/halt", summary="Halt a rollout, or take a completed one back", responses=responses(409))
+def halt(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+    """Have every device that uses the version go back to the model that it used before."""
+    return _steer(runtime, name, number, Halted("halted by the operator"))
+
+
+def _steer(runtime: Runtime, name: str, number: int, event: Event) -> RolloutDetail:
+    releasing.steer(runtime, name, number, event)
+    return _describe(runtime, name, number)
+
+
+def _describe(runtime: Runtime, name: str, number: int) -> RolloutDetail:
+    with runtime.database.read() as session:
+        row = rollouts.numbered(session, service.named(session, name), number)
+        if row is None:
+            raise releasing.unknown(name, number)
+        return rollout_views.detail(session, row)

@@ -1,0 +1,309 @@
+"""The staged release of a model version: what the server says to whom, what it counts, and what a halt takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from sqlalchemy.orm import Session
+
+from aggregator_api import listings, releasing, rollouts, service, waves
+from aggregator_api.errors import ConflictError, NotFoundError
+from aggregator_api.listings import Window
+from aggregator_api.rollout_views import RolloutDetail, RolloutDevice, detail, devices
+from aggregator_api.tables import RolloutRow
+from federation.plan import Plan
+from federation.protocol import topics
+from federation.protocol.messages import DeviceStatus, ReleaseOrder, ReleaseReport, write
+from federation.protocol.signing import read_order
+from federation.rollout import Halted, Paused, Resumed, RolloutPhase, is_within
+
+from .bench import Bench, wait_for
+from .devices import FEDERATION, tiny_plan
+
+SOAK_S, PATIENCE_S = 1e6, 1e7  # beside which the time that the test takes is nothing
+
+
+def plan(mode: str = "manual", *, rounds: int = 1, **settings: Any) -> Plan:
+    """One round of devices a and b, whose models are released in waves of two fifths and of all."""
+    rollout = {"mode": mode, "waves": (0.4, 1.0), "soak_s": SOAK_S, "patience_s": PATIENCE_S, **settings}
+    return Plan.model_validate({**tiny_plan(rounds=rounds).model_dump(), "rollout": rollout})
+
+
+class Fleet(Bench):
+    """A server with ten devices, asked at times of the test's choosing."""
+
+    devices = tuple(f"g{n}" for n in range(10))
+    waited = 0.0
+
+    def arrive(self, *devices: str) -> None:
+        """Let devices come in."""
+        for device in devices or self.devices:
+            self.say(device, "idle")
+
+    def train(self) -> None:
+        """Play the open round."""
+        for device in self.invited():
+            assert self.upload(self.update_of(device)).status == "accepted"
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass for the rollouts; the server's own clock stands still beside it."""
+        self.waited += seconds
+        with self.runtime.database.read() as session:
+            began = self.row(session, 1).started_at
+        waves.tick(self.runtime.database, self.runtime.coordinator, lambda: began + self.waited)
+
+    def answer(self, device: str, answer: str = "adopted", *, rollout: int = 1, **said: Any) -> None:
+        """Publish a device's status with what became of the model."""
+        report = {"instance": self.now().instance, "rollout": rollout, "answer": answer, **said}
+        status = DeviceStatus(state="idle", examples=10, release=ReleaseReport.model_validate(report))
+        self.send(topics.status(FEDERATION, device), write(status))
+
+    def order(self) -> ReleaseOrder:
+        """Return what was announced last, after checking its signature as a device does."""
+        announced = self.wires.announcements()[-1]
+        assert announced.release is not None
+        said, signature = read_order(announced.release, federation=FEDERATION, instance=announced.instance)
+        Ed25519PublicKey.from_public_bytes(self.runtime.identity.public_key).verify(signature, said)
+        return announced.release
+
+    @staticmethod
+    def row(session: Session, number: int) -> RolloutRow:
+        """Return a rollout's row."""
+        found = rollouts.numbered(session, service.named(session, FEDERATION), number)
+        assert found is not None
+        return found
+
+    def rollout(self, number: int = 1) -> RolloutDetail:
+        """Describe a rollout as REST does."""
+        with self.runtime.database.read() as session:
+            return detail(session, self.row(session, number))
+
+    def told(self, number: int = 1) -> dict[str, RolloutDevice]:
+        """Return the devices of a rollout as REST does."""
+        with self.runtime.database.read() as session:
+            row = self.row(session, number)
+            return {one.device: one for one in devices(session, row, None, Window(0, 500)).items}
+
+    def kinds(self) -> list[str]:
+        """Return what the journal says about rollouts."""
+        with self.runtime.database.read() as session:
+            events = listings.events(session, service.named(session, FEDERATION), Window(0, 500)).items
+            return [event.kind.removeprefix("rollout.") for event in events if event.kind.startswith("rollout.")]
+
+    def aliases(self) -> dict[str, int]:
+        """Return the names of versions."""
+        with self.runtime.database.read() as session:
+            found = listings.aliases(session, service.named(session, FEDERATION))
+        return {alias.alias: alias.version for alias in found}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Ten devices, a model of one round (version 1), and nothing released."""
+    found = Fleet(tmp_path / "data", plan())
+    found.arrive()
+    found.train()
+    wait_for(lambda: found.now().state == "finished")
+    yield found
+    found.runtime.stop()
+
+
+def first_wave() -> list[str]:
+    """The devices that version 1 goes to first."""
+    return [device for device in Fleet.devices if is_within(device, 1, 400_000)]
+
+
+def begun(fleet: Fleet) -> None:
+    assert releasing.start(fleet.runtime, FEDERATION, None) == 1
+
+
+def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it(fleet: Fleet) -> None:
+    assert fleet.now().release is None
+    before = fleet.now().model
+    begun(fleet)
+    order, first = fleet.order(), first_wave()
+    assert order.candidate is not None
+    assert (order.candidate.version, order.millionths, order.released, order.withdrawn) == (1, 400_000, None, ())
+    assert sorted(fleet.told()) == first
+    assert 0 < len(first) < 8
+    assert fleet.aliases() == {"previous": 0, "stable": 1, "canary": 1}
+    for device in first:
+        fleet.answer(device, score=0.9)
+    fleet.wait(SOAK_S - 1)
+    assert fleet.rollout().wave == 1
+    fleet.wait(1)
+    assert (fleet.rollout().wave, fleet.order().millionths) == (2, 1_000_000)
+    assert sorted(fleet.told()) == sorted(fleet.devices)
+    for device in set(fleet.devices) - set(first):
+        fleet.answer(device, score=0.8)
+    fleet.wait(SOAK_S)
+    assert fleet.rollout().phase == "completed"
+    done = fleet.order()
+    assert (done.released, done.candidate, done.millionths) == (order.candidate, None, 0)
+    assert done.serial > order.serial
+    assert fleet.aliases() == {"previous": 0, "stable": 1, "released": 1}
+    progress = [(wave.devices, wave.adopted, wave.silent) for wave in fleet.rollout().progress]
+    assert progress == [(len(first), len(first), 0), (10 - len(first), 10 - len(first), 0)]
+    assert [kind for kind in fleet.kinds() if kind != "adopted"] == ["started", "wave", "completed"]
+    assert fleet.now().model == before  # what rounds start from did not move
+
+
+def test_two_failures_halt_it_and_everybody_goes_back(fleet: Fleet) -> None:
+    begun(fleet)
+    fleet.wait(PATIENCE_S)  # nobody has answered: nothing goes on
+    assert fleet.rollout().wave == 1
+    one, two, three = first_wave()[:3]
+    fleet.answer(three, score=0.9)
+    fleet.answer(one, "refused", score=0.4, reason="macro-F1 0.400 against 0.900")
+    assert fleet.rollout().phase == "rolling"
+    serial = fleet.order().serial
+    fleet.answer(two, "failed", reason="it gives NaN")
+    halted, order = fleet.rollout(), fleet.order()
+    assert (halted.phase, halted.reason) == ("halted", "2 of 3 devices that answered have failed")
+    assert (order.candidate, order.released, order.withdrawn) == (None, None, (1,))
+    assert order.serial > serial
+    assert (fleet.told()[one].reason, fleet.told()[two].answer) == ("macro-F1 0.400 against 0.900", "failed")
+    assert fleet.aliases() == {"previous": 0, "stable": 1}
+    fleet.answer(three, "rolled_back", reason="withdrawn")  # as it was told
+    fleet.wait(PATIENCE_S)
+    assert (fleet.rollout().good, fleet.rollout().bad, fleet.rollout().progress[0].rolled_back) == (1, 2, 1)
+
+
+def test_after_a_halt_what_was_released_before_stays_also_where_it_is_the_older_version(fleet: Fleet) -> None:
+    begun(fleet)
+    for device in fleet.devices:
+        fleet.answer(device)  # also devices that were not asked yet
+    assert set(fleet.told()) == set(first_wave())
+    fleet.wait(SOAK_S)
+    for device in fleet.devices:
+        fleet.answer(device)
+    fleet.wait(SOAK_S)
+    released = fleet.order().released
+    releasing.start(fleet.runtime, FEDERATION, 0)
+    serial = fleet.order().serial
+    releasing.steer(fleet.runtime, FEDERATION, 2, Halted("halted by the operator"))
+    order = fleet.order()
+    assert (order.released, order.candidate, order.withdrawn) == (released, None, (2,))
+    assert order.serial > serial
+    # and what was completed can be taken back as well
+    releasing.steer(fleet.runtime, FEDERATION, 1, Halted("halted by the operator"))
+    assert (fleet.order().released, fleet.order().withdrawn) == (None, (2, 1))
+    with pytest.raises(ConflictError, match="the rollout is halted"):
+        releasing.steer(fleet.runtime, FEDERATION, 1, Halted("again"))
+
+
+def test_repeated_stale_and_foreign_reports_change_nothing(fleet: Fleet) -> None:
+    begun(fleet)
+    one, first = first_wave()[0], set(first_wave())
+    outside = next(device for device in fleet.devices if device not in first)
+    fleet.answer(one, "failed", reason="x")
+    before = fleet.rollout()
+    for _ in range(3):
+        fleet.answer(one, "failed", reason="x")
+    fleet.answer(outside, "failed")
+    fleet.answer(one, "failed", rollout=7)
+    fleet.answer(one, "adopted", instance="f" * 32)
+    assert fleet.rollout() == before
+    assert fleet.kinds().count("failed") == 1
+    fleet.send(topics.status(FEDERATION, one), b'{"state": "idle", "release": {"answer": "perfect"}}')
+    fleet.send(topics.status(FEDERATION, one), b'{"state": "idle", "release": null}')
+    assert fleet.rollout() == before
+
+
+def test_a_device_that_comes_later_belongs_to_its_wave(fleet: Fleet) -> None:
+    begun(fleet)
+    new = [f"new{n}" for n in range(20)]
+    fleet.arrive(*new)
+    fleet.wait(1)
+    expected = {device for device in new if is_within(device, 1, 400_000)}
+    assert 0 < len(expected) < 20
+    assert set(fleet.told()) == expected | set(first_wave())
+    assert fleet.rollout().members == len(fleet.told())
+
+
+def test_the_operator_pauses_and_resumes(fleet: Fleet) -> None:
+    begun(fleet)
+    for device in first_wave():
+        fleet.answer(device)
+    releasing.steer(fleet.runtime, FEDERATION, 1, Paused())
+    fleet.wait(10 * SOAK_S)
+    assert (fleet.rollout().phase, fleet.rollout().wave) == ("paused", 1)
+    resumed = fleet.rollout().started_at + fleet.waited
+    releasing.steer(fleet.runtime, FEDERATION, 1, Resumed(resumed))
+    fleet.wait(SOAK_S - 1)
+    assert fleet.rollout().wave == 1
+    fleet.wait(1)
+    assert fleet.rollout().wave == 2
+    with pytest.raises(ConflictError, match="rollout 1 is rolling"):
+        releasing.start(fleet.runtime, FEDERATION, 0)
+    with pytest.raises(NotFoundError, match="no rollout 9"):
+        releasing.steer(fleet.runtime, FEDERATION, 9, Paused())
+
+
+def test_a_rollout_goes_on_after_the_server_was_killed(fleet: Fleet, tmp_path: Path) -> None:
+    begun(fleet)
+    for device in first_wave():
+        fleet.answer(device)
+    before, order = fleet.rollout(), fleet.order()
+    fleet.runtime.stop()
+    again = Fleet(tmp_path / "data")
+    assert (again.rollout(), again.order()) == (before, order)
+    again.wait(SOAK_S)
+    assert again.rollout().wave == 2
+    again.runtime.stop()
+
+
+def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path / "data", plan("automatic", rounds=3, waves=(1.0,)))
+    fleet.arrive("a", "b")
+    for number in (1, 2):
+        wait_for(lambda number=number: (now := fleet.now()).state == "collecting" and now.round == number)  # type: ignore[misc]
+        fleet.train()
+    wait_for(lambda: fleet.now().round == 3)
+    # version 1 is rolling; version 2 has come meanwhile, and waits
+    assert (fleet.rollout().version, fleet.rollout().phase) == (1, RolloutPhase.ROLLING)
+    for device in ("a", "b"):
+        fleet.answer(device)
+    fleet.wait(SOAK_S)
+    order = fleet.order()
+    assert order.released is not None
+    assert order.candidate is not None
+    assert (order.released.version, order.candidate.version, fleet.rollout(2).version) == (1, 2, 2)
+    fleet.answer("a", "failed", rollout=2)
+    fleet.answer("b", "refused", rollout=2)
+    fleet.train()
+    wait_for(lambda: fleet.now().state == "finished")
+    assert fleet.rollout(2).phase == "halted"
+    assert fleet.order().candidate is None  # version 3 waits for the operator
+    assert releasing.start(fleet.runtime, FEDERATION, None) == 3
+    assert fleet.rollout(3).version == 3
+    fleet.runtime.stop()
+
+
+def test_a_forged_order_is_not_signed(fleet: Fleet) -> None:
+    begun(fleet)
+    order, announced = fleet.order(), fleet.wires.announcements()[-1]
+    key = Ed25519PublicKey.from_public_bytes(fleet.runtime.identity.public_key)
+    for change in (
+        {"millionths": 10},
+        {"serial": order.serial + 1},
+        {"withdrawn": (1,)},
+        {"released": order.candidate},
+    ):
+        forged = order.model_copy(update=change)
+        said, signature = read_order(forged, federation=FEDERATION, instance=announced.instance)
+        with pytest.raises(InvalidSignature):
+            key.verify(signature, said)
+
+
+def test_where_devices_choose_for_themselves_nothing_is_released(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path / "data", tiny_plan(rounds=1))
+    with pytest.raises(ConflictError, match=r"rollout\.mode is off"):
+        releasing.start(fleet.runtime, FEDERATION, None)
+    assert fleet.now().release is None
+    fleet.runtime.stop()
