@@ -6,6 +6,7 @@ import json
 import struct
 
 import pytest
+import safetensors.torch
 import torch
 import zstandard
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ TREE = {"params": {"a.weight": torch.arange(6.0).reshape(2, 3), "n": torch.tenso
 SCHEMA = schema_of(TREE)
 
 
-def safetensors(header: object, body: bytes = b"") -> bytes:
+def made(header: object, body: bytes = b"") -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
 
@@ -50,6 +51,25 @@ def test_tensors_that_share_memory_are_written_twice() -> None:
     assert torch.equal(back["c"], torch.ones(2, 3))
 
 
+def test_the_bytes_are_those_of_the_library() -> None:
+    every = {str(dtype): torch.arange(6).to(dtype).reshape(2, 3) for dtype in wire.DTYPES}
+    scalars = {f'"{name}" \\ \n\x1f\x7f é': value[0, 1] for name, value in every.items()}
+    tree = {"every": every, "scalars": scalars, "empty": torch.ones(0, 3), "Ü/%": torch.arange(6.0).reshape(2, 3).T}
+    flat = {name: value.clone(memory_format=torch.contiguous_format) for name, value in flatten(tree).items()}
+    assert wire.encode(tree) == safetensors.torch.save(flat)
+    assert wire.encode({}) == safetensors.torch.save({})
+    with pytest.raises(WireError, match=r"tensor 'x' has dtype torch\.complex64"):
+        wire.encode({"x": torch.ones(1, dtype=torch.complex64)})
+
+
+def test_decoded_tensors_may_be_written_into() -> None:
+    data = wire.encode(TREE)
+    digest = wire.digest(data)
+    for value in flatten(wire.decode(data, limit_bytes=10_000)).values():
+        value.zero_()
+    assert wire.digest(data) == digest
+
+
 def test_the_limit_holds() -> None:
     data = wire.encode({"w": torch.zeros(1000)})
     with pytest.raises(WireError, match="at most 1,000 were expected"):
@@ -67,16 +87,14 @@ LIES = {
     "nothing": b"",
     "seven bytes": b"1234567",
     "a header longer than the file": struct.pack("<Q", 1 << 62) + b"{}",
-    "no JSON": safetensors(b"{nope"),
-    "not an object": safetensors([1]),
-    "offsets beyond the end": safetensors({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}),
-    "negative offsets": safetensors({"w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, bytes(4)),
-    "shape and size disagree": safetensors({"w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 4]}}, bytes(4)),
-    "overflowing shape": safetensors(
-        {"w": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 4]}}, bytes(4)
-    ),
-    "unknown dtype": safetensors({"w": {"dtype": "OBJ", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
-    "overlap": safetensors(
+    "no JSON": made(b"{nope"),
+    "not an object": made([1]),
+    "offsets beyond the end": made({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}),
+    "negative offsets": made({"w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, bytes(4)),
+    "shape and size disagree": made({"w": {"dtype": "F32", "shape": [9], "data_offsets": [0, 4]}}, bytes(4)),
+    "overflowing shape": made({"w": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 4]}}, bytes(4)),
+    "unknown dtype": made({"w": {"dtype": "OBJ", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+    "overlap": made(
         {
             "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
             "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
@@ -98,7 +116,7 @@ def test_a_path_inside_a_tensor_is_refused() -> None:
         name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(["a", "a/b"])
     }
     with pytest.raises(WireError):
-        wire.decode(safetensors(header, bytes(8)), limit_bytes=1 << 20)
+        wire.decode(made(header, bytes(8)), limit_bytes=1 << 20)
 
 
 @given(st.binary(max_size=300), st.integers(0, 200), st.booleans())
