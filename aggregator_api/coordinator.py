@@ -6,7 +6,7 @@ again from the rows. So a server that was killed goes on with `recover`.
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from threading import RLock
@@ -18,6 +18,7 @@ from aggregator_api import opening, records, rollouts, waiting
 from aggregator_api.aggregation import Aggregate
 from aggregator_api.announcing import announcement, invitations
 from aggregator_api.blobs import Blob
+from aggregator_api.clock import SteadyClock, bring_into_reach, move_open_rounds
 from aggregator_api.contract import Contract, read_contract
 from aggregator_api.database import Database
 from aggregator_api.long_work import LongWork
@@ -43,6 +44,8 @@ from federation.server_round import (
     step,
 )
 
+log = logging.getLogger("aggregator_api")
+
 Arrival = UpdateArrived | DeviceLost
 LOOKS = 20
 """How often devices that are gone are looked for within `lost_after_s`."""
@@ -60,7 +63,7 @@ class Coordinator:
         *,
         chunk_bytes: int,
         lost_after_s: float,
-        clock: Callable[[], float] = time.time,
+        clock: SteadyClock | None = None,
     ) -> None:
         self._database = database
         self._publisher = publisher
@@ -68,8 +71,8 @@ class Coordinator:
         self._long = LongWork(database, workshop, self)
         self._chunk_bytes = chunk_bytes
         self._lost_after_s = lost_after_s
-        self._clock = clock
-        self._listening_since = clock()
+        self.clock = self._clock = clock or SteadyClock()
+        self._listening_since = self._clock()
         self._looked_for_gone = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
@@ -136,6 +139,7 @@ class Coordinator:
     def recover_one(self, name: str) -> None:
         """Continue one federation where its rows say that it stands."""
         with self.lock:
+            self._bring_into_reach(name)
             phase = self._phase(name)
             if phase == RoundPhase.ANNOUNCED:
                 self._open(name)
@@ -208,16 +212,39 @@ class Coordinator:
 
     def tick(self) -> None:
         """Tell the rounds whose deadline has passed, and those that wait for devices that are gone."""
+        self._follow_clock()
         now = self._clock()
         with self._database.read() as session:
             self.changed(session)
             late = waiting.deadlines_passed(session, now)
-            gone = waiting.devices_gone(session, now - self._lost_after_s) if self._looks_for_gone(now) else []
+            gone = waiting.devices_gone(session, now, self._lost_after_s) if self._looks_for_gone(now) else []
         for name in filter(self.leads, late):
             self.feed(name, DeadlinePassed())
         for name, device in gone:
             if self.leads(name):
                 self.feed(name, DeviceLost(device))
+
+    def _follow_clock(self) -> None:
+        """Where the machine's clock was set: nobody loses or gains time, and who is gone is looked for anew."""
+        with self.lock:
+            leap_s = self._clock.leap_s()
+            if not leap_s:
+                return
+            names = self._names()
+            with self._database.write() as session:
+                move_open_rounds(session, names, leap_s)
+            self._clock.follow(leap_s)
+            self._listening_since = self._looked_for_gone = self._clock()
+            log.warning("the clock was set by %+.0f s; open rounds end as much later or earlier by it", leap_s)
+            for name in names:
+                self.announce(name)
+
+    def _bring_into_reach(self, name: str) -> None:
+        with self._database.write() as session:
+            federation = _row(session, name)
+            moved_s = bring_into_reach(session, federation, self.contract(federation).plan.rounds, self._clock())
+        if moved_s:
+            log.warning("the deadline of federation=%s was %.0f s too far away: the clock was set back", name, moved_s)
 
     def _looks_for_gone(self, now: float) -> bool:
         """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""

@@ -130,7 +130,9 @@ def _check_time(session: Session, row: DeviceRow, issued_at: int) -> None:
             f"issued_at: {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this server's clock, at most {CLOCK_S} "
             "are allowed; set the device's clock"
         )
-    fresh = or_(DeviceRow.claimed_at.is_(None), DeviceRow.claimed_at < issued_at)
+    # a claim of a time to come was made before this server's clock was set back, and must not lock its device out
+    to_come = DeviceRow.claimed_at > time.time() + CLOCK_S
+    fresh = or_(DeviceRow.claimed_at.is_(None), DeviceRow.claimed_at < issued_at, to_come)
     query = update(DeviceRow).where(DeviceRow.id == row.id, fresh).values(claimed_at=issued_at)
     if cast("CursorResult[tuple[()]]", session.execute(query)).rowcount != 1:
         raise ConflictError(f"issued_at: {issued_at} is not greater than that of the last claim; sign a new one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -87,16 +88,16 @@ class Gate:
         return caller
 
     def _find(self, runtime: Runtime, key: str) -> Caller | None:
-        now = time.time()
+        now, moment = time.time(), time.monotonic()
         with runtime.database.read() as session:
             caller = keys.find(session, key, now)
-        if caller is not None and now - self._noted.get(caller.id, 0.0) >= keys.USED_EVERY_S:
-            self._note(runtime, caller, now)
+        if caller is not None and moment - self._noted.get(caller.id, -math.inf) >= keys.USED_EVERY_S:
+            self._note(runtime, caller, now, moment)
         return caller
 
-    def _note(self, runtime: Runtime, caller: Caller, now: float) -> None:
-        self._noted = {id_: when for id_, when in self._noted.items() if now - when < keys.USED_EVERY_S}
-        self._noted[caller.id] = now
+    def _note(self, runtime: Runtime, caller: Caller, now: float, moment: float) -> None:
+        self._noted = {id_: when for id_, when in self._noted.items() if moment - when < keys.USED_EVERY_S}
+        self._noted[caller.id] = moment
         try:
             with runtime.database.write() as session:
                 keys.note_use(session, caller, now)

@@ -40,7 +40,7 @@ class Sealer:
 
     def renewal_is_due(self) -> bool:
         """Say once per half lifetime that everything must be announced again."""
-        if self._clock() - self._renewed_at < self._lifetime_s / 2:
+        if abs(self._clock() - self._renewed_at) < self._lifetime_s / 2:  # also where the clock was set back
             return False
         self._renewed_at = self._clock()
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.tables import DeviceRow, FederationRow, ParticipationRow, RoundRow
@@ -21,10 +21,11 @@ def deadlines_passed(session: Session, now: float) -> list[str]:
     return list(session.scalars(query))
 
 
-def devices_gone(session: Session, before: float) -> list[tuple[str, str]]:
-    """Return (federation, device) of those awaited that have been offline since `before`.
+def devices_gone(session: Session, now: float, lost_after_s: float) -> list[tuple[str, str]]:
+    """Return (federation, device) of those awaited that have been offline for `lost_after_s`.
 
-    Only where no deadline ends the wait: a deadline says for how long the operator wants to wait.
+    Only where no deadline ends the wait: a deadline says for how long the operator wants to wait. One that was heard
+    at a time to come was heard before the clock was set back; the caller has listened for long enough since.
     """
     query = (
         select(FederationRow.name, DeviceRow.name)
@@ -36,7 +37,7 @@ def devices_gone(session: Session, before: float) -> list[tuple[str, str]]:
             RoundRow.deadline_at.is_(None),
             ParticipationRow.outcome == "waiting",
             DeviceRow.state == "offline",
-            DeviceRow.seen_at <= before,
+            or_(DeviceRow.seen_at <= now - lost_after_s, DeviceRow.seen_at > now + lost_after_s),
         )
     )
     return [(federation, device) for federation, device in session.execute(query)]

@@ -230,6 +230,20 @@ def test_claims_are_signed_fresh_and_used_once(operator: TestClient, broker: Bro
     problem(phone.claim(-1), 422)
 
 
+@pytest.mark.parametrize("days", [1, 3653])
+def test_a_claim_under_a_wrong_clock_locks_no_device_out(
+    operator: TestClient, broker: Broker, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    phone, real = enrolled(operator, f"leapt{days}"), time.time
+    operator.post(f"{HERE}/devices/leapt{days}/approve")
+    with monkeypatch.context() as patch:  # the server's clock and the device's
+        patch.setattr(time, "time", lambda: real() + days * 86_400)
+        assert phone.claim(int(time.time())).status_code == 200
+    now = int(time.time())
+    assert phone.claim(now).status_code == 200
+    problem(phone.claim(now), 409)
+
+
 def test_a_pending_claim_cannot_be_replayed_after_the_approval(operator: TestClient, broker: Broker) -> None:
     phone = enrolled(operator, "pending")
     assert phone.claim(phone.clock).status_code == 202

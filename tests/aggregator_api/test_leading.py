@@ -75,6 +75,16 @@ def test_a_short_lease_runs_out_by_the_database_clock(database: Database) -> Non
     assert a.look().nudges == {}
 
 
+def test_a_lease_that_ends_after_years_was_written_before_the_clock_was_set_back(database: Database) -> None:
+    a, b = Leases(database, "a", LONG_S), Leases(database, "b", LONG_S)
+    a.take()
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE leases SET expires_at = expires_at + 315360000"))
+    assert b.look().some_free
+    assert b.take() == {"f": 0, "g": 0}
+    assert not a.look().some_free
+
+
 def test_a_row_that_another_is_taking_is_left_to_it(database: Database) -> None:
     a = Leases(database, "a", LONG_S)
     a.take()
