@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_agent import agent_uploads, agent_work
+from edge_agent import agent_releases, agent_uploads, agent_work
 from edge_agent.commands import Collect, Command, Leave, PublishStatus, Say, StartOver
 from edge_agent.events import (
     Acknowledged,
@@ -25,6 +25,7 @@ from edge_agent.events import (
     SensorFailed,
     Tick,
     TrainingConditions,
+    Using,
 )
 from edge_agent.state import Agent, Policy, identity, misfit, status_of, superseded, wanted
 from edge_agent.turn import Turn
@@ -72,6 +73,9 @@ def _take(turn: Turn, event: Event) -> None:
             agent_uploads.acknowledged(turn, ack)
         case ChunkDelivered(update_id) | ChunksSent(update_id):
             agent_uploads.sent(turn, update_id, whole=isinstance(event, ChunksSent))
+        case Using(rollout, score):
+            agent_releases.uses(turn, rollout, score)
+            _reconsider(turn)
         case TrainingConditions(start, go_on):
             agent_work.conditions(turn, start, go_on)
         case Tick():
@@ -108,6 +112,8 @@ def _announced(turn: Turn, a: Announcement) -> None:
         turn.ask(StartOver(mine))
     before = turn.agent.announcement
     turn.set(announcement=a)
+    if a.release:
+        agent_releases.obey(turn, a.release)
     if before and (before.state, before.round) == (a.state, a.round) and before.created != a.created:
         agent_uploads.said_again(turn)
     _reconsider(turn)

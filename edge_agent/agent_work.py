@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from edge_agent import agent_releases
 from edge_agent.commands import FetchBlob, FinalJudged, GiveUp, Judge, Say, StartJob, StopJob
 from edge_agent.events import (
     AdoptFinished,
@@ -58,12 +59,12 @@ def _fetch(turn: Turn, work: Work) -> None:
     if asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256):
         work = replace(work, model=asked.model)
     turn.set(work=replace(work, stage=Stage.FETCHING))
-    turn.ask(FetchBlob(work.model))
+    turn.ask(FetchBlob(work.model, ordered=work.release > 0))
 
 
 def _hold(turn: Turn, work: Work) -> None:
     if work.stage is not Stage.HELD:
-        turn.ask(Say(f"round {work.round} waits: {'; '.join(turn.agent.hold)}"))
+        turn.ask(Say(f"{work.name} waits: {'; '.join(turn.agent.hold)}"))
     turn.set(work=replace(work, stage=Stage.HELD), detail="")
 
 
@@ -91,16 +92,12 @@ def worked(turn: Turn, event: Event) -> None:
             _rest(turn, replace(work, fetches=work.fetches + 1), work.fetches, reason)
         case TrainingFinished():
             _trained(turn, event)
-        case CandidateReady(number, kind) if turn.at(Stage.EXPORTING) and turn.about(number, kind):
-            turn.stage(Stage.JUDGING)
-            turn.ask(Judge(number, kind))
+        case CandidateReady(number, kind) if turn.at(Stage.EXPORTING) and turn.about(number, kind) and work:
+            _candidate(turn, work)
         case JobFailed(number, kind, reason, final) if turn.about(number, kind) and work:
             _job_failed(turn, work, reason, final)
-        case AdoptFinished(number, kind, _, reason) if turn.at(Stage.JUDGING) and turn.about(number, kind) and work:
-            turn.set(work=None, detail="")
-            turn.ask(Say(reason))
-            if kind == "adopt":
-                _final(turn, work)
+        case AdoptFinished(number, kind) if turn.at(Stage.JUDGING) and turn.about(number, kind) and work:
+            _judged(turn, work, event)
         case _:
             pass  # about work that has been dropped since
 
@@ -114,6 +111,24 @@ def _start_job(turn: Turn, work: Work) -> None:
         return
     turn.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
     turn.ask(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes))
+
+
+def _candidate(turn: Turn, work: Work) -> None:
+    a = turn.agent.announcement
+    if work.kind == "train" and a and a.plan.rollout.used:
+        turn.set(work=None, detail="")  # the round has left no model: devices use what is released
+        return
+    turn.stage(Stage.JUDGING)
+    turn.ask(Judge(work.round, work.kind, work.release))
+
+
+def _judged(turn: Turn, work: Work, event: AdoptFinished) -> None:
+    turn.set(work=None, detail="")
+    turn.ask(Say(event.reason))
+    if work.release:
+        agent_releases.judged(turn, work, adopted=event.adopted, score=event.score, reason=event.reason)
+    elif work.kind == "adopt":
+        _final(turn, work)
 
 
 def _trained(turn: Turn, event: TrainingFinished) -> None:
@@ -140,6 +155,10 @@ def _job_failed(turn: Turn, work: Work, reason: str, final: bool) -> None:
 
 def _give_up(turn: Turn, work: Work, reason: str) -> None:
     turn.set(work=None, detail=reason)
+    if work.release:
+        turn.ask(Say(f"{work.name} is not adopted, the present model stays: {reason}"))
+        agent_releases.failed(turn, work, reason)
+        return
     if work.kind == "adopt":
         turn.ask(Say(f"the final model is not adopted, the present one stays: {reason}"))
         _final(turn, work)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from edge_agent.events import Kind
 from federation.plan import Plan
-from federation.protocol.messages import BlobPointer, DeviceStatus
+from federation.protocol.messages import BlobPointer, DeviceStatus, ReleaseReport
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class Collect:
 
 @dataclass(frozen=True)
 class FetchBlob:
-    """Download a broadcast."""
+    """Download a broadcast; `ordered`: an order that was believed names it, so that it needs no seal of its own."""
 
     model: BlobPointer
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,25 @@ class StopJob:
 
 @dataclass(frozen=True)
 class Judge:
-    """Compare the candidate with the present model, and keep the better."""
+    """Compare the candidate with the present model, and keep the better; `release`: number of its rollout, or 0."""
 
     round: int
     kind: Kind
+    release: int = 0
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """Use the model from before that release again; it was withdrawn."""
+
+    release: int
+
+
+@dataclass(frozen=True)
+class NoteRelease:
+    """Keep what the device says about a release."""
+
+    report: ReleaseReport
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,8 @@ Command = (
     | StartJob
     | StopJob
     | Judge
+    | GoBack
+    | NoteRelease
     | SendBegin
     | SendChunks
     | StopSending

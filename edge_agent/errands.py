@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.blobs import Blobs
+from edge_agent.commands import Judge
 from edge_agent.config import Config
 from edge_agent.errors import AgentError
-from edge_agent.events import BlobFailed, BlobFetched, Kind
+from edge_agent.events import BlobFailed, BlobFetched
 from edge_agent.judging import Verdict, judge_job
 from edge_agent.trust import Trust
 from federation.plan import Plan
@@ -46,29 +47,34 @@ class Errands:
         """Where a fetched blob lies."""
         return self._blobs.path(model.sha256)
 
-    def fetch(self, model: BlobPointer, instance: str) -> None:
-        """Check a broadcast's seal, download and verify it; `instance` is the founding that it was announced for."""
-        _in_background(lambda: self._fetch(model, instance))
+    def fetch(self, model: BlobPointer, instance: str, *, ordered: bool = False) -> None:
+        """Check a broadcast's seal, download and verify it; `instance` is the founding that it was announced for.
 
-    def judge(self, plan: Plan, identity: str, number: int, kind: Kind) -> None:
+        What an order names that was believed (`ordered`) has no seal of its own.
+        """
+        _in_background(lambda: self._fetch(model, instance, ordered))
+
+    def judge(self, plan: Plan, identity: str, command: Judge) -> None:
         """Compare a job's candidate with the present model."""
-        _in_background(lambda: self._judge(plan, identity, number, kind))
+        _in_background(lambda: self._judge(plan, identity, command))
 
-    def _fetch(self, model: BlobPointer, instance: str) -> None:
+    def _fetch(self, model: BlobPointer, instance: str, ordered: bool = False) -> None:
         try:
-            self.trust.check(model, instance)
+            if not ordered:
+                self.trust.check(model, instance)
             self._blobs.fetch(model)
         except (AgentError, OSError) as error:
             self.post(BlobFailed(model.sha256, str(error)))
         else:
             self.post(BlobFetched(model.sha256))
 
-    def _judge(self, plan: Plan, identity: str, number: int, kind: Kind) -> None:
+    def _judge(self, plan: Plan, identity: str, command: Judge) -> None:
+        number, kind = command.round, command.kind
         try:
             verdict = judge_job(self.config, plan, number, kind)
         except (AgentError, PipelineError, OSError) as error:
             verdict = Verdict(number, kind, False, f"round {number}: the candidate cannot be judged: {error}")
-        self.post(Judged(identity, verdict))
+        self.post(Judged(identity, verdict._replace(release=command.release)))
 
 
 def _in_background(work: Callable[[], None]) -> None:

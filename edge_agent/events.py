@@ -145,6 +145,16 @@ class AdoptFinished:
     kind: Kind
     adopted: bool
     reason: str
+    score: float | None = None
+    """On the holdout; None: there is none, or the candidate does not run."""
+
+
+@dataclass(frozen=True)
+class Using:
+    """The model in use has changed, or was read at the start: it is of this rollout, 0 for none."""
+
+    rollout: int
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +201,7 @@ Event = (
     | CandidateReady
     | JobFailed
     | AdoptFinished
+    | Using
     | Acknowledged
     | ChunkDelivered
     | ChunksSent

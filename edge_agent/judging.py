@@ -38,6 +38,12 @@ class Verdict(NamedTuple):
     reason: str
     folder: Path | None = None
     model: Mapping[str, Any] | None = None
+    release: int = 0  # number of the rollout that gave it, 0: none
+
+    @property
+    def score(self) -> float | None:
+        """Macro-F1 on the holdout; None without a holdout, or where the candidate does not run."""
+        return self.model["macro_f1"] if self.model else None
 
 
 def judge_job(config: Config, plan: Plan, round_number: int, kind: Kind) -> Verdict:
@@ -147,6 +153,8 @@ class Shelf:
         if verdict.good and verdict.folder:
             before = self.present()
             model = {**self._place(verdict.folder, verdict.round, model["source"]), **model}
+            if verdict.release:
+                model["rollout"] = verdict.release
             pairs = {"model": json.dumps(model), "previous": json.dumps(before) if before else ""}
         row = AdoptionRow(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
         self.store.note_adoption(row, **pairs)
@@ -167,6 +175,17 @@ class Shelf:
         row = AdoptionRow(before["round"], before["source"], True, reason, before, time.time())
         self.store.note_adoption(row, model=json.dumps(before), previous=json.dumps(now))
         return before
+
+    def leave(self, release: int) -> None:
+        """Forget the models of a release that was withdrawn: the one before it is used again, or none if none was."""
+        left = [model for name in KEPT if (model := self._noted(name)) and model.get("rollout") != release]
+        now, before = [*map(json.dumps, left), "", ""][:2]
+        shown = _name(left[0]) if left else "none"
+        round_number, source = (left[0]["round"], left[0]["source"]) if left else (0, "global")
+        reason = f"release {release} was withdrawn by the server; the model in use now: {shown}"
+        row = AdoptionRow(round_number, source, bool(left), reason, left[0] if left else {}, time.time())
+        self.store.note_adoption(row, model=now, previous=before)
+        self._prune()
 
     def _noted(self, name: str) -> dict[str, Any] | None:
         text = self.store.get(name)

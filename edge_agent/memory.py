@@ -17,9 +17,10 @@ from edge_agent.config import AgentSection
 from edge_agent.errors import ConfigError
 from edge_agent.files import place_file, sha256_of
 from edge_agent.jobs import CHECKPOINTS, CLIENT_STATE, RESULT, UPDATE, Job
+from edge_agent.releases import kept_report
 from edge_agent.state import Agent
 from edge_agent.store import Store
-from edge_agent.trust import NEWEST
+from edge_agent.trust import NEWEST, NEWEST_ORDER
 from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 
@@ -76,6 +77,7 @@ def remembered(store: Store) -> Agent:
         done=frozenset((row.round, row.base) for row in rows),
         outbox=tuple(store.outbox()),
         final=store.get("final"),
+        report=kept_report(store),
         metrics=rows[-1].result.get("metrics", {}) if rows else {},
     )
 
@@ -145,7 +147,7 @@ def forget_update(store: Store, update_id: str, status: str, reason: str) -> Non
 
 def start_over(store: Store, identity: str) -> None:
     """Forget everything learnt in another founding of the federation, or by another network."""
-    kept = {name: store.get(name) for name in ("device", "federation", NEWEST)}
+    kept = {name: store.get(name) for name in ("device", "federation", NEWEST, NEWEST_ORDER)}
     store.reset(identity=identity, **kept)
     for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)

@@ -13,7 +13,15 @@ from typing import Literal
 
 from edge_agent.events import Kind
 from federation.plan import ModelSpec, Plan
-from federation.protocol.messages import Announcement, BlobPointer, DeviceStatus, Invitation
+from federation.protocol.messages import (
+    Announcement,
+    BlobPointer,
+    DeviceStatus,
+    Invitation,
+    Release,
+    ReleaseOrder,
+    ReleaseReport,
+)
 
 
 class Stage(StrEnum):
@@ -41,15 +49,21 @@ class Policy:
 
 @dataclass(frozen=True)
 class Work:
-    """A round to train, or the final model to adopt."""
+    """A round to train, or a model to adopt: a released one, or the final one where nothing is released."""
 
     kind: Kind
     round: int
     model: BlobPointer
+    release: int = 0  # number of its rollout; 0: it is none's
     stage: Stage = Stage.FETCHING
     attempt: int = 1  # tries of the process; downloads are tried for as long as the round lasts
     fetches: int = 1
     resume_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What it is about, in words."""
+        return f"release {self.release}" if self.release else f"round {self.round}"
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Agent:
-    """The device's whole state; `identity`, `examples`, `done`, `outbox` and `final` survive a restart."""
+    """The device's whole state; `identity`, `examples`, `done`, `outbox`, `final` and `report` survive a restart."""
 
     identity: str = ""
     connected: bool = False
@@ -79,6 +93,10 @@ class Agent:
     work: Work | None = None
     upload: Upload | None = None
     final: str = ""  # sha256 of the final broadcast that was dealt with
+    order: ReleaseOrder | None = None  # the server's last word about which model to use
+    offered: Release | None = None  # what it means for this device
+    using: int = 0  # rollout that the present model came with; 0: none
+    report: ReleaseReport | None = None  # the device's last word about a release
     settled: int = 0  # updates that the server has answered since the start
     detail: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -90,7 +108,7 @@ class Agent:
         a = self.announcement
         if a is None or a.state not in ("finished", "stopped"):
             return False
-        over = a.state == "stopped" or a.model is None or a.model.sha256 == self.final or self.examples == 0
+        over = a.state == "stopped" or self.examples == 0 or _to_adopt(self, a) is None
         return over and self.work is None
 
 
@@ -117,30 +135,51 @@ def identity(a: Announcement, model: str | None) -> str:
 
 def wanted(agent: Agent) -> Work | None:
     """Return the work that the present announcement asks of this device, if it can do it and has not done it."""
-    a = agent.announcement
-    if a is None or a.model is None or not agent.examples:
+    a, mine = agent.announcement, agent.invitation
+    if a is None or not agent.examples:
         return None
-    if a.state == "finished":
-        return None if a.model.sha256 == agent.final else Work("adopt", a.round, a.model)
-    mine = agent.invitation
-    if a.state != "collecting" or mine is None or (mine.instance, mine.round) != (a.instance, a.round):
+    invited = a.state == "collecting" and mine and (mine.instance, mine.round) == (a.instance, a.round)
+    if invited and mine and (mine.round, mine.model.sha256) not in agent.done:
+        return Work("train", mine.round, mine.model)
+    return _to_adopt(agent, a)
+
+
+def _to_adopt(agent: Agent, a: Announcement) -> Work | None:
+    """Return the model that is to be adopted: what was released or, where nothing is, the federation's last."""
+    if a.plan.rollout.used:
+        return _released(agent)
+    if a.state != "finished" or a.model is None or a.model.sha256 == agent.final:
         return None
-    return None if (mine.round, mine.model.sha256) in agent.done else Work("train", mine.round, mine.model)
+    return Work("adopt", a.round, a.model)
+
+
+def _released(agent: Agent) -> Work | None:
+    offered, order = agent.offered, agent.order
+    if offered is None or (order and agent.using in order.withdrawn):  # first it goes back
+        return None
+    if offered.rollout == agent.using or (agent.report and offered.rollout == agent.report.rollout):
+        return None
+    return Work("adopt", offered.round, offered.model, offered.rollout)
 
 
 def superseded(work: Work, a: Announcement, following: Work | None) -> str:
     """Say why a piece of work is no longer worth doing under announcement `a`; empty if it is."""
     if work.stage is Stage.JUDGING:
         return ""
+    again = following is not None and following.kind == "train"
+    if work.release:
+        if again:
+            return f"round {a.round} comes first"
+        same_release = following is not None and following.release == work.release
+        return "" if same_release else "it is not for this device any more"
     if work.kind == "adopt":
         same = a.state == "finished" and a.model is not None and a.model.sha256 == work.model.sha256
         return "" if same else f"the federation is {a.state}"
     if work.stage is Stage.EXPORTING:
-        again = following is not None and following.kind == "train"
         return f"round {a.round} has begun" if again else ""
     if a.state in ("finished", "stopped"):
         return f"the federation is {a.state}"
-    replaced = following is not None and following.model.sha256 != work.model.sha256
+    replaced = again and following is not None and following.model.sha256 != work.model.sha256
     if a.round == work.round and not replaced and a.state not in ("aggregating", "waiting"):
         return ""
     late_is_welcome = a.plan.rounds.late == "next" and a.round >= work.round and work.stage is Stage.TRAINING
@@ -168,6 +207,7 @@ def status_of(agent: Agent) -> DeviceStatus:
         examples=agent.examples or 0,
         detail=_detail(agent)[:500],
         metrics=dict(agent.metrics),
+        release=agent.report,
     )
 
 
@@ -179,7 +219,8 @@ def _detail(agent: Agent) -> str:
     if agent.examples == 0:
         return "the sensor source gave no labelled windows to train on"
     if agent.work and agent.work.stage is Stage.HELD:
-        return f"not training for round {agent.work.round}: {'; '.join(agent.hold)}"
+        verb = "adopting" if agent.work.release else "training for"
+        return f"not {verb} {agent.work.name}: {'; '.join(agent.hold)}"
     if agent.work and agent.work.stage is not Stage.TRAINING:
-        return agent.detail or f"{agent.work.stage} for round {agent.work.round}"
+        return agent.detail or f"{agent.work.stage} for {agent.work.name}"
     return agent.detail

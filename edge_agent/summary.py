@@ -9,6 +9,7 @@ from typing import Any
 from edge_agent.files import without_room, write_file
 from edge_agent.inference import live_words
 from edge_agent.judging import Shelf
+from edge_agent.releases import release_words
 from edge_agent.state import Agent, Stage, status_of
 from edge_agent.store import RoundRow, Store
 
@@ -63,6 +64,7 @@ def in_words(store: Store, device: str, *, running: bool) -> list[str]:
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
         *([f"It would not train now: {'; '.join(doing['hold'])}."] if running and doing.get("hold") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
+        *release_words(store, device),
         *(live_words(store.folder) if running else []),
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]

@@ -19,16 +19,17 @@ from edge_agent.condition_watch import ConditionWatch
 from edge_agent.config import Config
 from edge_agent.credentials import login, read_credentials
 from edge_agent.errands import Errands, Judged
-from edge_agent.errors import StoreError
+from edge_agent.errors import StoreError, TrustError
 from edge_agent.events import (
     AdoptFinished,
+    Announced,
     CandidateReady,
     Event,
     JobFailed,
-    Kind,
     PhoneConditions,
     Tick,
     TrainingFinished,
+    Using,
     WindowsSeen,
 )
 from edge_agent.files import without_room
@@ -39,6 +40,7 @@ from edge_agent.memory import claim, forget_update, keep_round, kept_plan, remem
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
 from edge_agent.readings import Readings
+from edge_agent.releases import ORDER, REPORT
 from edge_agent.service_manager import ServiceManager
 from edge_agent.sources import open_source
 from edge_agent.state import Policy, status_of
@@ -46,7 +48,7 @@ from edge_agent.store import Store
 from edge_agent.summary import in_short, note_doing, write_summary
 from edge_agent.trust import Trust
 from edge_agent.uploads import Uploads
-from federation.protocol.messages import BlobPointer
+from federation.protocol.messages import Announcement
 
 log = logging.getLogger("edge_agent")
 
@@ -74,8 +76,8 @@ class Supervisor:
         self.agent = remembered(self.store)
         self._posted: queue.SimpleQueue[Posted] = queue.SimpleQueue()
         known = read_credentials(me.data_dir)
-        trust = Trust(me.data_dir, me.federation, known.server_key_bytes if known else None)
-        self._errands = Errands(config, trust, known.api_key if known else None, self._posted.put)
+        self._trust = Trust(me.data_dir, me.federation, known.server_key_bytes if known else None)
+        self._errands = Errands(config, self._trust, known.api_key if known else None, self._posted.put)
         self._sensors = open_source(config, self._posted.put)
         self._broker = Broker(
             config.broker,
@@ -90,7 +92,8 @@ class Supervisor:
         self._conditions = ConditionWatch(
             config.conditions, Readings(config.conditions, me.data_dir), self._training, self._posted.put
         )
-        self._classifier, self._serving = Classifier(me.data_dir), ""
+        self._classifier = Classifier(me.data_dir)
+        self._serving: str | None = None  # what the store says about the present model; None: not read yet
         self._manager = ServiceManager()
         self._code: int | None = None
 
@@ -155,10 +158,28 @@ class Supervisor:
                 self._conditions.heard(posted)
             case WindowsSeen(windows):
                 self._classifier.offer(windows)
+            case Announced(announcement):
+                self._announced(announcement)
             case _:
-                if text := narrate(posted):
-                    log.info("%s", text)
-                self._step(posted)
+                self._happened(posted)
+
+    def _happened(self, event: Event) -> None:
+        if text := narrate(event):
+            log.info("%s", text)
+        self._step(event)
+
+    def _announced(self, announcement: Announcement) -> None:
+        """Pass an announcement on, without its order about releases unless that is to be believed."""
+        if order := announcement.release:
+            try:
+                self._trust.check_order(order, announcement.instance)
+            except TrustError as error:
+                log.warning("%s", error)
+                announcement = announcement.model_copy(update={"release": None})
+        self._happened(Announced(announcement))
+        if announcement.release:
+            with without_room("the order about releases"):
+                self.store.put(**{ORDER: announcement.release.model_dump_json()})
 
     def _on_tick(self) -> None:
         if self._process and self._process.overdue:
@@ -174,7 +195,10 @@ class Supervisor:
         """Classify with the present model; `models --rollback` changes it from another process."""
         if (noted := self.store.get("model")) != self._serving:
             self._serving = noted
-            self._classifier.serve(Shelf(self.store).present())
+            present = Shelf(self.store).present()
+            self._classifier.serve(present)
+            used = Using(present.get("rollout", 0), present.get("macro_f1")) if present else Using(0)
+            self._posted.put(used)
 
     def _delivered(self, mid: int) -> None:
         if event := self._uploads.delivered(mid):
@@ -205,7 +229,7 @@ class Supervisor:
         with without_room(f"the judgement of round {verdict.round}"):
             Shelf(self.store).settle(verdict)
         self._tell_summary()
-        self._step(AdoptFinished(verdict.round, verdict.kind, verdict.good, verdict.reason))
+        self._step(AdoptFinished(verdict.round, verdict.kind, verdict.good, verdict.reason, verdict.score))
 
     # ---- the state machine's commands
 
@@ -232,15 +256,15 @@ class Supervisor:
             case do.Collect(plan):
                 self._sensors.start(plan)
                 self.store.put(plan=plan.model_dump_json())
-            case do.FetchBlob(model):
-                self._fetch(model)
+            case do.FetchBlob():
+                self._fetch(command)
             case do.StartJob():
                 self._start_job(command)
             case do.StopJob(reason):
                 log.info("the training process is stopped: %s", reason)
                 self._end_process()
-            case do.Judge(number, kind):
-                self._judge(number, kind)
+            case do.Judge():
+                self._judge(command)
             case do.Leave(code):
                 self._code = code
             case _:
@@ -262,16 +286,23 @@ class Supervisor:
             case do.GiveUp(number, base, reason):
                 self.store.leave_out(number, base, reason)
                 self._tell_summary()
+            case do.GoBack(release):
+                Shelf(self.store).leave(release)
+                self._serve()
+                self._tell_summary()
+            case do.NoteRelease(report):
+                log.info("release %d: %s %s", report.rollout, report.answer, report.reason)
+                self.store.put(**{REPORT: report.model_dump_json()})
             case do.FinalJudged(sha256):
                 self.store.put(final=sha256)
                 self._tell_summary()
             case _:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
-    def _fetch(self, model: BlobPointer) -> None:
+    def _fetch(self, command: do.FetchBlob) -> None:
         announcement = self.agent.announcement
         if announcement is not None:
-            self._errands.fetch(model, announcement.instance)
+            self._errands.fetch(command.model, announcement.instance, ordered=command.ordered)
 
     def _start_job(self, command: do.StartJob) -> None:
         log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")
@@ -287,10 +318,10 @@ class Supervisor:
             self._process.stop(STOP_S)
         self._process = None
 
-    def _judge(self, number: int, kind: Kind) -> None:
+    def _judge(self, command: do.Judge) -> None:
         announcement = self.agent.announcement
         if announcement is not None:
-            self._errands.judge(announcement.plan, self.agent.identity, number, kind)
+            self._errands.judge(announcement.plan, self.agent.identity, command)
 
     def _tell_summary(self) -> None:
         write_summary(self.store, self.policy.device)

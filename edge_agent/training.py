@@ -64,7 +64,8 @@ def main(arguments: list[str]) -> int:
     try:
         scene = set_scene(job)
         client = train(scene) if job.kind == "train" else final_client(scene)
-        if client is not None:
+        own = job.kind == "train" and job.plan.rollout.used  # nobody would use it: devices use what is released
+        if client is not None and not own:
             export_candidate(job, scene.settings, scene.data, scene.module, scene.setup.method.deployed(client))
     except EXPECTED as error:
         tell(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, HopelessJobError))

@@ -15,6 +15,7 @@ from edge_agent.cli.command import ConfigOption, errors_in_words
 from edge_agent.config import load
 from edge_agent.errors import AgentError
 from edge_agent.judging import KEPT, Shelf
+from edge_agent.releases import release_words
 from edge_agent.store import FILE_NAME, Store
 
 
@@ -33,7 +34,8 @@ def models(
     Example: python -m edge_agent models --config agent.toml --rollback
     """
     with errors_in_words():
-        folder = load(config).agent.data_dir
+        settings = load(config).agent
+        folder = settings.data_dir
         if not (folder / FILE_NAME).is_file():
             raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
         with closing(Store(folder)) as store:
@@ -42,15 +44,16 @@ def models(
                 Console(stderr=True).print(f"now in use: the {model['source']} model of round {model['round']}")
             kept = kept_models(store)
             judged = [row.reason for row in store.adoptions()]
+            released = release_words(store, settings.device)
     if as_json:
-        typer.echo(json.dumps({"models": kept, "judged": judged}, indent=2))
-        return
-    if not kept:
-        typer.echo("no model yet")
+        typer.echo(json.dumps({"models": kept, "judged": judged, "released": released}, indent=2))
         return
     console = Console()
-    console.print(_table(kept))
-    for line in judged[-5:]:
+    if kept:
+        console.print(_table(kept))
+    else:
+        typer.echo("no model yet")
+    for line in [*judged[-5:], *released]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -68,12 +71,20 @@ def kept_models(store: Store) -> list[dict[str, Any]]:
 
 def _table(kept: list[dict[str, Any]]) -> Table:
     table = Table(title="good models", title_justify="left")
-    for heading in ("in use", "round", "kind", "macro-F1", "sha256", "file"):
+    for heading in ("in use", "round", "kind", "release", "macro-F1", "sha256", "file"):
         table.add_column(heading, overflow="fold")
     for model in kept:
         f1 = model.get("macro_f1")
         file = model["path"] if model["whole"] else f"{model['path']} (gone)"
         score = "–" if f1 is None else f"{f1:.3f}"
         in_use = "yes" if model["adopted"] else ""
-        table.add_row(in_use, str(model["round"]), model["source"], score, model["sha256"][:16], file)
+        table.add_row(
+            in_use,
+            str(model["round"]),
+            model["source"],
+            str(model.get("rollout", "–")),
+            score,
+            model["sha256"][:16],
+            file,
+        )
     return table

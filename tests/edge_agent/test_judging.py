@@ -121,3 +121,19 @@ def test_the_last_two_good_models_stay_and_a_refused_one_changes_nothing(tmp_pat
     assert fallen_back is not None
     assert Path(fallen_back["path"]) == paths[1]
     store.close()
+
+
+def test_a_withdrawn_release_is_left_for_the_model_before_it_or_for_none(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    shelf = Shelf(store)
+    for release in (3, 4):
+        folder = candidate(tmp_path / "jobs" / str(release), scale=float(release))
+        verdict = judge(folder, release, "adopt", holdout(), shelf.present(), margin=0.0)
+        shelf.settle(verdict._replace(release=release))
+    for release, used in ((9, 4), (4, 3), (4, 3), (3, None)):
+        shelf.leave(release)
+        present = shelf.present()
+        assert (present["rollout"] if present else None) == used
+    assert list((tmp_path / "models").iterdir()) == []
+    assert "release 4 was withdrawn by the server" in store.adoptions()[-3].reason
+    store.close()

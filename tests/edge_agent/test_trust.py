@@ -14,8 +14,8 @@ from edge_agent.memory import start_over
 from edge_agent.store import Store
 from edge_agent.trust import Trust
 from federation.errors import WireError
-from federation.protocol.messages import BlobPointer, read, write
-from federation.protocol.signing import ModelManifest, read_seal, sealed
+from federation.protocol.messages import BlobPointer, Release, ReleaseOrder, read, write
+from federation.protocol.signing import ModelManifest, read_seal, sealed, signed_order
 from tests.edge_agent.scene import INSTANCE, make_config, pointer
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -95,6 +95,34 @@ def test_no_older_version_is_taken_also_after_a_restart_and_a_new_founding(tmp_p
     with pytest.raises(TrustError, match="this device has seen 5"):
         trust(tmp_path).check(seal(version=4, instance="1" * 32), "1" * 32)
     trust(tmp_path).check(seal(version=6), INSTANCE)
+
+
+def test_an_order_may_name_an_older_model_but_is_never_older_than_the_last(tmp_path: Path) -> None:
+    def order(serial: int, released: int, expires: int | None = NOW + 60, instance: str = INSTANCE) -> ReleaseOrder:
+        release = Release(rollout=released, version=released, round=1, model=pointer())
+        said = ReleaseOrder(serial=serial, released=release, expires=expires)
+        return signed_order(said, federation="demo", instance=instance, sign=KEY.sign)
+
+    trust(tmp_path).check(seal(version=9), INSTANCE)  # what a round has made says nothing about what is released
+    trust(tmp_path).check_order(order(5, released=2), INSTANCE)
+    trust(tmp_path).check_order(order(6, released=1), INSTANCE)
+    trust(tmp_path).check_order(order(6, released=1), INSTANCE)
+    start_over(store := Store(tmp_path), "another founding")
+    store.close()
+    other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    refused = {
+        "has serial 5, this device has seen 6": (trust(tmp_path), order(5, released=2)),
+        "is not signed by this device's server": (trust(tmp_path), order(7, 2).model_copy(update={"serial": 8})),
+        "enrol this device anew": (trust(tmp_path, other), order(7, 2)),
+        "for federation 'demo'": (trust(tmp_path), order(7, 2, instance="1" * 32)),
+        "has expired": (trust(tmp_path, now=NOW + 61), order(7, 2)),
+        "is not signed, but this device has enrolled": (trust(tmp_path), order(7, 2, expires=None)),
+    }
+    for words, (who, said) in refused.items():
+        with pytest.raises(TrustError, match=words):
+            who.check_order(said, INSTANCE)
+    trust(tmp_path, None).check_order(ReleaseOrder(serial=0), INSTANCE)  # it has not enrolled: it believes its broker
+    trust(tmp_path).check_order(order(7, released=1), INSTANCE)
 
 
 def test_nothing_is_asked_of_a_server_for_a_model_that_is_not_believed(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""A model goes out to real devices, outlives a killed server, and is taken back; training is as in the simulation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federation import wire
+from federation.plan import RolloutSettings
+from tests.live.fleet import Fleet, fleet
+from tests.live.walks import DEVICES, agent_toml, assert_same, plan_of, run_settings, simulated
+
+HERE = "/v1/federations/live"
+ALL_AT_ONCE = RolloutSettings(mode="automatic", waves=(1.0,), enough=1.0, soak_s=0.0)
+
+
+def models_of(folder: Path, device: str) -> dict[str, Any]:
+    """Ask a running device as its user does."""
+    command = [sys.executable, "-m", "edge_agent", "models", "--json", "--config", str(folder / f"{device}.toml")]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return found
+
+
+def wait_for(programs: Fleet, **wanted: Any) -> dict[str, Any]:
+    """Wait until the first rollout is so."""
+    found: dict[str, Any] = {}
+
+    def is_so() -> bool:
+        if rollouts := programs.listing(f"{HERE}/rollouts"):
+            found.update(programs.get(f"{HERE}/rollouts/{rollouts[0]['number']}"))
+        flat = {**found, **(found["progress"][-1] if found else {})}
+        return all(flat.get(name) == value for name, value in wanted.items())
+
+    programs.wait_for(is_so, f"no rollout with {wanted}")
+    return found
+
+
+@pytest.mark.service
+def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_path: Path) -> None:
+    settings = run_settings("fedavg")
+    settings = settings.model_copy(update={"rounds": settings.rounds.model_copy(update={"rounds": 1})})
+    plan = plan_of(settings).model_copy(update={"rollout": ALL_AT_ONCE})
+    with fleet(tmp_path) as programs:
+        programs.get("/v1/federations", {"name": "live", "plan": plan.model_dump(mode="json")})
+        for device in DEVICES:
+            programs.add_device(agent_toml(tmp_path, device, programs.url, programs.mqtt, 1.0))
+        done = wait_for(programs, phase="completed", adopted=2)
+        for device in DEVICES:
+            said = models_of(tmp_path, device)
+            assert [(model["rollout"], model["source"]) for model in said["models"]] == [(1, "global")]
+            assert said["released"] == ["It uses the model of release 1."]
+
+        programs.server.kill()
+        programs.start()
+        assert programs.get(f"{HERE}/rollouts/1") == done
+        programs.get(f"{HERE}/rollouts/1/halt", {})
+        wait_for(programs, phase="halted", rolled_back=2)
+        assert [models_of(tmp_path, device)["models"] for device in DEVICES] == [[], []]
+        answers = programs.listing(f"{HERE}/rollouts/1/devices")
+        assert {(one["answer"], one["reason"]) for one in answers} == {("rolled_back", "withdrawn by the server")}
+        data = programs.blob(programs.get(HERE)["model"]["sha256"])
+
+    simulation = simulated(settings)
+    expected = simulation.setup.method.broadcast(simulation.state, "")
+    assert_same(wire.decode(data, limit_bytes=len(data)), expected, "the model")
