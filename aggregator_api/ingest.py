@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api import admission, disk, receipts, records, rollouts, situation
+from aggregator_api import admission, disk, opening, receipts, records, rollouts, situation
 from aggregator_api.blobs import BlobStore
 from aggregator_api.contract import Contract
 from aggregator_api.coordinator import Coordinator
@@ -115,8 +115,9 @@ class Ingest:
                 log.warning("status refused federation=%s device=%s: %s", *address[:2], reason)
                 return
             changed = receipts.note_status(session, federation, row, address.device, status)
-            # writers come one after the other: a round that is open here looks for devices itself once it has ended
-            missed = changed and records.open_round(session, federation) is None
+            # writers come one after the other: who completes the number sees all the others, and an open round looks
+            # for its successor's devices itself
+            missed = changed and opening.due(session, federation, self._coordinator.contract(federation).plan)
             report = status.release
             told = report and rollouts.hear(session, federation, address.device, report, time.time())
         if told:

@@ -17,20 +17,30 @@ Transition = Callable[[Event], Step | None]
 """Applies an event to the open round, inside the caller's transaction."""
 
 
+def due(session: Session, federation: FederationRow, plan: Plan) -> bool:
+    """Whether `draw` has something to write: the next round, or that there is none.
+
+    Devices are counted and not read: while they come one by one, each of them asks this.
+    """
+    if federation.status != "running" or records.open_round(session, federation) is not None:
+        return False
+    if records.last_number(session, federation) >= plan.rounds.rounds:
+        return True
+    enough = max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1)
+    return records.count_online(session, federation) >= enough
+
+
 def draw(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
     """Write the next round and its cohort if there are enough devices, or that the federation has finished.
 
     Returns whether a round was written.
     """
-    if federation.status != "running" or records.open_round(session, federation) is not None:
+    if not due(session, federation, plan):
         return False
     number = records.last_number(session, federation) + 1
     if number > plan.rounds.rounds:
         federation.status = "finished"
         records.journal(session, federation, "federation.finished", round_number=number - 1)
-        return False
-    # counted before they are read: while devices come one by one, each of them asks this
-    if records.count_online(session, federation) < max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1):
         return False
     online = records.online_devices(session, federation)
     cohort = sample_cohort(

@@ -44,15 +44,15 @@ class Work:
 
 @contextmanager
 def counted(engine: Engine) -> Iterator[Work]:
-    """Count every statement, and every commit of a transaction that has written."""
-    work = Work()
+    """Count the statements and the commits of this thread; readers commit nothing, and the inbox's thread ticks."""
+    work, mine = Work(), threading.get_ident()
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if not statement.startswith(("BEGIN", "SELECT pg_advisory")):
+        if threading.get_ident() == mine and not statement.startswith(("BEGIN", "SELECT pg_advisory")):
             work.statements.append(statement)
 
     def committed(_connection: Any) -> None:
-        work.commits += 1
+        work.commits += threading.get_ident() == mine
 
     event.listen(engine, "before_cursor_execute", note)
     event.listen(engine, "commit", committed)
@@ -87,6 +87,16 @@ def test_a_device_that_says_what_it_does_in_an_open_round_costs_one_transaction(
         bench.say("d00", "training")
     assert work.commits == 1
     assert len(work.statements) <= 5, work.statements
+
+
+def test_a_device_that_joins_a_round_to_be_costs_one_transaction(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tiny_plan(clients=None, minimum_clients=ENOUGH))
+    bench.say("d00", "ready")
+    with counted(bench.runtime.database.engine) as work:
+        bench.say("d01", "ready")
+    assert work.commits == 1
+    assert len(work.statements) <= 8, work.statements
+    bench.runtime.stop()
 
 
 def test_a_device_that_becomes_ready_after_a_round_has_ended_is_counted(tmp_path: Path) -> None:
