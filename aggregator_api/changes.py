@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TypeVar
 
 from sqlalchemy import func, select
@@ -53,7 +52,7 @@ def change(runtime: Runtime, name: str, wanted: FederationChanges) -> None:
                 _move_deadline(session, row, rounds.deadline_s)
             records.journal(session, row, "federation.changed", detail=_in_words(wanted))
             session.flush()
-            rollouts.start_next(session, row, time.time())
+            rollouts.start_next(session, row, coordinator.clock())
             # the same event as after a pause: the open round is looked at with the new settings
             result = coordinator.transition(session, row, Resumed()) if row.status == "running" else None
         if result is not None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.tables import FederationRow, RoundRow
+from aggregator_api.tables import FederationRow, RolloutRow, RoundRow
 from federation.plan import RoundSettings
 from federation.server_round import RoundPhase
 
@@ -49,11 +49,13 @@ class SteadyClock:
 
 
 def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> None:
-    """Let the open rounds of these federations end as much later as the clock was set forwards."""
+    """Let open rounds of these federations, and waves of rollouts, end as much later as the clock was set forwards."""
     for row in _open_rounds(session, names):
         row.opened_at += leap_s
         if row.deadline_at is not None:
             row.deadline_at += leap_s
+    for rollout in session.scalars(select(RolloutRow).where(RolloutRow.federation_id.in_(_ids(names)))):
+        rollout.wave_at += leap_s
 
 
 def bring_into_reach(session: Session, federation: FederationRow, rounds: RoundSettings, now: float) -> float:
@@ -70,9 +72,12 @@ def bring_into_reach(session: Session, federation: FederationRow, rounds: RoundS
     return moved_s
 
 
+def _ids(names: Iterable[str]) -> Select[int]:
+    return select(FederationRow.id).where(FederationRow.name.in_(list(names)))
+
+
 def _open_rounds(session: Session, names: Iterable[str]) -> list[RoundRow]:
-    of_these = select(FederationRow.id).where(FederationRow.name.in_(list(names)))
     query = select(RoundRow).where(
-        RoundRow.federation_id.in_(of_these), RoundRow.phase.in_((RoundPhase.ANNOUNCED, RoundPhase.COLLECTING))
+        RoundRow.federation_id.in_(_ids(names)), RoundRow.phase.in_((RoundPhase.ANNOUNCED, RoundPhase.COLLECTING))
     )
     return list(session.scalars(query))

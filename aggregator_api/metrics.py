@@ -21,8 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.records import ENDED
 from aggregator_api.runtime import Runtime
-from aggregator_api.tables import DeviceRow, EventRow, FederationRow, RoundRow, UpdateRow
+from aggregator_api.tables import (
+    DeviceRow,
+    EventRow,
+    FederationRow,
+    RolloutDeviceRow,
+    RolloutRow,
+    RoundRow,
+    UpdateRow,
+)
 from aggregator_api.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
+from federation.rollout import RolloutPhase
 
 HTTP_SECONDS = Histogram(
     "gaitway_http_request_seconds",
@@ -105,6 +114,7 @@ class DatabaseCollector:
         self._last_event = self._last_update = 0
         self._rounds: Counter[tuple[str, str]] = Counter()
         self._updates: Counter[tuple[str, str]] = Counter()
+        self._rollouts: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[str] = Counter()
 
     def collect(self) -> Iterator[Metric]:
@@ -114,12 +124,14 @@ class DatabaseCollector:
             self._read_journal(session, names)
             self._read_sizes(session, names)
             yield _counter("gaitway_rounds", "rounds that have ended", "outcome", self._rounds)
+            yield _counter("gaitway_rollouts", "rollouts that have ended", "outcome", self._rollouts)
             yield _counter("gaitway_updates", "updates by what became of them", "outcome", self._updates)
             received = CounterMetricFamily("gaitway_update_bytes", "bytes of updates taken", labels=["federation"])
             for name, size in sorted(self._bytes.items()):
                 received.add_metric([name], size)
             yield received
             yield from _standing(session)
+            yield from _released(session)
 
     def _read_journal(self, session: Session, names: dict[int, str]) -> None:
         newest = session.scalar(select(func.max(EventRow.id))) or 0
@@ -129,6 +141,8 @@ class DatabaseCollector:
             what, _, outcome = kind.partition(".")
             if what == "round" and outcome in ENDED:
                 self._rounds[names[federation], outcome] += count
+            elif what == "rollout" and outcome in (RolloutPhase.COMPLETED, RolloutPhase.HALTED):
+                self._rollouts[names[federation], outcome] += count
             elif what == "update":
                 self._updates[names[federation], outcome] += count
         self._last_event = newest
@@ -162,6 +176,25 @@ def _standing(session: Session) -> Iterator[Metric]:
     for name, count in session.execute(opened.where(RoundRow.phase.not_in(ENDED))):
         waiting.add_metric([name], count)
     yield waiting
+
+
+def _released(session: Session) -> Iterator[Metric]:
+    """Yield how far each federation's latest rollout has come."""
+    wave = GaugeMetricFamily("gaitway_rollout_wave", "wave of the latest rollout, from 1", labels=["federation"])
+    told = GaugeMetricFamily(
+        "gaitway_rollout_devices", "devices of the latest rollout by their answer", labels=["federation", "answer"]
+    )
+    latest = select(func.max(RolloutRow.id)).group_by(RolloutRow.federation_id)
+    rows = select(FederationRow.name, RolloutRow.id, RolloutRow.wave).join(
+        RolloutRow, RolloutRow.federation_id == FederationRow.id
+    )
+    for name, id_, number in session.execute(rows.where(RolloutRow.id.in_(latest))):
+        wave.add_metric([name], number + 1)
+        answers = select(RolloutDeviceRow.answer, func.count()).where(RolloutDeviceRow.rollout_id == id_)
+        for answer, count in session.execute(answers.group_by(RolloutDeviceRow.answer)):
+            told.add_metric([name, answer], count)
+    yield wave
+    yield told
 
 
 def _counter(name: str, about: str, label: str, counts: Counter[tuple[str, str]]) -> Metric:

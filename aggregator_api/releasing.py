@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from aggregator_api import records, rollouts
 from aggregator_api.changes import version_of
 from aggregator_api.errors import ConflictError, NotFoundError
@@ -34,7 +32,7 @@ def start(runtime: Runtime, name: str, version: int | None) -> int:
                 row = records.current_version(session, federation)
             else:
                 row = version_of(session, federation, version)
-            number = rollouts.start(session, federation, row, time.time()).number
+            number = rollouts.start(session, federation, row, runtime.coordinator.clock()).number
         runtime.coordinator.announce(name)
     return number
 
@@ -53,7 +51,7 @@ def steer(runtime: Runtime, name: str, number: int, event: Event) -> None:
             if row is None:
                 raise unknown(name, number)
             try:
-                told = rollouts.apply(session, federation, row, event, time.time())
+                told = rollouts.apply(session, federation, row, event, runtime.coordinator.clock())
             except RolloutError as error:
                 raise ConflictError(str(error)) from error
         if told:

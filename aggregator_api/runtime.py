@@ -158,7 +158,7 @@ class Runtime:
         self._take_uploads_over()
         self.coordinator.tick()
         self.coordinator.renew()
-        waves.tick(self.database, self.coordinator)
+        waves.tick(self.database, self.coordinator, self.coordinator.clock())
 
     def _handle(self, topic: str, payload: bytes) -> None:
         self._take_uploads_over()

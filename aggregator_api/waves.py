@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from sqlalchemy import select
 
 from aggregator_api import records, rollouts
@@ -13,9 +10,8 @@ from aggregator_api.database import Database
 from aggregator_api.tables import FederationRow, RolloutRow
 
 
-def tick(database: Database, coordinator: Coordinator, clock: Callable[[], float] = time.time) -> None:
+def tick(database: Database, coordinator: Coordinator, now: float) -> None:
     """Go on with the rollouts whose time has come, of the federations that this process leads."""
-    now = clock()
     with database.read() as session:
         query = select(FederationRow.name, RolloutRow).join(FederationRow, RolloutRow.federation_id == FederationRow.id)
         found = session.execute(query.where(RolloutRow.phase.in_(rollouts.OPEN))).unique().all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
@@ -77,7 +76,7 @@ def pause(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
 @router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
 def resume(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
     """Let it go on; the present wave begins anew."""
-    return _steer(runtime, name, number, Resumed(time.time()))
+    return _steer(runtime, name, number, Resumed(runtime.coordinator.clock()))
 
 
 @router.post("/{number}/halt", summary="Halt a rollout, or take a completed one back", responses=responses(409))

@@ -55,7 +55,7 @@ class Fleet(Bench):
         self.waited += seconds
         with self.runtime.database.read() as session:
             began = self.row(session, 1).started_at
-        waves.tick(self.runtime.database, self.runtime.coordinator, lambda: began + self.waited)
+        waves.tick(self.runtime.database, self.runtime.coordinator, began + self.waited)
 
     def answer(self, device: str, answer: str = "adopted", *, rollout: int = 1, **said: Any) -> None:
         """Publish a device's status with what became of the model."""
