@@ -30,7 +30,7 @@ def deployed(name: str, options: dict[str, Any]) -> Any:
     """Build what is exported: the network with the normalization inside, in evaluation."""
     import torch
 
-    from export.onnx_export import Deployed
+    from export.graph import Deployed
     from models import build
 
     torch.manual_seed(0)
@@ -48,7 +48,7 @@ def files(name: str, module: Any, folder: Path) -> dict[str, Path]:
     """Write the network as ONNX in float32 and int8, and as torch saves it."""
     import torch
 
-    from export.onnx_export import float32_graph, int8_graph
+    from export.graph import float32_graph, int8_graph
 
     graph = float32_graph(module, metadata(name))
     paths = {kind: folder / f"{name}.{kind}.onnx" for kind in ("float32", "int8")}

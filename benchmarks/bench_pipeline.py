@@ -76,7 +76,7 @@ def some_recordings(source: Source) -> list[Recording]:
 def pairs_a_row() -> float:
     """Count the grid points that a sample of one sensor is weighed for."""
     settings = PipelineSettings()
-    return 2 * settings.half_width_s * settings.rate_hz
+    return float(2 * settings.half_width_s * settings.rate_hz)
 
 
 def whole(folder: Path) -> None:
@@ -112,11 +112,10 @@ def main() -> None:
 def measure(given: argparse.Namespace, folder: Path) -> None:
     """Time the parts in turn, then the whole in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = write(folder, given.rows)
+    files, rows = write(folder, given.rows)
     source = source_of(folder)
     recordings = some_recordings(source)
     samples = sum(len(each.times_s) for each in recordings)
-    rows = parse(source)
     functions: dict[str, Callable[[], object]] = {
         "parsing": lambda: parse(source),
         "reader, parsing included": lambda: read(source),

@@ -18,10 +18,10 @@ HEAD = "Index,Arrival_Time,Creation_Time,x,y,z,User,Model,Device,gt\n"
 START_MS = 1_424_696_633_908
 
 
-def write(folder: Path, rows: int) -> tuple[Path, Path]:
-    """Write both files with so many rows each (nearly: whole handsets); jittered times, six digits and more a value."""
+def write(folder: Path, rows: int) -> tuple[list[Path], int]:
+    """Write both files with so many rows each (nearly: whole handsets) and jittered times; return them and all rows."""
     seconds = rows / len(USERS) / (2 * sum(RATES_HZ.values()))
-    paths = []
+    paths, written = [], 0
     for number, sensor in enumerate(("accelerometer", "gyroscope")):
         blocks = list(_blocks(seconds, number))
         path = folder / f"Phones_{sensor}.csv"
@@ -31,7 +31,8 @@ def write(folder: Path, rows: int) -> tuple[Path, Path]:
                 for block in blocks:
                     file.write(block.replace(b",@,", f",{user},".encode()))
         paths.append(path)
-    return paths[0], paths[1]
+        written += len(USERS) * sum(block.count(b"\n") for block in blocks)
+    return paths, written
 
 
 def _blocks(seconds: float, seed: int) -> Iterator[bytes]:
