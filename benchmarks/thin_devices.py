@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -109,11 +110,12 @@ class Devices:
 
     def _download(self) -> None:
         """Fetch models, each device its own copy, of which one is kept."""
-        connection = http.client.HTTPConnection(self.server.netloc)
         while True:
             device, invitation = self.wanted.get()
-            connection.request("GET", invitation.model.url)
-            data = connection.getresponse().read()
+            # a new connection for each, as devices have: the server closes one that was idle between two rounds
+            with closing(http.client.HTTPConnection(self.server.netloc)) as connection:
+                connection.request("GET", invitation.model.url)
+                data = connection.getresponse().read()
             if len(data) != invitation.model.size:
                 raise SystemExit(f"GET {invitation.model.url}: {data[:300]!r}")
             body = self.bodies.setdefault(invitation.model.sha256, Body(data))
