@@ -6,8 +6,8 @@ Checked before a byte is downloaded. A device that has not enrolled has no key, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -17,7 +17,7 @@ from edge_agent.errors import TrustError
 from edge_agent.store import Store
 from federation.errors import WireError
 from federation.protocol.messages import BlobPointer, ReleaseOrder
-from federation.protocol.signing import ModelManifest, read_order, read_seal
+from federation.protocol.signing import read_order, read_seal
 
 NEWEST = "newest_version"
 """Name in the store of the highest version that this device has believed."""
@@ -41,18 +41,12 @@ class Trust:
         """
         if self._key is None:
             return
-        try:
+        with _only_signed():
             manifest, signature = read_seal(pointer, federation=self._federation, instance=instance)
-        except WireError as error:
-            raise TrustError(f"{error}, but this device has enrolled and takes only what its server signs") from error
-        self._verify(self._key, manifest.to_bytes(), signature, f"model {_short(manifest)}")
-        late_s = self._clock() - manifest.expires
-        if late_s > 0:
-            raise TrustError(
-                f"the signature of model {_short(manifest)} expired {late_s:.0f} s ago by this device's clock; "
-                f"check the clock, or the server has not announced for long"
-            )
-        self._refuse_older(manifest)
+        what = f"model {manifest.sha256[:12]}…"
+        self._verify(self._key, what, manifest.to_bytes(), signature)
+        self._refuse_late(what, manifest.expires)
+        self._refuse_older(what, "version", manifest.version, NEWEST)
 
     def check_order(self, order: ReleaseOrder, instance: str) -> None:
         """Let an order about releases pass; it may name an older model, but must not itself be older than another.
@@ -62,21 +56,14 @@ class Trust:
         """
         if self._key is None:
             return
-        try:
+        with _only_signed():
             said, signature = read_order(order, federation=self._federation, instance=instance)
-        except WireError as error:
-            raise TrustError(f"{error}, but this device has enrolled and obeys only what its server signs") from error
-        self._verify(self._key, said, signature, "the order about releases")
-        if order.expires is not None and self._clock() > order.expires:
-            raise TrustError("the order about releases has expired by this device's clock; check the clock")
-        with closing(Store(self._folder)) as store:
-            newest = int(store.get(NEWEST_ORDER) or -1)
-            if order.serial < newest:
-                raise TrustError(f"the order about releases has serial {order.serial}, this device has seen {newest}")
-            if order.serial > newest:
-                store.put(**{NEWEST_ORDER: str(order.serial)})
+        what = "the order about releases"
+        self._verify(self._key, what, said, signature)
+        self._refuse_late(what, order.expires or 0)
+        self._refuse_older(what, "number", order.serial, NEWEST_ORDER)
 
-    def _verify(self, key: bytes, said: bytes, signature: bytes, what: str) -> None:
+    def _verify(self, key: bytes, what: str, said: bytes, signature: bytes) -> None:
         try:
             Ed25519PublicKey.from_public_bytes(key).verify(signature, said)
         except InvalidSignature as error:
@@ -85,17 +72,28 @@ class Trust:
                 f"if the server has a new key, enrol this device anew"
             ) from error
 
-    def _refuse_older(self, manifest: ModelManifest) -> None:
+    def _refuse_late(self, what: str, expires: int) -> None:
+        late_s = self._clock() - expires
+        if late_s > 0:
+            raise TrustError(
+                f"the signature of {what} expired {late_s:.0f} s ago by this device's clock; "
+                f"check the clock, or the server has not announced for long"
+            )
+
+    def _refuse_older(self, what: str, counted: str, number: int, name: str) -> None:
         with closing(Store(self._folder)) as store:
-            newest = int(store.get(NEWEST) or -1)
-            if manifest.version < newest:
+            newest = int(store.get(name) or -1)
+            if number < newest:
                 raise TrustError(
-                    f"model {_short(manifest)} is version {manifest.version}, and this device has seen {newest}: "
-                    f"it goes back to no older one"
+                    f"{what} is {counted} {number}, and this device has seen {newest}: it goes back to no older one"
                 )
-            if manifest.version > newest:
-                store.put(**{NEWEST: str(manifest.version)})
+            if number > newest:
+                store.put(**{name: str(number)})
 
 
-def _short(manifest: ModelManifest) -> str:
-    return f"{manifest.sha256[:12]}…"
+@contextmanager
+def _only_signed() -> Iterator[None]:
+    try:
+        yield
+    except WireError as error:
+        raise TrustError(f"{error}, but this device has enrolled and takes only what its server signs") from error

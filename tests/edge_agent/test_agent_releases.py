@@ -131,6 +131,13 @@ def test_training_comes_first_and_leaves_no_model_of_its_own() -> None:
     assert device.asked(FetchBlob) == [FetchBlob(pointer("b"), ordered=True)]  # and then the release
 
 
+def test_a_paused_round_is_trained_on_although_a_release_waits() -> None:
+    device = waiting().announced(1, plan=PLAN).on(BlobFetched(A))
+    device.on(said(order(released=release(1)), 1, "paused"))
+    assert not device.asked(StopJob)
+    assert not device.asked(FetchBlob)
+
+
 def test_the_federations_last_model_is_not_adopted_where_others_are_released() -> None:
     device = waiting().on(said(None, 3, "finished"))
     assert not device.asked(FetchBlob)

@@ -111,11 +111,11 @@ def test_an_order_may_name_an_older_model_but_is_never_older_than_the_last(tmp_p
     store.close()
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     refused = {
-        "has serial 5, this device has seen 6": (trust(tmp_path), order(5, released=2)),
+        "releases is number 5, and this device has seen 6": (trust(tmp_path), order(5, released=2)),
         "is not signed by this device's server": (trust(tmp_path), order(7, 2).model_copy(update={"serial": 8})),
         "enrol this device anew": (trust(tmp_path, other), order(7, 2)),
         "for federation 'demo'": (trust(tmp_path), order(7, 2, instance="1" * 32)),
-        "has expired": (trust(tmp_path, now=NOW + 61), order(7, 2)),
+        "releases expired 1 s ago": (trust(tmp_path, now=NOW + 61), order(7, 2)),
         "is not signed, but this device has enrolled": (trust(tmp_path), order(7, 2, expires=None)),
     }
     for words, (who, said) in refused.items():
