@@ -13,7 +13,7 @@ DAY_S = 86_400.0
 def enforce(db: sqlite3.Connection, limits: WindowsSection, now: float) -> None:
     """Delete, within the caller's transaction, what is too old, too many or too large; by size the unlabelled go first.
 
-    Age counts from when a window was kept. A clock that was set back makes nothing old; one set forward by years does.
+    Age counts from when a window was kept; `now` is by the clock of `age_clock`, which is not set.
     """
     # the + keeps SQLite to the index of age: by activity it would read every unlabelled window
     for sign, days in (("<>", limits.max_age_days), ("=", limits.max_unlabelled_age_days)):

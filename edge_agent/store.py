@@ -135,7 +135,8 @@ class Store:
 
     def outbox(self) -> dict[str, Path]:
         """Return update ids and files, oldest first."""
-        rows = self._rows("SELECT update_id, path FROM outbox ORDER BY kept_at, update_id")
+        # not by time: the clock may have been set
+        rows = self._rows("SELECT update_id, path FROM outbox ORDER BY rowid")
         return {update_id: self.folder / path for update_id, path in rows}
 
     def manifest(self, update_id: str) -> UpdateManifest:
@@ -151,7 +152,7 @@ class Store:
 
     def rounds(self) -> list[RoundRow]:
         """Return all rounds, oldest first."""
-        rows = self._rows("SELECT round, base, update_id, status, reason, result, at FROM rounds ORDER BY at")
+        rows = self._rows("SELECT round, base, update_id, status, reason, result, at FROM rounds ORDER BY rowid")
         return [RoundRow(r[0], r[1], r[2], r[3], r[4], json.loads(r[5]), r[6]) for r in rows]
 
     # ---- adoptions

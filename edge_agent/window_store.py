@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from edge_agent import age_clock
 from edge_agent.database import check, in_words, open_database, transaction
 from edge_agent.errors import DamagedError
 from edge_agent.retention import enforce
@@ -53,6 +53,8 @@ CREATE TABLE IF NOT EXISTS changes (
 CREATE INDEX IF NOT EXISTS changes_by_window ON changes (window);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+CLOCK = "clock"
+"""Name of the note that holds when windows were kept last, as `age_clock.Moment`."""
 _INSERT = "INSERT INTO windows (x, activity, start_s, end_s, session, pipeline, origin, at) VALUES (?,?,?,?,?,?,?,?)"
 
 
@@ -109,8 +111,9 @@ class WindowStore:
 
         A window without an activity gets that of the latest span that someone has labelled around it.
         """
-        shape, now = shape_key(settings), time.time()
+        shape = shape_key(settings)
         with self.writing() as db:
+            now = _age_s(db)
             for w in windows:
                 start_s, end_s = float(w.start_s), float(w.start_s) + settings.window_s
                 activity = labels[w.y] if w.y >= 0 else _spoken_for(db, start_s, end_s)
@@ -187,6 +190,20 @@ class WindowStore:
         """A number that changes when another connection has changed anything."""
         with self.reading() as db:
             return int(db.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _age_s(db: sqlite3.Connection) -> float:
+    """Return the present time that ages count by, and note it, within the caller's transaction."""
+    row = db.execute("SELECT value FROM notes WHERE name = ?", (CLOCK,)).fetchone()
+    if row is None:  # of an older version, whose windows were kept under the machine's clock
+        newest = db.execute("SELECT MAX(at) FROM windows").fetchone()[0]
+        present = age_clock.now(None)
+        if newest is not None:
+            present = present._replace(age_s=min(present.age_s, newest + age_clock.LONGEST_OFF_S))
+    else:
+        present = age_clock.now(age_clock.Moment(*json.loads(row[0])))
+    db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (CLOCK, json.dumps(present)))
+    return present.age_s
 
 
 def _client_windows(

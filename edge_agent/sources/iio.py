@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ KINDS: dict[Literal["acc", "gyro"], str] = {"acc": "in_accel", "gyro": "in_anglv
 BATCH_S = 0.5
 LEAST_HZ = 50.0
 """Of a sensor's own rate: the pipeline's low pass reaches to 22 Hz."""
+LEAP_S = 2.0
 PATIENCE_S = 5.0
 """Of failing readings, after which the source gives up."""
 
@@ -143,6 +144,18 @@ class IioSource(ThreadedSource):
             collector.close()
 
 
+class Sink(Protocol):
+    """Where the readings go: a collector."""
+
+    def push(self, recording: Recording) -> None:
+        """Take a stretch of one sensor."""
+        ...
+
+    def tick(self) -> None:
+        """Do what is due."""
+        ...
+
+
 class Poll:
     """The loop: batches of readings of half a second go to the collector."""
 
@@ -150,13 +163,23 @@ class Poll:
         self,
         readers: dict[Literal["acc", "gyro"], Reader],
         period_s: float,
-        collector: Collector,
+        collector: Sink,
         stop: threading.Event,
     ) -> None:
         self.readers, self.period_s, self.collector, self.stop = readers, period_s, collector, stop
-        # the wall clock once, then a clock that nobody sets: a jump would tear the windows apart
+        self._begin()
+
+    def _begin(self) -> None:
+        # the wall clock once, then a clock that nobody sets: the little steps of NTP would tear the windows apart
         self._wall_s, self._began_s = time.time(), time.monotonic()
         self._session = f"{self._wall_s:.3f}"
+
+    def _follow_clock(self) -> None:
+        """Begin a new session where the clock was set, as after a start without a network: labels come by its time."""
+        ahead_s = time.time() - (self._wall_s + time.monotonic() - self._began_s)
+        if abs(ahead_s) > LEAP_S:
+            log.info("the clock was set by %+.0f s; samples go on under it", ahead_s)
+            self._begin()
 
     def run(self) -> None:
         """Read until stopped; raises SensorError if the sensor is gone."""
@@ -174,6 +197,7 @@ class Poll:
                 pushed = time.monotonic()
                 self._push(rows)
                 rows = []
+                self._follow_clock()
             # after a delay the missed readings are not made up for
             due = max(due + self.period_s, time.monotonic() - self.period_s)
             self.stop.wait(max(0.0, due - time.monotonic()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from edge_agent.errors import SensorError
 from edge_agent.events import DataReady, Event, SensorFailed
 from edge_agent.sensor_settings import IioSection, SensorsSection
 from edge_agent.sources import open_source
-from edge_agent.sources.iio import find_channel
+from edge_agent.sources.iio import Poll, Reader, find_channel
 from edge_agent.window_store import WindowStore
 from federation.plan import DataSpec
+from har_pipeline import Recording
 from tests.edge_agent.phone import outcome
 from tests.edge_agent.scene import make_config, make_plan
 
@@ -107,3 +109,38 @@ def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     np.testing.assert_allclose(x[:, 3], 0.01064724, rtol=1e-5)
     assert (rows[0][1], rows[0][3]) == ("", "iio")
     assert abs(rows[0][2] - time.time()) < 60
+
+
+def test_a_clock_that_is_set_begins_a_new_session_under_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_agent.sources.iio.BATCH_S", 0.02)
+    imu(tmp_path / "iio")
+    channel = {kind: find_channel(IioSection(root=tmp_path / "iio"), kind) for kind in ("acc", "gyro")}
+    real, stop = time.time, threading.Event()
+    took = Took(stop)
+    monkeypatch.setattr(time, "time", lambda: real() - 20_000 * 86_400 if took.batches < 4 else real())
+    with ExitStack() as stack:
+        Poll({kind: Reader(found, stack) for kind, found in channel.items()}, 0.005, took, stop).run()
+    old, new = took.sessions
+    assert (new[0] - real(), old[-1] - real()) == pytest.approx((0, -20_000 * 86_400), abs=60)
+    assert all(times == sorted(times) for times in (old, new))
+
+
+class Took:
+    """A collector that only remembers the accelerometer's times by session, and says when that is enough."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stop, self.batches = stop, 0
+        self._times: dict[str, list[float]] = {}
+
+    @property
+    def sessions(self) -> list[list[float]]:
+        return list(self._times.values())
+
+    def push(self, recording: Recording) -> None:
+        if recording.sensor == "acc":
+            self._times.setdefault(recording.session, []).extend(recording.times_s.tolist())
+
+    def tick(self) -> None:
+        self.batches += 1
+        if self.batches >= 8:
+            self.stop.set()
