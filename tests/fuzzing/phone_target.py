@@ -125,7 +125,7 @@ class Endpoint:
 
     def _over_tcp(self, case: bytes) -> bytes:
         self.outcomes["over TCP"] += 1
-        with socket.create_connection(("127.0.0.1", self._listener.port), timeout=20) as phone:
+        with socket.create_connection(("127.0.0.1", self._listener.port), timeout=120) as phone:
             with contextlib.suppress(OSError):  # closed before all was sent
                 phone.sendall(case)
                 phone.shutdown(socket.SHUT_WR)

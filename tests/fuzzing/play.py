@@ -28,7 +28,7 @@ MUTANTS = 250
 """Cases of one seed."""
 SEEDS = 200
 """Of one run of hypothesis, which remembers what it has drawn."""
-CASE_CPU_S, CASE_S = 2.0, 30.0
+CASE_CPU_S, CASE_S = 2.0, 180.0
 """What one case may take of the processor, and at all."""
 MORE_BYTES = 512 << 20
 """Memory that a whole run may take on top of what it has after a first few cases; more cannot even be asked for."""

@@ -15,4 +15,4 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "topics": TopicsAndChunks,
     "sensor_logger": Endpoint,
 }
-SHARES = {"trees": 0.35, "messages": 0.35, "topics": 0.1, "sensor_logger": 0.2}
+SHARES = {"trees": 0.4, "messages": 0.35, "topics": 0.1, "sensor_logger": 0.15}
