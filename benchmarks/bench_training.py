@@ -1,0 +1,94 @@
+"""Rounds of training: Gaitway's simulation against a plain loop, pfl and Flower, on the same work and cores.
+
+    python benchmarks/bench_training.py public --rounds 2 --repeats 3 --out public.json
+
+Contestants run one after the other, A B A B …, each in a process of its own that plays a round to warm up and then
+`--rounds` more; the table has the median of all of a contestant's rounds. pfl runs as one process with a thread a core
+and as one process a core. The limit is centralized training on as many examples, without any federation.
+Peers live in virtual environments under benchmarks/.peers, made at the first use; --without leaves some out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from measure import matmul_rate, report
+from peers import python_of
+
+HERE = Path(__file__).parent
+TRAINING = HERE / "training"
+CONTESTANTS = ("ours", "loop", "pfl", "pfl-processes", "flower", "limit")
+WORKS = ("public", "cnn", "hart", "hart_alp", "tan")
+CAN_NOT = {("tan", "pfl"), ("tan", "pfl-processes"), ("tan", "limit"), ("public", "limit")}
+"""pfl has no fedproto; the limit is asked for where the data are HAR's."""
+
+
+def command(contestant: str, cores: int) -> list[str]:
+    """Return what starts a contestant, without the work."""
+    script = {"ours": "ours", "loop": "loop", "limit": "centralized", "flower": "flower_peer"}.get(
+        contestant, "pfl_peer"
+    )
+    path = str(TRAINING / f"{script}.py")
+    if contestant == "pfl-processes":
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(cores)]
+        return [str(python_of("pfl")), *torchrun, path, "--threads", "1"]
+    peer = {"pfl": "pfl", "flower": "flwr"}.get(contestant)
+    return [str(python_of(peer)) if peer else sys.executable, path, "--threads", str(cores)]
+
+
+def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int) -> list[float]:
+    """Play a contestant once and return its rounds but for the first."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(TRAINING)])}
+    asked = ["--work", work, "--options", options, "--rounds", str(rounds + 1)]
+    done = subprocess.run(
+        [*command(contestant, cores), *asked],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told = [json.loads(line)["seconds"] for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+    if len(told) != rounds + 1:
+        raise SystemExit(f"{contestant} ended with {done.returncode} after {len(told)} rounds:\n{done.stderr[-3000:]}")
+    return told[1:]
+
+
+def main() -> None:
+    """Read the command line, run, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=WORKS, nargs="?", default="public")
+    parser.add_argument("--options", default="{}", help='JSON that makes the work smaller: {"clients": 8, "epochs": 1}')
+    parser.add_argument("--rounds", type=int, default=2, help="rounds a process that count")
+    parser.add_argument("--repeats", type=int, default=3, help="processes a contestant")
+    parser.add_argument("--without", action="append", default=[], choices=CONTESTANTS, help="leave a contestant out")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    wanted = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    playing = [one for one in CONTESTANTS if one not in wanted.without and (wanted.work, one) not in CAN_NOT]
+    seconds: dict[str, list[float]] = {name: [] for name in playing}
+    for turn in range(wanted.repeats):
+        for name in playing:
+            seconds[name] += seconds_of(name, wanted.work, wanted.options, wanted.rounds, cores)
+            print(f"{turn + 1}/{wanted.repeats} {name}: {seconds[name][-1]:.2f} s a round", file=sys.stderr)
+    median = {name: statistics.median(each) for name, each in seconds.items()}
+    rows = [
+        {
+            "contestant": name, "seconds a round": value, "least": min(seconds[name]), "most": max(seconds[name]),
+            "ours is faster by": value / median["ours"],
+        }
+        for name, value in median.items()
+    ]  # fmt: skip
+    report(
+        f"{wanted.work} {wanted.options}, {cores} cores", rows, out=wanted.out,
+        more={"all seconds": seconds, "GFLOP/s of float32 matmul, all cores": matmul_rate(cores) / 1e9},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Gaitway's contestant: rounds of `sim`, without evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from contest import play
+from works import Work
+
+from federation.plan import ModelSpec, RoundSettings, Task
+from federation.records import Examples
+from sim.data import ClientData, FederatedData
+from sim.run import build_simulation
+from sim.settings import RunSettings
+
+
+def prepare(work: Work, threads: int) -> Callable[[], object]:
+    """Build the simulation that `python -m sim run` would, with as many processes as cores."""
+    torch.set_num_threads(1)
+    tensors = [Examples(torch.from_numpy(each.x), torch.from_numpy(each.y)) for each in work.clients()]
+    clients = {
+        f"client-{k:05}": ClientData(examples, Examples(examples.x[:0], examples.y[:0]))
+        for k, examples in enumerate(tensors)
+    }
+    data = FederatedData(tuple(map(str, range(work.classes))), clients, {}, split_leaks=False)
+    settings = RunSettings(
+        data="generated",
+        model=ModelSpec(name=work.model, options=work.options),
+        method={"name": work.method},
+        task=Task(
+            classes=work.classes, epochs=work.epochs, batch_size=work.batch, optimizer=work.optimizer, lr=work.lr,
+            feature_dim=int(work.network().feature_dim),
+        ),
+        rounds=RoundSettings(rounds=1_000_000, clients_per_round=work.cohort),
+        engine="auto",
+        workers=threads,
+        eval_every=1_000_000,
+    )  # fmt: skip
+    rounds = build_simulation(settings, data).play()
+    return lambda: next(rounds)
+
+
+if __name__ == "__main__":
+    play(prepare)
