@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def rows_of(kind: str, wanted: argparse.Namespace, threads: int) -> list[dict[st
         seconds, ours = timed(lambda: kmeans(points, start, hint=hint, max_iterations=wanted.iterations))
         model = KMeans(wanted.centres, init=start.numpy(), n_init=1, max_iter=wanted.iterations, algorithm="lloyd")
         with threadpool_limits(threads):
-            theirs, fitted = timed(lambda: model.fit(points.numpy()))
+            theirs, fitted = timed(partial(model.fit, points.numpy()))
         found: list[tuple[str, float, float, int]] = [
             ("ours", seconds, ours.inertia, ours.iterations),
             ("scikit-learn", theirs, float(fitted.inertia_), int(fitted.n_iter_)),
@@ -136,7 +137,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     rows = [row for kind in wanted.kinds for row in rows_of(kind, wanted, threads)]
     report(
-        f"k-means: {wanted.clients} × {wanted.centres} points × {wanted.dim}, {wanted.centres} centres, {threads} threads",
+        f"k-means: {wanted.clients} × {wanted.centres} points × {wanted.dim}, {threads} threads",
         rows, out=wanted.out, packages=("torch", "scikit-learn", "numpy"),
         more={"GFLOP/s of float32 matmul, all threads": matmul_rate(threads) / 1e9},
     )  # fmt: skip

@@ -49,8 +49,7 @@ def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int
     done = subprocess.run(
         [*command(contestant, cores), *asked],
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     told = [json.loads(line)["seconds"] for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
