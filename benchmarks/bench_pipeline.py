@@ -127,7 +127,7 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
     seconds_whole, peak_mb, before_mb, windows = map(float, printed.split())
     counts = {"parsing": rows, "reader, parsing included": rows, "stream": samples, "all, own process": rows}
     seconds = {name: each.median_s for name, each in timings.items()} | {"all, own process": seconds_whole}
-    moved, copied = 8 * PASSES_A_PAIR * pairs_a_row() * samples, copy_rate(1 << 17, 2001)
+    moved, copied = 8 * PASSES_A_PAIR * pairs_a_row() * samples, copy_rate(1 << 17, copies=1000)
     text_bytes = sum(path.stat().st_size for path in files)
     report(
         f"HHAR's files to windows, {given.rows:,} rows a file",

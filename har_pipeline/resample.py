@@ -28,8 +28,8 @@ from numpy.polynomial import Chebyshev, Polynomial
 from har_pipeline.settings import PipelineSettings
 
 TABLE_STEPS = 16_384
-# Pairs of a grid point and a sample that are worked on at once: seven arrays of them fit a core's second-level cache.
-PAIRS = 16_384
+# Pairs of grid point and sample that are worked on at once: seven arrays of them fit a core's second-level cache.
+PAIRS = 24_576
 PIECE = 1_024
 TAPER_DEGREE = 5
 # Keeps the fit defined with one or two samples in reach; the residual path undoes its bias elsewhere.
@@ -86,12 +86,12 @@ def low_pass_at(times_s: np.ndarray, values: np.ndarray, grid_s: np.ndarray, set
     count = positions(times_s, grid_s + settings.half_width_s, "right") - low
     most = int(count.max())
     block = max(1, min(PAIRS // most, len(grid_s)))
-    room = np.empty((5, most * block))
+    room = np.empty((7, most * block))
     for start in range(0, len(grid_s), block):
         part = slice(start, start + block)
-        weights, index = _weights(times_s, widths, grid_s[part], low[part], count[part], settings, room)
+        weights, index, spare = _weights(times_s, widths, grid_s[part], low[part], count[part], settings, room)
         for channel, column in enumerate(columns):
-            result[channel, part] = _dot(weights, column.take(index))
+            result[channel, part] = _dot(weights, np.take(column, index, out=spare, mode="clip"))
     return result.T
 
 
@@ -103,33 +103,37 @@ def _weights(
     count: np.ndarray,
     settings: PipelineSettings,
     room: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a_i (K, M) of each of M grid points, and the index (K, M) of its samples; beyond `count` it is zero.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a_i (K, M) of each of M grid points, the index (K, M) of its samples, and room for these.
 
-    Works in `room` (5, at least K·M): new arrays of this size would cost more than what is computed in them.
+    Beyond `count` samples a_i is zero. All is done in `room` (7, at least K·M): new arrays would cost more than what
+    is computed in them.
     """
     most, least = int(count.max()), int(count.min())
     shape = (most, len(grid_s))
-    u, width, sinc, taper, spare = (each[: most * len(grid_s)].reshape(shape) for each in room)
-    index = low + np.arange(most)[:, None]
+    u, width, sinc, taper, spare, *whole = (each[: most * len(grid_s)].reshape(shape) for each in room)
+    index, steps = (each.view(np.intp) for each in whole)
+    np.add(low, np.arange(most)[:, None], out=index)
     # Rows that all grid points have need no check; the rest is a few rows where times are nearly regular.
     beyond = slice(least, most)
     np.minimum(index[beyond], len(times_s) - 1, out=index[beyond])
-    np.subtract(times_s.take(index), grid_s, out=u)
+    np.take(times_s, index, out=u, mode="clip")
+    u -= grid_s
     u /= settings.half_width_s
     np.clip(u[beyond], -1.0, 1.0, out=u[beyond])
     np.take(widths, index, out=width, mode="clip")
     width[beyond] *= np.arange(least, most)[:, None] < count
 
     table = kernel_table(settings.cutoff_hz, settings.half_width_s, settings.kaiser_beta)
-    np.rint(np.multiply(np.abs(u, out=spare), TABLE_STEPS, out=spare), out=spare)
-    np.take(table, spare.astype(np.intp), out=sinc, mode="clip")
+    np.multiply(np.abs(u, out=spare), TABLE_STEPS, out=spare)
+    np.rint(spare, out=steps, casting="unsafe")
+    np.take(table, steps, out=sinc, mode="clip")
     sinc *= width
     square = np.multiply(u, u, out=spare)
     _taper(square, out=taper)
     taper *= width
     first = np.multiply(taper, u, out=width)
-    return _add_fit(sinc, (taper, first), u, square), index
+    return _add_fit(sinc, (taper, first), u, square), index, spare
 
 
 def _taper(square: np.ndarray, out: np.ndarray) -> None:
