@@ -18,6 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 SCHEMA = "gaitway-har/1"
 CHANNELS = ("acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z")
 _BATCH = 256
+_OUTPUTS = ("logits", "embedding")
 # JSON has one kind of number: 50 and 50.0 are the same rate.
 _KINDS: dict[Any, Any] = {tuple: tuple, dict: dict, str: str, int: int, float: (int, float)}
 _LOAD_ERRORS = (
@@ -158,10 +159,9 @@ class Session:
     def predict(self, windows: NDArray[Any]) -> Prediction:
         """Classify raw windows (n, 128, 6) in m/s² and rad/s; raises InputError."""
         x = self._checked(windows, (self.metadata.window, len(CHANNELS)))
-        # No batch at all would leave nothing to concatenate; an empty one gives (0, C) and (0, D).
-        starts = range(0, max(1, len(x)), _BATCH)
-        outputs = [self._session.run(["logits", "embedding"], {"x": x[i : i + _BATCH]}) for i in starts]
-        logits, embedding = (np.concatenate(parts) for parts in zip(*outputs, strict=True))
+        # An empty batch gives (0, C) and (0, D). What follows the run costs a small network as much as the run does.
+        outputs = [self._session.run(_OUTPUTS, {"x": x[i : i + _BATCH]}) for i in range(0, max(1, len(x)), _BATCH)]
+        logits, embedding = outputs[0] if len(outputs) == 1 else map(np.concatenate, zip(*outputs, strict=True))
         labels = tuple(self.metadata.labels[i] for i in logits.argmax(axis=1))
         return Prediction(labels, logits, _softmax(logits), embedding)
 
