@@ -54,6 +54,8 @@ def checkpoint_path(folder: Path, job: Job, windows: ClientWindows) -> Path:
 class Epochs(Watch):
     """Keeps each epoch in the file, begins after the last one kept, and stops when `budget_s` seconds are used up."""
 
+    follows = True
+
     def __init__(
         self,
         path: Path,

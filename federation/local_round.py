@@ -16,7 +16,7 @@ from federation.optimizers import Optimizer
 from federation.plan import Task
 from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, Training, Tree
 from federation.schedule import Schedule
-from federation.tree import merge, select, total, where
+from federation.tree import map_tree, merge, select, total, where
 from federation.watch import Checkpoint, Watch
 
 
@@ -62,6 +62,8 @@ def local_round(
     Stacked, every tensor of `client`, `broadcast` and `work` has a first dimension K, and so has the result. A step
     whose mask is all zero changes nothing. A `watch` may resume or end a single client's round.
     """
+    if stacked and optimizer.in_place:
+        raise ValueError("an optimizer that works in place cannot be stacked: optimizer_for(task, stacked=True)")
     lift = _stacked if stacked else _single
     client, round_state = lift(method.receive)(client, broadcast)
     before = _statistics("before", method, task, network, client, work, stacked)
@@ -103,6 +105,9 @@ def _train(
     momenta, buffers = lift(optimizer.init)(trained), state.buffers
     if begun and begun.epoch > epochs.start:  # in the middle of this phase
         momenta, epochs = begun.momenta, epochs[begun.epoch - epochs.start :]
+    # an optimizer that works in place gets its own tensors, and a watch never those
+    own = _copied if optimizer.in_place else _single
+    trained, momenta = own(trained), own(momenta)
 
     def step(trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree) -> Any:
         def objective(params: Tensors) -> tuple[Tensor, Tensors]:
@@ -126,9 +131,9 @@ def _train(
             epoch_loss, epoch_examples, steps = epoch_loss + part, epoch_examples + count, steps + 1
         began = epoch_examples > 0  # a straggler stops before the last epoch
         loss, examples = torch.where(began, epoch_loss, loss), torch.where(began, epoch_examples, examples)
-        if not stopped:
-            params = merge(state.params, trained)
-            watch.epoch_done(Checkpoint(epoch + 1, steps, params, buffers, momenta, loss, examples))
+        if watch.follows and not stopped:
+            params = merge(state.params, own(trained))
+            watch.epoch_done(Checkpoint(epoch + 1, steps, params, buffers, own(momenta), loss, examples))
     return _State(merge(state.params, trained), buffers, loss, examples, steps, stopped)
 
 
@@ -186,8 +191,12 @@ def _recorded(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, T
     return dict(zip(leaves, gradients, strict=True)), loss.detach(), {n: v.detach() for n, v in moved.items()}
 
 
-def _single(function: Callable[..., Any]) -> Callable[..., Any]:
+def _single(function: Any) -> Any:
     return function
+
+
+def _copied(tree: Any) -> Any:
+    return map_tree(torch.clone, tree)
 
 
 def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""SGD and Adam as two pure functions each, so that they stack over clients and can be masked."""
+"""SGD and Adam as two functions each: pure, so that they stack over clients and can be masked, or in place for one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from federation.records import Tensors
 
 
 class Optimizer(NamedTuple):
-    """`init(params) -> state`; `apply(gradients, state, params) -> (state, params)`."""
+    """`init(params) -> state`; `apply(gradients, state, params) -> (state, params)`.
+
+    With `in_place` what `apply` returns is what it was given, changed: no parameter is copied, which is a fifth of a
+    step for a network of a million parameters on small batches. The caller must own state and parameters.
+    """
 
     init: Callable[[Tensors], Any]
     apply: Callable[[Tensors, Any, Tensors], tuple[Any, Tensors]]
+    in_place: bool = False
 
 
-def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *, in_place: bool = False) -> Optimizer:
     """Plain SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD computes it."""
 
     def init(params: Tensors) -> Tensors:
@@ -34,7 +39,14 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimize
             step = state = {name: momentum * state[name] + step[name] for name in params}
         return state, {name: params[name] - lr * step[name] for name in params}
 
-    return Optimizer(init, apply)
+    def change(gradients: Tensors, state: Tensors, params: Tensors) -> tuple[Tensors, Tensors]:
+        step = _decayed(gradients, params, weight_decay)
+        for name, value in params.items():
+            moving = state[name].mul_(momentum).add_(step[name]) if momentum else step[name]
+            value.add_(moving, alpha=-lr)
+        return state, params
+
+    return Optimizer(init, change, in_place=True) if in_place else Optimizer(init, apply)
 
 
 def adam(
@@ -43,18 +55,18 @@ def adam(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
     *,
-    fused: bool = False,
+    in_place: bool = False,
 ) -> Optimizer:
     """Adam (Kingma and Ba, ICLR 2015, arXiv 1412.6980, algorithm 1) with coupled weight decay.
 
-    `fused` makes each step one kernel of torch's, which vmap cannot lift: a tenth of the time, the same up to rounding.
+    `in_place` makes each step one kernel of torch's, which vmap cannot lift: the same up to rounding.
     """
     b1, b2 = betas
 
     def init(params: Tensors) -> Any:
-        zeros = {name: torch.zeros_like(value) for name, value in params.items()}
+        m, v = ({name: torch.zeros_like(value) for name, value in params.items()} for _ in range(2))
         first = next(iter(params.values()))
-        return {"m": zeros, "v": dict(zeros), "t": first.new_zeros(())}
+        return {"m": m, "v": v, "t": first.new_zeros(())}
 
     def apply(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
         t = state["t"] + 1
@@ -65,28 +77,28 @@ def adam(
         new = {name: params[name] - rate * m[name] / (v[name].sqrt() / root + epsilon) for name in params}
         return {"m": m, "v": v, "t": t}, new
 
-    def apply_fused(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
-        new, m, v = ({name: tree[name].clone() for name in params} for tree in (params, state["m"], state["v"]))
+    def change(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
+        m, v = state["m"], state["v"]
         fused_adam(
-            list(new.values()), [gradients[name] for name in params], list(m.values()), list(v.values()),
-            [], [state["t"].clone() for _ in params], fused=True, amsgrad=False, beta1=b1, beta2=b2,
-            lr=lr, weight_decay=weight_decay, eps=epsilon, maximize=False,
+            list(params.values()), [gradients[name] for name in params], [m[name] for name in params],
+            [v[name] for name in params], [], [state["t"].clone() for _ in params], fused=True, amsgrad=False,
+            beta1=b1, beta2=b2, lr=lr, weight_decay=weight_decay, eps=epsilon, maximize=False,
         )  # fmt: skip
-        return {"m": m, "v": v, "t": state["t"] + 1}, new
+        return {"m": m, "v": v, "t": state["t"] + 1}, params
 
-    return Optimizer(init, apply_fused if fused else apply)
+    return Optimizer(init, change, in_place=True) if in_place else Optimizer(init, apply)
 
 
 def optimizer_for(task: Task, *, stacked: bool = False) -> Optimizer:
-    """Return the task's optimizer for one client, or for stacked ones.
+    """Return the task's optimizer for one client, in place, or for stacked ones.
 
     Raises:
         SettingsError: for a name that is neither "adam" nor "sgd".
     """
     if task.optimizer == "adam":
-        return adam(task.lr, task.weight_decay, fused=not stacked)
+        return adam(task.lr, task.weight_decay, in_place=not stacked)
     if task.optimizer == "sgd":
-        return sgd(task.lr, task.momentum, task.weight_decay)
+        return sgd(task.lr, task.momentum, task.weight_decay, in_place=not stacked)
     raise unknown_name("optimizer", task.optimizer, ["adam", "sgd"])
 
 

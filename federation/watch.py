@@ -24,6 +24,9 @@ class Checkpoint(NamedTuple):
 class Watch:
     """Sees a round of one client; this one lets it run undisturbed."""
 
+    follows = False
+    """Whether it wants `epoch_done`, which costs a copy of the parameters each time."""
+
     def resume(self) -> Checkpoint | None:
         """Return where an earlier run of the same round came to; None to begin with the first epoch."""
         return None

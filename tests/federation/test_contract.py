@@ -106,7 +106,7 @@ def test_padding_changes_nothing(name: str) -> None:
             method,
             task,
             fed.setup.network,
-            optimizer_for(task),
+            optimizer_for(task, stacked=True),
             work[0],
             work[1],
             Work(work[2], stacked, sweep),

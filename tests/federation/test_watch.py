@@ -18,6 +18,8 @@ from tests.federation.federated import SIZES, Federation, federation
 class Notes(Watch):
     """Keeps every checkpoint; may begin with one, and may stop after so many steps."""
 
+    follows = True
+
     def __init__(self, begin: Checkpoint | None = None, limit: int | None = None) -> None:
         self.begin, self.limit = begin, limit
         self.seen: list[Checkpoint] = []
@@ -76,3 +78,13 @@ def test_a_round_that_is_stopped_is_that_of_a_straggler_with_so_many_steps(name:
     scene = federation(METHODS[name](), epochs=2)
     assert steps_of(scene.setup, SIZES["ada"], limit) == limit
     assert_equal(watched(scene, Notes(limit=limit)), watched(scene, max_steps=limit))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_round_changes_nothing_that_it_was_given(name: str) -> None:
+    scene = federation(METHODS[name](), epochs=2)
+    broadcast = scene.setup.method.broadcast(scene.state, "ada")
+    given = {**scene.initial._asdict(), "broadcast": broadcast}
+    before = {key: value.clone() for key, value in flatten(given).items()}
+    watched(scene)
+    assert all(torch.equal(value, before[key]) for key, value in flatten(given).items())
