@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|tan|qiao|michieli} DATA_ROOT OUT [options of `sim run`],
+# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|tan|qiao|michieli|ablation} DATA_ROOT OUT [options of `sim run`],
 # going on after a kill. SEEDS (0,1,2) and DATA_SETS say which; an option given here wins over the table's own.
 # `cnn` and `hart` take one thread: run them side by side on two cores; the others take JOBS processes (2).
 set -euo pipefail
@@ -46,6 +46,15 @@ if [ "$part" = michieli ]; then
     sweep "michieli-$delta" --baseline fedavg --over method=fedavg,fedprox,fedatt,fedproto_margin \
       -- --preset "michieli2021-mnist-$delta" --data-root "$root"
   done
+  exit
+fi
+
+if [ "$part" = ablation ]; then # of Michieli and Ozay's method, where most clients are stragglers
+  stragglers() { sweep "ablation-$1" "${@:2}" -- --preset michieli2021-mnist-80 --data-root "$root"; }
+  stragglers fedavg --over method=fedavg --over method.weighting=examples,uniform --over rounds.partial_work=drop,use
+  stragglers margin --over method=fedproto_margin --over rounds.partial_work=drop,use
+  stragglers margins --over method=fedproto_margin --over method.margins=apm,lpm
+  stragglers distance --over method=fedproto_margin --over method.distance=positive
   exit
 fi
 
