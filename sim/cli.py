@@ -127,7 +127,12 @@ def run_command(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one a core.", rich_help_panel=_RUNNING)
     ] = None,
-    chunk: Annotated[int | None, typer.Option(help="Clients stacked at a time.", rich_help_panel=_RUNNING)] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            help="Clients stacked at a time; by default as many as a GPU holds, 8 on a CPU.", rich_help_panel=_RUNNING
+        ),
+    ] = None,
     device: Annotated[Text, typer.Option(help="cpu or cuda.", rich_help_panel=_RUNNING)] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch's threads.", rich_help_panel=_RUNNING)] = None,
     eval_every: Annotated[

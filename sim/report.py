@@ -161,7 +161,8 @@ def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
         "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds.items()},
         "Model": {"name": config.model, **config.model_options, **_thousands(config.parameters)},
         "Data": {"name": config.data, "classes": ", ".join(config.labels), **config.data_options, **config.pipeline},
-        "Engine": {name: getattr(config, name) for name in ("engine", "chunk", "device", "threads")},
+        "Engine": {name: getattr(config, name) for name in ("engine", "chunk", "device", "threads")}
+        | ({} if config.chunk else {"chunk": "as many as fit"}),
         "Environment": {**config.versions, "hardware": config.hardware},
     }
     return {title: values for title, values in sections.items() if values}

@@ -16,6 +16,7 @@ from sim.architectures import architectures
 from sim.claim import claim
 from sim.data import FederatedData
 from sim.engines import Choice, choose
+from sim.engines.stacked import CHUNK
 from sim.evaluation import Evaluator
 from sim.holdout import leave_clients_out
 from sim.newcomers import newcomers_scores
@@ -81,7 +82,7 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
     data = pooled(data) if pools_data else data
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
-    together = settings.chunk if choice.name == "stacked" and settings.device != "cpu" else 1
+    together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
     return Simulation(
         networks=networks,
         rounds=settings.rounds,

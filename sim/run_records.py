@@ -62,7 +62,7 @@ class Config(Record):
     stragglers: float = 0.0
     engine: str
     workers: int | None = None
-    chunk: int = 1
+    chunk: int | None = None
     device: str = "cpu"
     threads: int = 1
     eval_every: int = 1

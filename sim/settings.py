@@ -36,7 +36,9 @@ class RunSettings(Strict):
     stragglers: float = Field(default=0.0, ge=0, le=1, description="share of a cohort that does F′ ~ U(0, F) steps")
     engine: Literal["auto", "serial", "processes", "stacked", "ray"] = "serial"
     workers: int | None = Field(default=None, ge=1, le=1024, description="processes; none: one a core")
-    chunk: int = Field(default=8, ge=1, description="clients stacked into one program")
+    chunk: int | None = Field(
+        default=None, ge=1, description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU"
+    )
     split: Split = "temporal"
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)

@@ -32,11 +32,13 @@ def choose(settings: RunSettings, clients: int) -> Choice:
     """
     cores = settings.workers or usable_cores()
     workers = max(1, min(cores, clients))
+    stacked = Stacked(settings.chunk, settings.device)
+    at_a_time = "as many clients at a time as fit" if stacked.meter else f"{stacked.chunk} clients at a time"
     match settings.engine:
         case "serial":
             return Choice(Serial(), "serial", 1, "as asked")
         case "stacked":
-            return Choice(Stacked(settings.chunk), "stacked", 1, f"as asked, {settings.chunk} clients at a time")
+            return Choice(stacked, "stacked", 1, f"as asked, {at_a_time}")
         case "processes":
             _check(settings)
             return Choice(Processes(workers), "processes", workers, f"as asked, {workers} of them")
@@ -44,9 +46,7 @@ def choose(settings: RunSettings, clients: int) -> Choice:
             where = os.environ.get("RAY_ADDRESS", "this machine")
             return Choice(RayCluster(settings.workers, settings.device), "ray", 1, f"as asked, on {where}")
     if settings.device != "cpu":
-        return Choice(
-            Stacked(settings.chunk), "stacked", 1, f"on {settings.device}, {settings.chunk} clients at a time"
-        )
+        return Choice(stacked, "stacked", 1, f"on {settings.device}, {at_a_time}")
     if workers == 1 or not is_supported():
         why = "one core or one client a round" if workers == 1 else "this system cannot fork"
         return Choice(Serial(), "serial", 1, why)

@@ -2,36 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
 
 from federation.client_round import Setup, train_stacked
 from federation.local_round import LocalRound
+from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
 from sim.engines.job import Job
+from sim.errors import EngineError
+
+CHUNK = 8
+"""Clients at a time where memory cannot be measured, and in the first chunk where it can."""
+
+_log = logging.getLogger(__name__)
 
 
 class Stacked:
-    """Chunks of clients with one network and of similar length as one vmapped program."""
+    """Chunks of clients with one network and of similar length as one vmapped program.
 
-    def __init__(self, chunk: int) -> None:
-        self.chunk = chunk
+    `chunk` is how many at a time; None: as many as the device has memory for, measured on the first chunk, which has
+    the longest clients. Where memory runs out all the same, the chunk is halved and done again.
+    """
+
+    def __init__(
+        self, chunk: int | None = None, device: str = "cpu", *, say: Callable[[str], None] = _log.warning
+    ) -> None:
+        self.chunk, self.say = chunk or CHUNK, say
+        self.meter: Meter | None = None if chunk else meter_of(device)
 
     def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
-        """Yield results chunk by chunk, longest clients first, so that little is padding."""
+        """Yield results chunk by chunk, longest clients first, so that little is padding.
+
+        Raises:
+            EngineError: if memory does not suffice for a single client.
+        """
         alike: dict[Setup, list[Job]] = {}
         for job in sorted(jobs, key=lambda job: (-len(job.examples.y), job.client_id)):
             alike.setdefault(job.setup, []).append(job)
         for longest_first in alike.values():
-            for start in range(0, len(longest_first), self.chunk):
-                yield from self._chunk(longest_first[start : start + self.chunk], round_number)
+            waiting = deque(longest_first)
+            while waiting:
+                some = [waiting.popleft() for _ in range(min(self.chunk, len(waiting)))]
+                results = self._measured(some, round_number)
+                if results is None:
+                    waiting.extendleft(reversed(some))
+                else:
+                    yield from zip([job.client_id for job in some], results, strict=True)
 
-    def _chunk(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
-        results = train_stacked(
-            jobs[0].setup,
-            [job.client for job in jobs],
-            [job.broadcast for job in jobs],
-            [job.examples for job in jobs],
-            client_ids=[job.client_id for job in jobs],
-            round_number=round_number,
-            max_steps=[job.max_steps for job in jobs],
-        )
-        yield from zip([job.client_id for job in jobs], results, strict=True)
+    def _measured(self, jobs: Sequence[Job], round_number: int) -> list[LocalRound] | None:
+        """Train a chunk and find the size of the next from what it took; None where memory ran out."""
+        if self.meter:
+            self.meter.begin()
+        try:
+            results = trained(jobs, round_number)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._halve(len(jobs), jobs[0].client_id)
+            return None
+        if self.meter:
+            self.chunk = max(self.chunk, self.meter.room_for(len(jobs)))
+            self.meter = None  # measured once: the longest clients came first
+        return results
+
+    def _halve(self, tried: int, client_id: str) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if tried == 1:
+            raise EngineError(
+                f"client {client_id}: its round alone needs more memory than there is; smaller batches help"
+            )
+        self.chunk, self.meter = tried // 2, None
+        self.say(f"Memory ran out with {tried} clients at a time; going on with {self.chunk}.")
+
+
+def trained(jobs: Sequence[Job], round_number: int) -> list[LocalRound]:
+    """Train these clients, which have one setup, together."""
+    return train_stacked(
+        jobs[0].setup,
+        [job.client for job in jobs],
+        [job.broadcast for job in jobs],
+        [job.examples for job in jobs],
+        client_ids=[job.client_id for job in jobs],
+        round_number=round_number,
+        max_steps=[job.max_steps for job in jobs],
+    )

@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "engine": "auto",
     "workers": None,
-    "chunk": 8,
+    "chunk": None,
     "device": "cpu",
     "threads": 1,
     "eval_every": 1,
