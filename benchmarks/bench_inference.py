@@ -55,7 +55,7 @@ def files(name: str, module: Any, folder: Path) -> dict[str, Path]:
     paths["float32"].write_bytes(graph.SerializeToString())
     paths["int8"].write_bytes(int8_graph(graph).SerializeToString())
     paths["torch"] = folder / f"{name}.pt"
-    torch.save(module.state_dict(), paths["torch"])
+    torch.save(module.module.state_dict(), paths["torch"])
     return paths
 
 
@@ -126,9 +126,11 @@ def alone(name: str, options: dict[str, Any], path: str) -> None:
     else:
         import torch
 
+        from models import build  # not the exporter, which brings ONNX with it
+
         torch.set_num_threads(1)
         start = time.process_time()
-        module = deployed(name, options)
+        module = build(name, classes=len(LABELS), **options).eval()
         module.load_state_dict(torch.load(path, weights_only=True))
         with torch.inference_mode():
             module(torch.from_numpy(window))
