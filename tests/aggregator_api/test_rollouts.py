@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,19 @@ def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it
     assert progress == [(len(first), len(first), 0), (10 - len(first), 10 - len(first), 0)]
     assert [kind for kind in fleet.kinds() if kind != "adopted"] == ["started", "wave", "completed"]
     assert fleet.now().model == before  # what rounds start from did not move
+
+
+def test_a_clock_that_is_set_ends_no_wave(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator, real = fleet.runtime.coordinator, time.time
+    begun(fleet)
+    for device in first_wave():
+        fleet.answer(device)
+    monkeypatch.setattr(time, "time", lambda: real() + 2 * SOAK_S)
+    coordinator.tick()
+    waves.tick(fleet.runtime.database, coordinator, coordinator.clock())
+    assert fleet.rollout().wave == 1
+    waves.tick(fleet.runtime.database, coordinator, coordinator.clock() + SOAK_S)
+    assert fleet.rollout().wave == 2
 
 
 def test_two_failures_halt_it_and_everybody_goes_back(fleet: Fleet) -> None:
