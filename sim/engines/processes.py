@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from federation.client_round import Setup
 from federation.local_round import LocalRound
 from federation.records import Client, Tree
 from sim.engines.forked import forked
@@ -16,9 +17,11 @@ class Processes:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self.warm: set[Setup] = set()
 
     def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results as they come."""
+        self._warm_up(jobs, round_number)
 
         def work(number: int) -> Tree:
             result = trained(jobs[number], round_number)
@@ -28,6 +31,18 @@ class Processes:
             longest_first(jobs), work, self.workers, lambda number: f"client {jobs[number].client_id}"
         ):
             yield jobs[number].client_id, LocalRound(Client(**tree["client"]), tree["upload"], tree["loss"])
+
+    def _warm_up(self, jobs: Sequence[Job], round_number: int) -> None:
+        """Train the shortest client of each setup for an epoch, once and for nothing.
+
+        What torch prepares for a network's shapes (oneDNN's kernels) forks inherit; else each makes it anew each round.
+        """
+        shortest = {job.setup: job for job in sorted(jobs, key=lambda job: (-len(job.examples.y), job.client_id))}
+        for setup, job in shortest.items():
+            if setup not in self.warm:
+                steps = -(-len(job.examples.y) // setup.task.batch_size)
+                trained(job._replace(max_steps=min(steps, job.max_steps or steps)), round_number)
+                self.warm.add(setup)
 
 
 def longest_first(jobs: Sequence[Job]) -> list[int]:
