@@ -29,7 +29,11 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
 PROGRAM = "edge_agent.confinement"
 LOG_BYTES = 4000
-OUT_OF_MEMORY = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError")
+OUT_OF_MEMORY = (
+    *("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError"),
+    # while torch is imported: a library that does not fit, a MemoryError that got lost on the way
+    *("failed to map segment", "returned NULL without setting an exception", "with an exception set"),
+)
 
 
 def over_the_cap(memory_mb: int) -> str:
@@ -186,17 +190,14 @@ class TrainingProcess:
     def _ended(self, code: int, reason: str, final: bool) -> JobEnded:
         if code == 0 or reason:
             return JobEnded(self.job, reason if code else "", final)
-        words = self._last_words(code)
-        # C++ code that gets no memory ends the process before Python could say so
-        starved = self.job.memory_mb > 0 and any(sign in words for sign in OUT_OF_MEMORY)
-        return JobEnded(self.job, over_the_cap(self.job.memory_mb) if starved else words, starved)
-
-    def _last_words(self, code: int) -> str:
+        said = (self.job.out / "errors.txt").read_bytes()[-LOG_BYTES:].decode(errors="replace").strip()
+        # C++ code that gets no memory ends the process before Python could say so; the last line may be another's
+        if self.job.memory_mb > 0 and any(sign in said for sign in OUT_OF_MEMORY):
+            return JobEnded(self.job, over_the_cap(self.job.memory_mb), True)
         if code < 0:
-            return f"the training process was killed by signal {-code}"
-        tail = (self.job.out / "errors.txt").read_bytes()[-LOG_BYTES:].decode(errors="replace").strip()
-        last = tail.splitlines()[-1] if tail else "it said nothing"
-        return f"the training process ended with code {code}: {last}"
+            return JobEnded(self.job, f"the training process was killed by signal {-code}", False)
+        last = said.splitlines()[-1] if said else "it said nothing"
+        return JobEnded(self.job, f"the training process ended with code {code}: {last}", False)
 
 
 def _record(line: bytes) -> dict[str, Any]:
