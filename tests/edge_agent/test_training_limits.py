@@ -39,7 +39,7 @@ def events_until(job: Job, last: str) -> tuple[TrainingProcess, list[dict[str, o
     process, seen = TrainingProcess(job, 120.0, posted.put), list[dict[str, object]]()
     while not seen or seen[-1] != json.loads(last):
         line = posted.get(timeout=60)
-        assert isinstance(line, JobLine), line
+        assert isinstance(line, JobLine), line.reason
         seen.append(line.record)
     return process, seen
 
