@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ class BlobStore:
     """Blobs under one fsspec URL, each named by its sha256."""
 
     def __init__(self, url: str) -> None:
+        self.collecting = threading.Lock()  # two collections of one process put back what the other removes
         self._files, self.root = fsspec.core.url_to_fs(url)
         protocols = self._files.protocol
         self._local = "file" in (protocols if isinstance(protocols, tuple) else (protocols,))
@@ -107,7 +109,8 @@ class BlobStore:
         """Bring back what a killed process left aside, and remove what it had not finished writing before `moment`."""
         for path in (self._folder() / "incoming").glob("*"):
             if path.name.endswith(".aside"):
-                os.replace(path, self._path(path.name.removesuffix(".aside")))
+                with suppress(FileNotFoundError):  # another process was faster
+                    os.replace(path, self._path(path.name.removesuffix(".aside")))
             elif path.stat().st_mtime < moment:
                 path.unlink(missing_ok=True)
 

@@ -31,18 +31,19 @@ class Removed(NamedTuple):
 
 
 def collect(database: Database, blobs: BlobStore, *, grace_s: float, dry_run: bool = False) -> Removed:
-    """Remove what is older than `grace_s` and referred to by no row.
+    """Remove what is older than `grace_s` and referred to by no row; of one process one thread at a time.
 
     Raises:
         ConfigError: if the store is not a directory; an object store has rules of its own for old objects.
     """
-    old = list(blobs.older_than(time.time() - grace_s))
-    with database.read() as session:
-        needed = referenced(session)
-    garbage = [blob for blob in old if blob.sha256 not in needed]
-    if not dry_run:
-        garbage = [blob for blob in garbage if _remove(database, blobs, blob.sha256, grace_s)]
-        blobs.forget_unfinished(time.time() - grace_s)
+    with blobs.collecting:
+        old = list(blobs.older_than(time.time() - grace_s))
+        with database.read() as session:
+            needed = referenced(session)
+        garbage = [blob for blob in old if blob.sha256 not in needed]
+        if not dry_run:
+            garbage = [blob for blob in garbage if _remove(database, blobs, blob.sha256, grace_s)]
+            blobs.forget_unfinished(time.time() - grace_s)
     removed = Removed(len(garbage), sum(blob.size for blob in garbage))
     log.info("garbage %s blobs=%d bytes=%d", "found" if dry_run else "removed", *removed)
     return removed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,16 +120,14 @@ def prepare_command(
         _count(windows, time.perf_counter() - began)
 
 
-class _told:  # noqa: N801 (used as a verb: with _told())
+@contextmanager
+def _told() -> Iterator[None]:
     """Turn what the package refuses into one red line and exit code 1."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, PipelineError):
-            Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
-            raise typer.Exit(1) from error
+    try:
+        yield
+    except PipelineError as error:
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
+        raise typer.Exit(1) from error
 
 
 def _json(text: str) -> dict[str, Any]:

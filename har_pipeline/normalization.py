@@ -49,8 +49,6 @@ class ChannelStatistics:
             return NotImplemented
         return self.to_json() == other.to_json()
 
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def mean(self) -> np.ndarray:
         """Mean of each channel (C,); zeros where nothing was counted."""

@@ -120,7 +120,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a safetensors file and its metadata; raises CheckpointError."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            names = file.keys()  # it is no mapping: it cannot be iterated
+            return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
     except SafetensorError as error:
         raise CheckpointError(f"{path}: not a safetensors file: {error}") from None
 
@@ -159,9 +160,12 @@ def _check_fields(values: dict[str, Any]) -> None:
     if not required <= values.keys() <= known:
         wrong = sorted((required - values.keys()) | (values.keys() - known))
         raise CheckpointError(f"metadata {_KEY!r}: missing or unknown: {', '.join(wrong)}")
-    kinds = {"labels": list, "mean": list, "std": list, "options": dict, "scores": dict, "model": str}
-    for name, kind in (kinds | {"round": int, "stride": int, "rate_hz": (int, float)}).items():
-        if name in values and not isinstance(values[name], kind):  # type: ignore[arg-type]
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "labels": list, "mean": list, "std": list, "options": dict, "scores": dict, "model": str,
+        "round": int, "stride": int, "rate_hz": (int, float),
+    }  # fmt: skip
+    for name, kind in kinds.items():
+        if name in values and not isinstance(values[name], kind):
             raise CheckpointError(f"metadata {_KEY!r}: {name} is {values[name]!r}; expected {kind}")
 
 

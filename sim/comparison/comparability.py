@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sim.run_directory import RunDirectory
@@ -96,7 +97,7 @@ def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ..
     """What a reader must know before believing a rank."""
     pairs = [(label, runs[0]) for label, runs in zip(labels, members, strict=True)]
     keys = _training_keys(run for _, run in pairs)
-    notes = [_differs(key, pairs, lambda run, key=key: settings_of(run).get(key)) for key in keys]  # type: ignore[misc]
+    notes = [_differs(key, pairs, partial(_setting, key)) for key in keys]
     seeds = {label: tuple(run.config.seed for run in runs) for label, runs in zip(labels, members, strict=True)}
     if len(set(seeds.values())) > 1:
         notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(came)}" for label, came in seeds.items()))
@@ -105,6 +106,10 @@ def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ..
     for split in sorted({run.config.split for runs in members for run in runs if run.config.split_leaks}):
         notes.append(f"the split {split!r} leaks: overlapping windows are in training and test")
     return tuple(note for note in notes if note)
+
+
+def _setting(key: str, run: RunDirectory) -> object:
+    return settings_of(run).get(key)
 
 
 def _differs(

@@ -92,7 +92,7 @@ def _epoch(
         batch = x[rows.to(x.device)]
         loss = reconstruction_loss(autoencoder(batch, seed), batch)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         optimizer.step()
         total += float(loss.detach()) * len(rows)
     return total / len(x)

@@ -29,7 +29,8 @@ class Bench:
         given = {"aggregation_process": False, **settings}  # torch takes seconds to start in another process
         self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **given), Wires)
         self.runtime.start()
-        self.wires: Wires = self.runtime.transport  # type: ignore[assignment]
+        assert isinstance(self.runtime.transport, Wires)
+        self.wires = self.runtime.transport
         if plan is not None:
             service.create(self.runtime, NewFederation(name=FEDERATION, plan=plan))
 

@@ -121,7 +121,9 @@ def test_a_blob_that_is_new_is_not_taken_for_an_old_one(tmp_path: Path, leap: Le
     bench.runtime.coordinator.tick()
     bench.runtime._tidy()
     assert bench.runtime.blobs.has(stored.sha256)
-    bench.runtime.coordinator._clock._followed_at -= 61  # type: ignore[operator]
+    clock = bench.runtime.coordinator._clock
+    assert clock._followed_at is not None
+    clock._followed_at -= 61
     bench.runtime._tidy()
     assert not bench.runtime.blobs.has(stored.sha256)
     bench.runtime.stop()
