@@ -8,6 +8,7 @@ text of section 3.1 says; appendix A averages normalised tokens with the raw ent
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -77,7 +78,8 @@ class ALP(nn.Module):
         valid = None if mask is None else (mask > 0)[:, None].expand(batch, tokens).reshape(-1)
         # Detached tokens and buffers without gradient: autograd records nothing of the plan (the paper's sg).
         detached = flat.detach().to(torch.promote_types(x.dtype, torch.float32))
-        matched = self._train_match(detached, valid) if self.training else self._match(detached, valid)
+        with _without_autocast(x.device):
+            matched = self._train_match(detached, valid) if self.training else self._match(detached, valid)
         pulled = self._gate(matched.to(x.dtype))
         aligned = self.beta * pulled + (1.0 - self.beta) * flat
         return F.normalize(aligned, dim=-1).reshape(batch, tokens, dim)
@@ -143,6 +145,16 @@ def prototype_counts(blocks: int, prototypes: Sequence[int] | None) -> list[int]
     if len(counts) != blocks:
         raise OptionError(f"prototypes={counts}: expected one count for each of the {blocks} blocks")
     return counts
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Keep the plan and the prototypes in float32: γ = 0.999 moves a prototype by less than bfloat16 can tell.
+
+    Nothing is entered where autocast is off, so that an exported graph knows of no such region.
+    """
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

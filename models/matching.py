@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_KEYS = {True: 1 << 17, False: 1 << 22}
+"""64-bit keys sorted at a time on the CPU, whose cache holds as many, and elsewhere, where launches cost more."""
+
 
 def similarity(x: Tensor, prototypes: Tensor, match: str) -> Tensor:
     """Return (N, M): the cosine of tokens (N, d) and prototypes (M, d); for "euclidean" minus their distance."""
@@ -21,12 +24,12 @@ def similarity(x: Tensor, prototypes: Tensor, match: str) -> Tensor:
 def transport_plan(cosine: Tensor, epsilon: float, iterations: int, valid: Tensor | None) -> Tensor:
     """Divide rows, then columns, of exp(cosine/ε) (N, M) by their sums, `iterations` times.
 
+    The plan is made in the memory of `cosine`, so that there is one (N, M) matrix and no second.
     valid (N,) or None: the rows of padding come out as zero and add to no column. Only the scaling vectors
     are iterated, two matrix-vector products each time, which leaves the same plan as dividing the matrix.
     The row maximum is subtracted first (the first division cancels it); float32 holds for ε above 0.025.
     """
-    # Three passes over one new (N, M) matrix: at (512, 4096) allocating more costs more than the arithmetic.
-    kernel = (cosine - cosine.amax(dim=1, keepdim=True)).mul_(1.0 / epsilon).exp_()
+    kernel = cosine.sub_(cosine.amax(dim=1, keepdim=True)).mul_(1.0 / epsilon).exp_()
     tiny = torch.finfo(kernel.dtype).tiny
     columns = torch.ones_like(kernel[0])
     for _ in range(iterations):
@@ -71,10 +74,19 @@ def top_entries(scores: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     if largest == 1:
         entries, index = scores.max(dim=0)
         return entries[:, None], index[:, None]
-    # A float's bits, those of negative ones flipped, sort like the float; the row number in the lower half
-    # breaks ties. Twenty times as fast as the stable sort.
-    bits = scores.transpose(0, 1).contiguous().view(torch.int32)
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64) << 32
-    rows = torch.arange(scores.shape[0], device=scores.device)
-    index = (ordered | (0x7FFFFFFF - rows)).topk(largest, dim=1).indices
-    return scores.transpose(0, 1).gather(1, index), index
+    width = max(1, _KEYS[scores.device.type == "cpu"] // scores.shape[0])
+    parts = [_top_entries(part, largest) for part in torch.split(scores, width, dim=1)]
+    entries, index = (torch.cat(part) for part in zip(*parts, strict=True))
+    return entries, index
+
+
+def _top_entries(scores: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Return what `top_entries` does, of float32 and by sorting keys: twenty times as fast as the stable sort."""
+    # A float's bits, those of negative ones flipped, sort like the float; the row number in the lower half breaks ties.
+    columns = scores.contiguous().transpose(0, 1)  # torch transposes fast what is contiguous, and only that
+    bits = columns.clone(memory_format=torch.contiguous_format).view(torch.int32)
+    bits ^= (bits >> 31).bitwise_and_(0x7FFFFFFF)
+    last_first = torch.arange(scores.shape[0] - 1, -1, -1, device=scores.device)
+    keys = bits.to(torch.int64).bitwise_left_shift_(32).bitwise_or_(last_first)
+    index = keys.topk(largest, dim=1).indices
+    return columns.gather(1, index), index
