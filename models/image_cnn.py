@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from models.channels_last import Conv2d, MaxPool2d
 from models.dropout import ChannelDropout, Dropout
 from models.errors import OptionError
 from models.model import Model, image_shape
@@ -36,9 +37,9 @@ def convolution(channels: int, out: int, stage: Stage, norm: str = "none") -> nn
     """Return Conv2d, GroupNorm if wanted, max pooling, ReLU: (B, C, H, W) → (B, out, H′, W′)."""
     if norm not in ("none", "group") or (norm == "group" and out % _GROUPS):
         raise OptionError(f"norm={norm!r}, {out} channels: expected 'none', or 'group' and multiples of {_GROUPS}")
-    layers: list[nn.Module] = [nn.Conv2d(channels, out, stage.kernel, padding=stage.padding)]
+    layers: list[nn.Module] = [Conv2d(channels, out, stage.kernel, padding=stage.padding)]
     layers += [nn.GroupNorm(_GROUPS, out)] if norm == "group" else []
-    layers += [nn.MaxPool2d(stage.pool)] if stage.pool > 1 else []
+    layers += [MaxPool2d(stage.pool)] if stage.pool > 1 else []
     return nn.Sequential(*layers, nn.ReLU())
 
 
@@ -96,7 +97,8 @@ class ImageCnn(Model):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, C, H, W) to features (B, D) and logits (B, classes); mask is not needed."""
-        features = self.dense(self.drop_maps(self.convolutions(x)).flatten(1))
+        maps = self.convolutions(x).contiguous()  # in the order in which dropout's masks and `flatten` go through them
+        features = self.dense(self.drop_maps(maps).flatten(1))
         return ModelOutput(features, self.head(features))
 
 

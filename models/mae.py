@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.dropout import uniform_bits
+from models.dropout import uniform_words
 from models.errors import OptionError
 from models.hart import CHANNELS, PATCH, TOKENS, WINDOW, Block, Hart
 
@@ -34,7 +34,7 @@ def visible_patches(seed: Tensor, batch: int, visible: int) -> Tensor:
 
     Example b gets the same patches in any batch, alone or stacked; no random generator is touched.
     """
-    order = uniform_bits(seed, batch * TOKENS).view(batch, TOKENS).argsort(dim=1, stable=True)
+    order = uniform_words(seed, batch * TOKENS).view(batch, TOKENS).argsort(dim=1, stable=True)
     return order[:, :visible].sort(dim=1).values
 
 

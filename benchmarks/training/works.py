@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from models import build
+from models.channels_last import Conv2d, MaxPool2d
 from models.dropout import ChannelDropout, Dropout, DropPath
 
 
@@ -52,10 +53,10 @@ class Work:
         ]
 
     def network(self, *, plain: bool = True) -> nn.Module:
-        """Build the network; `plain` with torch's own dropout, as a peer's user would write it."""
+        """Build the network; `plain` of torch's own layers, as a peer's user would write it."""
         torch.manual_seed(0)
         built = build(self.model, classes=self.classes, **self.options)
-        return with_torch_dropout(built) if plain else built
+        return of_torch(built) if plain else built
 
     def new_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         """Make torch's optimizer of the work."""
@@ -68,15 +69,17 @@ class Work:
         return round(self.epochs * self.cohort * sum(self.sizes) / len(self.sizes))
 
 
-def with_torch_dropout(module: nn.Module) -> nn.Module:
-    """Replace Gaitway's seeded dropout by torch's."""
+def of_torch(module: nn.Module) -> nn.Module:
+    """Replace Gaitway's seeded dropout by torch's, and its layers that lay images out channels last by torch's own."""
     for name, child in module.named_children():
         if isinstance(child, ChannelDropout):
             setattr(module, name, nn.Dropout2d(child.p))
         elif isinstance(child, Dropout) and not isinstance(child, DropPath):
             setattr(module, name, nn.Dropout(child.p))
+        elif isinstance(child, (Conv2d, MaxPool2d)):
+            child.__class__ = type(child).__base__
         else:
-            with_torch_dropout(child)
+            of_torch(child)
     return module
 
 
