@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,16 +24,19 @@ class Network(NamedTuple):
     evaluate: Forward
 
 
-def network(module: nn.Module) -> Network:
-    """Return the module's training and evaluation functions."""
-    return Network(functional(module, training=True), functional(module, training=False))
+def network(module: nn.Module, *, autocast: torch.dtype | None = None) -> Network:
+    """Return the module's training and evaluation functions; both compute products in `autocast`, if it is given."""
+    return Network(*(functional(module, training=training, autocast=autocast) for training in (True, False)))
 
 
-def functional(module: nn.Module, *, training: bool) -> Forward:
+def functional(module: nn.Module, *, training: bool, autocast: torch.dtype | None = None) -> Forward:
     """Return forward(params, buffers, x, mask) -> Output.
 
     `module(x, mask)` must return (features, logits); a layer with state rebinds its buffer while it runs
     (`self.prototypes = moved`), and what it left there comes back in `Output.buffers`.
+
+    Within the module torch casts what it deems safe (convolutions, matrix products) to `autocast`: mixed precision.
+    What comes back has the dtype of `x` and of `buffers`, so losses, statistics and optimizers know nothing of it.
     """
 
     def forward(params: Tensors, buffers: Tensors, x: Tensor, mask: Tensor | None = None) -> Output:
@@ -47,12 +51,19 @@ def functional(module: nn.Module, *, training: bool) -> Forward:
         # functional_call puts the old buffers back when it returns, so they are read just before it does
         hook = module.register_forward_hook(collect)
         try:
-            features, logits = functional_call(module, (params, buffers), (x, mask))
+            with _casting(x.device, autocast):
+                features, logits = functional_call(module, (params, buffers), (x, mask))
         finally:
             hook.remove()
-        return Output(features, logits, {name: moved[name] for name in buffers})
+        kept = {name: moved[name].to(before.dtype) for name, before in buffers.items()}
+        return Output(features.to(x.dtype), logits.to(x.dtype), kept)
 
     return forward
+
+
+def _casting(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
+    # torch would keep cast weights for a second use, by the identity of tensors that under vmap are wrappers
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)
 
 
 def initial_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:

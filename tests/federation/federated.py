@@ -48,15 +48,23 @@ class Federation(NamedTuple):
         return self._replace(state=self.setup.method.aggregate(self.state, self.updates()))
 
 
-def federation(method: Method, *, dropout: float = 0.0, epochs: int = 2) -> Federation:
+def federation(
+    method: Method,
+    *,
+    dropout: float = 0.0,
+    epochs: int = 2,
+    dtype: torch.dtype = torch.float64,
+    autocast: torch.dtype | None = None,
+) -> Federation:
     """Build the federation for a method."""
     task = Task(classes=3, feature_dim=16, epochs=epochs, batch_size=4, optimizer="sgd", lr=0.05, momentum=0.5)
     options = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": dropout, "prototypes": [5]}
-    module = initial_model(lambda: models.build("cnn_alp", classes=3, **options), task.seed).double()
-    setup = Setup(method, task, network(module))
+    module = initial_model(lambda: models.build("cnn_alp", classes=3, **options), task.seed).to(dtype)
+    setup = Setup(method, task, network(module, autocast=autocast))
     initial = method.join(initial_client(module), task)
     state = method.server_init(initial.params, initial.buffers, task)
-    return Federation(setup, initial, _examples(), state)
+    examples = {name: mine._replace(x=mine.x.to(dtype)) for name, mine in _examples().items()}
+    return Federation(setup, initial, examples, state)
 
 
 @functools.cache

@@ -1,0 +1,106 @@
+"""Mixed precision over every method and network: products in bfloat16, everything that is kept in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from federation.client_round import train_stacked
+from federation.forward import initial_client, network
+from federation.local_round import LocalRound
+from federation.methods import METHODS
+from federation.records import Tensors
+from federation.tree import flatten, stack
+from tests.federation.federated import SIZES, Federation, federation
+from tests.models.small_models import CASES, small
+
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+def mixed(name: str) -> Federation:
+    return federation(METHODS[name](), dropout=0.3, dtype=F32, autocast=BF16)
+
+
+def stacked(fed: Federation) -> list[LocalRound]:
+    names = list(SIZES)
+    broadcasts = [fed.setup.method.broadcast(fed.state, client) for client in names]
+    examples = list(fed.examples.values())
+    return train_stacked(fed.setup, [fed.initial] * len(names), broadcasts, examples, client_ids=names, round_number=1)
+
+
+def numbers(result: LocalRound) -> Tensors:
+    return flatten({"client": result.client._asdict(), "upload": result.upload, "loss": result.loss})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_round_in_bfloat16_keeps_float32_and_stays_near_it(name: str) -> None:
+    plain, cast = federation(METHODS[name](), dropout=0.3, dtype=F32), mixed(name)
+    together = [numbers(result) for result in stacked(cast)]
+    for number, client in enumerate(SIZES):
+        exact, alone = numbers(plain.train(client)), numbers(cast.train(client))
+        for found in (alone, together[number]):
+            assert {path: value.dtype for path, value in found.items()} == {p: v.dtype for p, v in exact.items()}
+            assert all(torch.isfinite(value).all() for value in found.values())
+            gap = max(float((found[path] - exact[path]).abs().max()) for path in exact if path.startswith("client/par"))
+            assert 0 < gap < 0.05, "either nothing was cast, or bfloat16 went astray"
+    state = cast.setup.method.aggregate(cast.state, cast.updates())
+    assert all(value.dtype != BF16 and torch.isfinite(value).all() for value in flatten(state).values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_network_trains_stacked_in_bfloat16(case: str) -> None:
+    module = small(case).float()
+    train = network(module, autocast=BF16).train
+    client = initial_client(module)
+    seen: set[torch.dtype] = set()
+    handle = module.head.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
+
+    def loss(params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Any]:
+        output = train(params, buffers, x, None)
+        return output.logits.square().sum() + output.features.sum(), output
+
+    x = torch.randn(2, 3, *module.input_shape)
+    gradients, output = vmap(grad(loss, has_aux=True))(stack([client.params] * 2), stack([client.buffers] * 2), x)
+    handle.remove()
+    assert seen == {BF16}
+    assert {output.logits.dtype, output.features.dtype} == {F32}
+    assert all(value.dtype == F32 and torch.isfinite(value).all() for value in gradients.values())
+    assert {name: value.dtype for name, value in output.buffers.items()} == {
+        name: value.dtype for name, value in client.buffers.items()
+    }
+
+
+class Twice(nn.Module):
+    """Applies one layer two times, so that torch would keep its cast weight for the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        features = self.layer(x)
+        return features, self.layer(features)
+
+
+def test_each_step_sees_its_own_parameters() -> None:
+    module = Twice()
+    forward = network(module, autocast=BF16).train
+    params = initial_client(module).params
+    x = torch.randn(4, 3)
+
+    def loss(params: Tensors) -> Tensor:
+        return forward(params, {}, x, None).logits.sum()
+
+    def wanted(params: Tensors) -> Tensor:
+        weight, bias = params["layer.weight"], params["layer.bias"]
+        return ((x @ weight.T + bias) @ weight.T + bias).sum()
+
+    for _ in range(3):
+        found = grad(loss)(params)
+        for name, value in grad(wanted)(params).items():
+            torch.testing.assert_close(found[name], value, rtol=0.05, atol=0.05)
+        params = {name: value - 0.5 * found[name] for name, value in params.items()}
