@@ -21,6 +21,9 @@ from federation.schedule import Schedule, in_order, schedule, stack_schedules
 from federation.tree import expand, stack, unstack
 from federation.watch import Watch
 
+SWEEP = 64
+"""Examples a batch, or more, in which class statistics are measured: small batches only cost time there."""
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -45,7 +48,7 @@ def train_one(
     """Run one client's round; `max_steps` cuts a straggler's work short, a `watch` resumes it or ends it."""
     client = reseed(client, setup.task.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
-    work = Work(examples, order, in_order(len(examples.y), setup.task.batch_size))
+    work = Work(examples, order, _sweep(setup, len(examples.y)))
     optimizer = optimizer_for(setup.task)
     return local_round(setup.method, setup.task, setup.network, optimizer, client, broadcast, work, watch=watch)
 
@@ -66,7 +69,7 @@ def train_stacked(
         _order(setup, len(mine.y), name, round_number, limit)
         for mine, name, limit in zip(examples, client_ids, limits, strict=True)
     ]
-    sweeps = [in_order(len(mine.y), setup.task.batch_size) for mine in examples]
+    sweeps = [_sweep(setup, len(mine.y)) for mine in examples]
     work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(sweeps))
     seeded = [
         reseed(client, setup.task.seed, name, round_number) for client, name in zip(clients, client_ids, strict=True)
@@ -102,6 +105,10 @@ def pad_examples(examples: Sequence[Examples]) -> Examples:
         torch.stack([pad(mine.x, longest) for mine in examples]),
         torch.stack([pad(mine.y, longest) for mine in examples]),
     )
+
+
+def _sweep(setup: Setup, count: int) -> Schedule:
+    return in_order(count, max(SWEEP, setup.task.batch_size))
 
 
 def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:

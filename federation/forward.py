@@ -39,20 +39,22 @@ def functional(module: nn.Module, *, training: bool, autocast: torch.dtype | Non
     What comes back has the dtype of `x` and of `buffers`, so losses, statistics and optimizers know nothing of it.
     """
 
+    # looked for once: torch searches every submodule at every call
+    places, tied = _buffer_places(module), _ties_parameters(module)
+
     def forward(params: Tensors, buffers: Tensors, x: Tensor, mask: Tensor | None = None) -> Output:
         if module.training != training:  # it visits every submodule
             module.train(training)
         moved: Tensors = {}
 
         def collect(_module: nn.Module, _inputs: Any, _outputs: Any) -> None:
-            # two buffers may be one tensor: FedAli starts both prototype sets from the same centres
-            moved.update(module.named_buffers(remove_duplicate=False))
+            moved.update({name: table[key] for name, (table, key) in places.items()})
 
         # functional_call puts the old buffers back when it returns, so they are read just before it does
         hook = module.register_forward_hook(collect)
         try:
             with _casting(x.device, autocast):
-                features, logits = functional_call(module, (params, buffers), (x, mask))
+                features, logits = functional_call(module, (params, buffers), (x, mask), tie_weights=tied)
         finally:
             hook.remove()
         kept = {name: moved[name].to(before.dtype) for name, before in buffers.items()}
@@ -64,6 +66,21 @@ def functional(module: nn.Module, *, training: bool, autocast: torch.dtype | Non
 def _casting(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
     # torch would keep cast weights for a second use, by the identity of tensors that under vmap are wrappers
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)
+
+
+def _ties_parameters(module: nn.Module) -> bool:
+    once, all_names = (len(list(module.named_parameters(remove_duplicate=only))) for only in (True, False))
+    return once < all_names
+
+
+def _buffer_places(module: nn.Module) -> dict[str, tuple[dict[str, Tensor], str]]:
+    """Return for each buffer's full name the table that holds it and its name there."""
+    return {
+        f"{prefix}.{key}" if prefix else key: (part._buffers, key)
+        for prefix, part in module.named_modules(remove_duplicate=False)
+        for key, value in part._buffers.items()
+        if value is not None
+    }
 
 
 def initial_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -17,6 +17,7 @@ from models.errors import OptionError
 # lowbias32's two multipliers, the second as a signed 32-bit number: torch has no full set of uint32 kernels.
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B - (1 << 32)
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 2⁶⁴ over the golden ratio: Knuth's multiplicative hashing
 _BITS = 16
 
 
@@ -33,8 +34,8 @@ def lowbias32(x: Tensor) -> Tensor:
 
 def uniform_words(noise_state: Tensor, count: int) -> Tensor:
     """Return (count,) int32, each uniform over all 2³² values, from a scalar int64 state."""
-    low, high = ((half & 0x7FFFFFFF).to(torch.int32) for half in (noise_state, noise_state >> 31))
-    seed = lowbias32(low ^ lowbias32(high))
+    spread = noise_state * _GOLDEN  # neighbouring states, as those of a layer are, get distant seeds
+    seed = (spread ^ (spread >> 32)).to(torch.int32)
     index = torch.arange(count, dtype=torch.int32, device=noise_state.device)
     return lowbias32(index ^ seed)
 
