@@ -1,64 +1,91 @@
-"""Everything that a run needs to go on, in one file that is either the old one or the new one."""
+"""Everything that a run needs to go on, in one file that is either the old one or the new one.
+
+A head (magic, where the index begins, its sha256), a block for the server's state and for each client, the index:
+JSON with each block's place and sha256. Blocks are written and read one by one, so that memory holds one client.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tree
 from federation.tree import map_tree
 from sim.errors import RunDirectoryError
+from sim.on_demand import Mapped
+
+HEAD = struct.Struct("<8sQ32s")
+MAGIC = b"gaitway2"
 
 
 class Checkpoint(NamedTuple):
-    """The state after a round."""
+    """The state after a round; clients may be read from the disk when they are asked for."""
 
     round_number: int
     state: Tree
-    clients: dict[str, Client]  # those that have trained
-    best: dict[str, Client]  # client models of the best round
+    clients: Mapping[str, Client]  # those that have trained
+    best: Mapping[str, Client]  # client models of the best round
+    same: frozenset[str]  # those of `best` that are the present ones
     progress: dict[str, Any]  # JSON: best round and score, confusion matrices, seconds
+
+
+class _Block(NamedTuple):
+    """Where a tree lies in the file."""
+
+    offset: int
+    size: int
+    sha256: str
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write atomically: a kill at any moment leaves the previous checkpoint or this one."""
-    same = {name for name, client in checkpoint.best.items() if checkpoint.clients.get(name) is client}
-    tree = {
-        "state": checkpoint.state,
-        "clients": _to_tree(checkpoint.clients),
-        "best": _to_tree({n: c for n, c in checkpoint.best.items() if n not in same}),
-    }
-    header = {**checkpoint.progress, "round_number": checkpoint.round_number, "same": sorted(same)}
-    body = wire.encode(tree)
-    head = json.dumps({**header, "sha256": wire.digest(body)}).encode()
-    write_atomically(path, len(head).to_bytes(8, "little") + head + body)
+    with written_whole(path) as file:
+        file.write(bytes(HEAD.size))
+        clients = {name: _append(file, _to_tree(client)) for name, client in checkpoint.clients.items()}
+        best = {
+            name: clients[name] if name in checkpoint.same else _append(file, _to_tree(checkpoint.best[name]))
+            for name in checkpoint.best
+        }
+        blocks = {"state": _append(file, checkpoint.state), "clients": clients, "best": best}
+        index = json.dumps({**checkpoint.progress, "round_number": checkpoint.round_number, "blocks": blocks}).encode()
+        begin = file.tell()
+        file.write(index)
+        file.seek(0)
+        file.write(HEAD.pack(MAGIC, begin, hashlib.sha256(index).digest()))
 
 
 def load(path: Path, device: str) -> Checkpoint | None:
-    """Read a checkpoint, or None where there is none yet.
+    """Read a checkpoint, or None where there is none yet; its clients are read from the file one by one.
 
     Raises:
-        RunDirectoryError: if the file is damaged.
+        RunDirectoryError: if the file is damaged; of a client, when it is asked for.
     """
     if not path.exists():
         return None
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
     try:
-        header = json.loads(data[8 : 8 + length])
-        body = data[8 + length :]
-        if wire.digest(body) != header.pop("sha256"):
-            raise WireError("its sha256 is not the one in its header")
-        tree = map_tree(lambda value: value.to(device), wire.decode(body, limit_bytes=len(body)))
-    except (WireError, ValueError, KeyError, AttributeError) as error:
-        raise RunDirectoryError(f"{path} is damaged ({error}); delete it to begin the run again") from error
-    clients = _from_tree(tree.get("clients", {}))
-    best = {**_from_tree(tree.get("best", {})), **{name: clients[name] for name in header.pop("same")}}
-    return Checkpoint(header.pop("round_number"), tree.get("state", {}), clients, best, header)
+        index = _index(path)
+        if index is None:
+            return _earlier(path, device)
+        blocks = index.pop("blocks")
+        clients, best = (_places(blocks[part]) for part in ("clients", "best"))
+        state = _read(path, _Block(*blocks["state"]), device)
+        number = index.pop("round_number")
+    except (WireError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise _damaged(path, error) from error
+    same = frozenset(name for name, block in best.items() if clients.get(name) == block)
+
+    def reading(places: Mapping[str, _Block]) -> Mapping[str, Client]:
+        return Mapped(places, lambda name: _to_client(_read(path, places[name], device)))
+
+    return Checkpoint(number, state, reading(clients), reading(best), same, index)
 
 
 def in_order(tree: Tree, like: Tree) -> Tree:
@@ -72,19 +99,79 @@ def in_order(tree: Tree, like: Tree) -> Tree:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a neighbour, flush it to the disk, and rename."""
+    with written_whole(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a neighbour for writing; flush it to the disk and rename it if nothing was raised."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
-        file.write(data)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
 
 
-def _to_tree(clients: dict[str, Client]) -> Tree:
-    return {name: dict(client._asdict()) for name, client in clients.items()}
+def _append(file: BinaryIO, tree: Tree) -> _Block:
+    data, offset = wire.encode(tree), file.tell()
+    file.write(data)
+    return _Block(offset, len(data), wire.digest(data))
 
 
-def _from_tree(tree: Tree) -> dict[str, Client]:
-    return {
-        name: Client(parts["params"], parts.get("buffers", {}), parts.get("memory", {})) for name, parts in tree.items()
-    }
+def _index(path: Path) -> dict[str, Any] | None:
+    """Return the index, or None for a file of the earlier version."""
+    with path.open("rb") as file:
+        magic, begin, digest = HEAD.unpack(file.read(HEAD.size))
+        if magic != MAGIC:
+            return None
+        file.seek(begin)
+        data = file.read()
+    if hashlib.sha256(data).digest() != digest:
+        raise ValueError("the sha256 of its index is not the one in its head")
+    index: dict[str, Any] = json.loads(data)
+    return index
+
+
+def _earlier(path: Path, device: str) -> Checkpoint:
+    """Read a checkpoint of the earlier version, which was one block with everything in it."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    if wire.digest(body) != header.pop("sha256"):
+        raise WireError("its sha256 is not the one in its header")
+    tree = map_tree(lambda value: value.to(device), wire.decode(body, limit_bytes=len(body)))
+    clients, best = ({n: _to_client(c) for n, c in tree.get(part, {}).items()} for part in ("clients", "best"))
+    same = frozenset(header.pop("same"))
+    best |= {name: clients[name] for name in same}
+    return Checkpoint(header.pop("round_number"), tree.get("state", {}), clients, best, same, header)
+
+
+def _places(blocks: Mapping[str, Any]) -> dict[str, _Block]:
+    return {name: _Block(*block) for name, block in blocks.items()}
+
+
+def _read(path: Path, block: _Block, device: str) -> Tree:
+    with path.open("rb") as file:
+        file.seek(block.offset)
+        data = file.read(block.size)
+    if wire.digest(data) != block.sha256:
+        raise _damaged(path, "the sha256 of a part is not the one in its index")
+    try:
+        tree: Tree = map_tree(lambda value: value.to(device), wire.decode(data, limit_bytes=len(data)))
+    except WireError as error:
+        raise _damaged(path, error) from error
+    return tree
+
+
+def _damaged(path: Path, why: object) -> RunDirectoryError:
+    return RunDirectoryError(f"{path} is damaged ({why}); delete it to begin the run again")
+
+
+def _to_tree(client: Client) -> Tree:
+    return dict(client._asdict())
+
+
+def _to_client(parts: Tree) -> Client:
+    return Client(parts["params"], parts.get("buffers", {}), parts.get("memory", {}))

@@ -18,7 +18,10 @@ from sim.settings import RunSettings
 from sim.simulation import Simulation
 
 VOLATILE = frozenset(
-    ("versions", "hardware", "parameters", "split_leaks", "labels", "engine", "workers", "chunk", "threads", "device")
+    (
+        *("versions", "hardware", "parameters", "split_leaks", "labels"),
+        *("engine", "workers", "chunk", "keep", "threads", "device"),
+    )
 )
 """Keys of config.json that may differ when a run is resumed."""
 

@@ -133,6 +133,17 @@ def run_command(
             help="Clients stacked at a time; by default as many as a GPU holds, 8 on a CPU.", rich_help_panel=_RUNNING
         ),
     ] = None,
+    keep: Annotated[
+        Text,
+        typer.Option(
+            help="Where the clients' models lie: auto, memory or disk (a file without a name that the kernel pages; "
+            "memory stays constant). The numbers are the same.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = None,
+    spool: Annotated[
+        Path | None, typer.Option(help="Folder for --keep disk; by default the run's.", rich_help_panel=_RUNNING)
+    ] = None,
     device: Annotated[Text, typer.Option(help="cpu or cuda.", rich_help_panel=_RUNNING)] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch's threads.", rich_help_panel=_RUNNING)] = None,
     eval_every: Annotated[
@@ -154,7 +165,7 @@ def run_command(
     # an option of a run is named as its default is; only --set has another name in Python
     given = {**{name: value for name, value in context.params.items() if name in DEFAULTS}, "set": set_ or []}
     with explained():
-        _run(with_defaults(preset, given), preset, data_root, cache, out, checkpoint_every)
+        _run(with_defaults(preset, given), preset, data_root, cache, out, checkpoint_every, spool)
 
 
 @app.command()
@@ -188,7 +199,13 @@ def report(run: Annotated[Path, typer.Argument(help="Directory of a run.")]) -> 
 
 
 def _run(
-    options: dict[str, Any], preset: str | None, root: Path | None, cache: Path, out: Path, checkpoint_s: float
+    options: dict[str, Any],
+    preset: str | None,
+    root: Path | None,
+    cache: Path,
+    out: Path,
+    checkpoint_s: float,
+    spool: Path | None,
 ) -> None:
     from sim.options import assignments, run_settings
     from sim.plots import draw_run
@@ -216,10 +233,15 @@ def _run(
         def progress(kind: str, what: dict[str, Any]) -> None:
             if kind == "engine":
                 console.print(f"Engine: {what['name']} ({what['reason']})")
+            if kind == "keep":
+                console.print(f"Models: {what['name']} ({what['reason']})")
             if kind == "round":
                 shown.update(task, completed=what["round"], description=round_line(what))
 
-        run(settings, data, out, data_seconds=seconds, checkpoint_every_s=checkpoint_s, report=progress)
+        run(
+            settings, data, out,
+            data_seconds=seconds, checkpoint_every_s=checkpoint_s, spool=spool, report=progress,
+        )  # fmt: skip
     directory = RunDirectory(out)
     draw_run(directory)
     path = write_report(directory)

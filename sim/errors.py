@@ -21,3 +21,7 @@ class AnalysisError(SimError):
 
 class EngineError(SimError):
     """A client's work failed, or the process that did it died."""
+
+
+class SpoolError(SimError):
+    """The clients' models cannot be kept on the disk: it is full, or the folder cannot be written to."""

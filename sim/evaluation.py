@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from federation.client_round import Setup
 from federation.evaluate import predict, predict_stacked
@@ -19,6 +20,9 @@ from sim.data import FederatedData
 from sim.engines.forked import forked
 
 Matrix = npt.NDArray[np.int64]
+
+BATCHES = 16
+"""Of examples that are laid together at a time where one model scores everybody's."""
 
 
 class Model(NamedTuple):
@@ -37,7 +41,7 @@ class Evaluator(NamedTuple):
 
     def own(self, model: Model, examples: Examples) -> Matrix:
         """Confusion matrix (C, C) of one client's model on some examples."""
-        return _confusion(model, self._predicted(model, examples), examples)
+        return _confusion(model, self._predicted(model, examples.x), examples)
 
     def each_own(self, models: Mapping[str, Model], examples: Mapping[str, Examples]) -> dict[str, Matrix]:
         """Confusion matrices (C, C) of clients' models, each on that client's examples."""
@@ -56,7 +60,11 @@ class Evaluator(NamedTuple):
     def on_each(self, model: Model, data: FederatedData) -> dict[str, Matrix]:
         """Confusion matrices of one model on every client's test set, from one pass over their union."""
         sizes = [len(client.test.y) for client in data.clients.values()]
-        predicted = np.split(self._predicted(model, data.union_test()), np.cumsum(sizes)[:-1])
+        blocks = in_blocks((client.test.x for client in data.clients.values()), BATCHES * self.batch)
+        scored = [
+            predict(model.setup.method, model.setup.network.evaluate, model.client, x, self.batch) for x in blocks
+        ]
+        predicted = np.split(np.concatenate([np.zeros(0, np.int64), *scored]), np.cumsum(sizes)[:-1])
         tests = zip(data.clients.items(), predicted, strict=True)
         return {name: _confusion(model, part, client.test) for (name, client), part in tests}
 
@@ -82,11 +90,26 @@ class Evaluator(NamedTuple):
             names = list(alike)
             yield from (names[start : start + self.chunk] for start in range(0, len(names), self.chunk))
 
-    def _predicted(self, model: Model, examples: Examples) -> Matrix:
+    def _predicted(self, model: Model, x: Tensor) -> Matrix:
         setup, client = model
-        if not len(examples.y):
-            return np.zeros(0, np.int64)
-        return predict(setup.method, setup.network.evaluate, client, examples.x, self.batch)
+        return predict(setup.method, setup.network.evaluate, client, x, self.batch)
+
+
+def in_blocks(parts: Iterable[Tensor], rows: int) -> Iterator[Tensor]:
+    """Lay parts (n, ...) together as blocks of `rows`, the last one shorter, without a copy of all of them at once."""
+    waiting: list[Tensor] = []
+    room = rows
+    for part in parts:
+        for piece in (part[:room], *torch.split(part[room:], rows)):
+            if not len(piece):
+                continue
+            waiting.append(piece)
+            room -= len(piece)
+            if not room:
+                yield torch.cat(waiting)
+                waiting, room = [], rows
+    if waiting:
+        yield torch.cat(waiting)
 
 
 def drawn(union: Examples, limit: int | None, seed: int) -> Examples:

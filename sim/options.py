@@ -20,7 +20,7 @@ from sim.sources import source_named
 
 SAME_NAME = (
     *("data", "split", "normalization", "clients_by", "scale", "stragglers"),
-    *("engine", "workers", "chunk", "eval_every", "union_limit", "device", "threads"),
+    *("engine", "workers", "chunk", "keep", "eval_every", "union_limit", "device", "threads"),
 )
 """Options whose values go into the settings as they are."""
 SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "rounds")

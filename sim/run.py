@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from federation.methods import METHODS
-from sim import checkpoint
+from sim import checkpoint, keeping
 from sim.architectures import architectures
 from sim.claim import claim
 from sim.data import FederatedData
@@ -29,7 +29,7 @@ from sim.simulation import Simulation
 from sim.sources import Progress, source_named
 
 Report = Callable[[str, dict[str, Any]], None]
-"""Called with ("engine", {...}) at first, then ("client", {...}) and ("round", {...}) as the run goes on."""
+"""Called with ("engine", {...}) and ("keep", {...}) at first, then ("client", {...}) and ("round", {...})."""
 
 WRITING_SHARE = 0.05
 """Large federations have checkpoints of gigabytes: no more than this share of the time goes into writing them."""
@@ -42,12 +42,16 @@ def run(
     *,
     data_seconds: float = 0.0,
     checkpoint_every_s: float = 60.0,
+    spool: Path | None = None,
     report: Report = lambda _kind, _what: None,
 ) -> dict[str, Any]:
     """Run, or go on with, the federation of `settings` in the directory `out`, and return the summary.
 
+    `spool` is the folder of the clients' models where memory does not hold them; none: `out`.
+
     Raises:
         RunDirectoryError: if `out` holds another configuration's run, or a damaged checkpoint.
+        SpoolError: if the clients' models are to be kept on the disk, and it is full.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(settings.threads)
@@ -55,6 +59,9 @@ def run(
     engine = _engine(settings, simulation.data)
     report("engine", {"name": engine.name, "reason": engine.reason})
     claim(out, settings, data, simulation)
+    kept = _keeping(settings, simulation, spool or out)
+    simulation.keeper = kept.keeper
+    report("keep", {"name": kept.name, "reason": kept.reason})
     simulation.on_client = lambda client_id: report("client", {"client": client_id})
     saved = checkpoint.load(out / "checkpoint.bin", settings.device)
     if saved:
@@ -97,6 +104,14 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
 
 def _engine(settings: RunSettings, data: FederatedData) -> Choice:
     return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
+
+
+def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> keeping.Choice:
+    clients, rounds = len(simulation.data.train_sizes), simulation.rounds
+    cohort = min(clients, rounds.clients_per_round or clients)
+    each = max(keeping.client_bytes(network.initial) for network in simulation.networks)
+    federation = keeping.Federation(clients, cohort, rounds.rounds, each)
+    return keeping.choose(settings.keep, settings.device, federation, folder)
 
 
 def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from federation.records import Client
 from sim.evaluation import Matrix
+from sim.keeping import Clients
 
 UNEVALUATED: dict[str, Any] = {
     "evaluated": False,
@@ -33,15 +33,15 @@ class Scoreboard:
     best_score: float = -1.0
     best_record: dict[str, Any] = field(default_factory=lambda: UNEVALUATED)
     best_matrices: dict[str, Matrix] = field(default_factory=dict)
-    best: dict[str, Client] = field(default_factory=dict)
+    best: Clients = field(default_factory=Clients)
 
-    def offer(self, round_number: int, record: Mapping[str, Any], clients: Mapping[str, Client]) -> None:
+    def offer(self, round_number: int, record: Mapping[str, Any], clients: Clients) -> None:
         """Keep a round's models and scores if it is the best so far."""
         scores = record["personalization"] or record["global_per_client"]
         if scores is None or scores["macro_f1"]["mean"] <= self.best_score:
             return
         self.best_score, self.best_round, self.best_record = scores["macro_f1"]["mean"], round_number, dict(record)
-        self.best, self.best_matrices = dict(clients), dict(self.matrices)
+        self.best, self.best_matrices = Clients(clients.kept), dict(self.matrices)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the models."""
@@ -54,7 +54,7 @@ class Scoreboard:
         }
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any], best: Mapping[str, Client]) -> Scoreboard:
+    def from_json(cls, saved: Mapping[str, Any], best: Clients) -> Scoreboard:
         """Read what `to_json` wrote, and take the best round's models."""
         return cls(
             {name: np.array(matrix) for name, matrix in saved["matrices"].items()},
@@ -62,5 +62,5 @@ class Scoreboard:
             saved["best_score"],
             saved["best_record"],
             {name: np.array(matrix) for name, matrix in saved["best_matrices"].items()},
-            dict(best),
+            best,
         )

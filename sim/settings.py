@@ -39,6 +39,7 @@ class RunSettings(Strict):
     chunk: int | None = Field(
         default=None, ge=1, description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU"
     )
+    keep: Literal["auto", "memory", "disk"] = Field(default="auto", description="where the clients' models lie")
     split: Split = "temporal"
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)

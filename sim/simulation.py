@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from federation import wire
 from federation.client_round import Setup
@@ -35,6 +36,8 @@ from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
 from sim.engines import Engine, Job
 from sim.evaluation import Evaluator, Matrix, Model, drawn, plain, spread, total
+from sim.keeping import Clients, InMemory, Keeper, Kept, Result
+from sim.on_demand import Listed, Mapped
 from sim.scoreboard import UNEVALUATED, Scoreboard
 from sim.staffing import Staff, staffed
 
@@ -52,7 +55,8 @@ class Simulation:
     eval_every: int = 1
     union_limit: int | None = None
     state: Tree = field(default_factory=dict)
-    clients: dict[str, Client] = field(default_factory=dict)  # those that have trained
+    keeper: Keeper = field(default_factory=InMemory)
+    clients: Clients = field(default_factory=Clients)  # those that have trained
     board: Scoreboard = field(default_factory=Scoreboard)
     round_number: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -95,8 +99,8 @@ class Simulation:
             "cohort": list(staff.cohort),
             "train_loss": self._mean_loss(results),
             **scores,
-            "bytes_up": _mean_bytes([result.upload for result in results.values()]),
-            "bytes_down": _mean_bytes(list(broadcasts.values())),
+            "bytes_up": _mean_bytes(result.upload for result in results.values()),
+            "bytes_down": _mean_bytes(broadcasts.values()),
             "steps": dict(staff.steps),
             "lost": list(staff.lost),
             **({"failed": ended.reason} if ended.phase is RoundPhase.FAILED else {"diagnostics": self.diagnostics}),
@@ -112,12 +116,12 @@ class Simulation:
             return {name: method.broadcast(self.state, name) for name in cohort}
         return dict.fromkeys(cohort, method.broadcast(self.state, ""))
 
-    def _train(self, staff: Staff, broadcasts: Mapping[str, Tree]) -> dict[str, LocalRound]:
-        jobs = [self._job(name, broadcasts[name], staff.steps[name]) for name in staff.reporting]
-        results: dict[str, LocalRound] = {}
+    def _train(self, staff: Staff, broadcasts: Mapping[str, Tree]) -> dict[str, Result]:
+        # a job is made when an engine asks for it: its client's old place is free as soon as the new one has come
+        jobs = Listed(staff.reporting, lambda name: self._job(name, broadcasts[name], staff.steps[name]))
+        results: dict[str, Result] = {}
         for name, result in self.engine.run(jobs, self.round_number):
-            results[name] = result
-            self.clients[name] = result.client
+            self.clients.kept[name], results[name] = self.keeper.keep(result)
             self.board.matrices.pop(name, None)
             self.on_client(name)
         return dict(sorted(results.items()))
@@ -127,7 +131,7 @@ class Simulation:
         client = self.clients.get(name, network.initial)
         return Job(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
 
-    def _collect(self, staff: Staff, results: Mapping[str, LocalRound]) -> Round:
+    def _collect(self, staff: Staff, results: Mapping[str, Result]) -> Round:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
         A round that fails, because too few updates came, leaves the server's state as it was.
@@ -143,19 +147,20 @@ class Simulation:
                 break
         if call.round.phase is not RoundPhase.AGGREGATING:
             return call.round
-        updates = [
-            self._update(name, results[name], staff.steps[name], late) for name, late in sorted(call.received.items())
-        ]
+        updates = Listed(
+            sorted(call.received),
+            lambda name: self._update(name, results[name], staff.steps[name], call.received[name]),
+        )
         noise = generator(self.setup.task.seed, "noise", self.round_number)
         private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
         before, self.state = self.state, self.setup.method.aggregate(self.state, private)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
         return call.feed(Aggregated()).round
 
-    def _update(self, name: str, result: LocalRound, steps: int, late: int) -> Update:
+    def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
         return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
 
-    def _mean_loss(self, results: Mapping[str, LocalRound]) -> float | None:
+    def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none."""
         if not results:
             return None
@@ -171,7 +176,7 @@ class Simulation:
         with self._timed("evaluate"):
             due = sorted(self.clients.keys() - self.board.matrices.keys())
             tests = {name: self.data.clients[name].test for name in due}
-            self.board.matrices |= self.evaluator.each_own({n: self._model(n, self.clients) for n in due}, tests)
+            self.board.matrices |= self.evaluator.each_own(self.models(due, self.clients), tests)
             served = self.global_matrices()
         scores = {
             "evaluated": True,
@@ -199,12 +204,12 @@ class Simulation:
         with self._timed("evaluate"):
             # a model of everybody's examples is no client's
             own = [name for name in sorted(self.board.best) if self.board.best_matrices[name].sum()]
-            models = {name: self._model(name, self.board.best) for name in own}
             union = drawn(self.data.union_test(), self.union_limit, self.setup.task.seed)
-            return self.evaluator.on_union(models, union)
+            return self.evaluator.on_union(self.models(own, self.board.best), union)
 
-    def _model(self, name: str, clients: Mapping[str, Client]) -> Model:
-        return Model(self.network_of[name].setup, clients[name])
+    def models(self, names: Iterable[str], clients: Clients) -> Mapping[str, Model]:
+        """Return the models of some of the clients, each made when it is asked for."""
+        return Mapped(names, lambda name: Model(self.network_of[name].setup, clients[name]))
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -217,28 +222,29 @@ class Simulation:
     def checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs."""
         progress = {**self.board.to_json(), "seconds": self.seconds}
-        return Checkpoint(self.round_number, self.state, self.clients, self.board.best, progress)
+        same = self.board.best.shared_with(self.clients)
+        return Checkpoint(self.round_number, self.state, self.clients, self.board.best, same, progress)
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on after the checkpoint's round."""
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.state = in_order(saved.state, self._initial_state())
-        ordered = {id(client): self._in_order(name, client) for name, client in _all(saved)}
-        self.clients = {name: ordered[id(client)] for name, client in saved.clients.items()}
-        best = {name: ordered[id(client)] for name, client in saved.best.items()}
-        self.board = Scoreboard.from_json(saved.progress, best)
+        self.clients = Clients({name: self._kept(name, saved.clients[name]) for name in saved.clients})
+        best = {
+            name: self.clients.kept[name] if name in saved.same else self._kept(name, saved.best[name])
+            for name in saved.best
+        }
+        self.board = Scoreboard.from_json(saved.progress, Clients(best))
 
-    def _in_order(self, name: str, client: Client) -> Client:
+    def _kept(self, name: str, client: Client) -> Kept:
         like = self.network_of[name].initial
-        return Client(*(in_order(mine, theirs) for mine, theirs in zip(client, like, strict=True)))
+        ordered = Client(*(in_order(mine, theirs) for mine, theirs in zip(client, like, strict=True)))
+        return self.keeper.keep(LocalRound(ordered, {}, torch.zeros(())))[0]
 
     def _initial_state(self) -> Tree:
         return self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.task)
 
 
-def _all(saved: Checkpoint) -> list[tuple[str, Client]]:
-    return [*saved.clients.items(), *saved.best.items()]
-
-
-def _mean_bytes(trees: Sequence[Tree]) -> int:
-    return int(np.mean([wire.tensor_bytes(tree) for tree in trees])) if trees else 0
+def _mean_bytes(trees: Iterable[Tree]) -> int:
+    sizes = [wire.tensor_bytes(tree) for tree in trees]
+    return int(np.mean(sizes)) if sizes else 0

@@ -22,7 +22,8 @@ class Staff:
     @property
     def reporting(self) -> tuple[str, ...]:
         """The clients whose updates come."""
-        return tuple(name for name in self.cohort if name not in self.lost)
+        lost = frozenset(self.lost)
+        return tuple(name for name in self.cohort if name not in lost)
 
 
 def staffed(

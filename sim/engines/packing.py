@@ -23,25 +23,30 @@ class Packing(NamedTuple):
 
 def lay_out(tree: Tree) -> Packing:
     """Give every tensor a place; one that the tree holds twice gets one."""
-    places: dict[tuple[Any, ...], int] = {}
-    parts: list[tuple[int, Tensor]] = []
-    size = 0
+    plan = _Plan()
+    return Packing({name: plan.place(below) for name, below in tree.items()}, plan.parts, plan.size)
 
-    def place(value: Any) -> Any:
-        nonlocal size
+
+class _Plan:
+    """What has a place so far."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[Any, ...], int] = {}
+        self.parts: list[tuple[int, Tensor]] = []
+        self.size = 0
+
+    def place(self, value: Any) -> Any:
+        # no recursive closure: it would refer to itself, and tensors would wait for the garbage collector
         if isinstance(value, dict):
-            return {name: place(below) for name, below in value.items()}
+            return {name: self.place(below) for name, below in value.items()}
         if not isinstance(value, Tensor):
             raise TypeError(f"a tree holds tensors and dicts of them, not {type(value).__name__}")
         key = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
-        if key not in places:
-            places[key] = size
-            parts.append((size, value))
-            size += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
-        return [str(value.dtype).removeprefix("torch."), list(value.shape), places[key]]
-
-    layout = {name: place(below) for name, below in tree.items()}
-    return Packing(layout, parts, size)
+        if key not in self.places:
+            self.places[key] = self.size
+            self.parts.append((self.size, value))
+            self.size += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+        return [str(value.dtype).removeprefix("torch."), list(value.shape), self.places[key]]
 
 
 @torch.no_grad()
@@ -53,14 +58,14 @@ def write(packing: Packing, memory: Tensor) -> None:
 
 def read(layout: dict[str, Any], memory: Tensor) -> Tree:
     """Return the tree as views of `memory`."""
+    return {name: _found(below, memory) for name, below in layout.items()}
 
-    def found(place: Any) -> Any:
-        if isinstance(place, dict):
-            return {name: found(below) for name, below in place.items()}
-        dtype, shape, offset = place
-        return _view(memory, getattr(torch, dtype), shape, offset)
 
-    return {name: found(below) for name, below in layout.items()}
+def _found(place: Any, memory: Tensor) -> Any:
+    if isinstance(place, dict):
+        return {name: _found(below, memory) for name, below in place.items()}
+    dtype, shape, offset = place
+    return _view(memory, getattr(torch, dtype), shape, offset)
 
 
 def _view(memory: Tensor, dtype: torch.dtype, shape: list[int], offset: int) -> Tensor:

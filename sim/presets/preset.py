@@ -35,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "engine": "auto",
     "workers": None,
     "chunk": None,
+    "keep": "auto",
     "device": "cpu",
     "threads": 1,
     "eval_every": 1,

@@ -1,0 +1,61 @@
+"""Where a run's clients are kept, and why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from federation.records import Client
+from sim.engines.packing import lay_out
+from sim.keeping.clients import InMemory, Keeper
+from sim.keeping.disk import OnDisk
+from sim.keeping.free_memory import free_memory
+
+SHARE = 0.5
+"""Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""
+
+
+class Choice(NamedTuple):
+    """A keeper, its name, and why it was chosen."""
+
+    keeper: Keeper
+    name: str
+    reason: str
+
+
+class Federation(NamedTuple):
+    """What all models' bytes follow from; `each` are those of one client that has not trained yet."""
+
+    clients: int
+    cohort: int
+    rounds: int
+    each: int
+
+    @property
+    def most_bytes(self) -> int:
+        """Present and best round's model of everybody who will have trained, and a round's uploads as large as they."""
+        trained = min(self.clients, self.cohort * self.rounds)
+        return self.each * (trained * min(2, self.rounds) + self.cohort)
+
+
+def client_bytes(client: Client) -> int:
+    """Return the bytes of a client's model and memory."""
+    return lay_out(client._asdict()).size
+
+
+def choose(where: Literal["auto", "memory", "disk"], device: str, federation: Federation, folder: Path) -> Choice:
+    """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
+
+    Raises:
+        SpoolError: if the folder cannot hold them.
+    """
+    if where == "memory" or not hasattr(os, "pwrite"):
+        return Choice(InMemory(), "memory", "as asked" if where == "memory" else "this system cannot map files")
+    if where == "disk":
+        return Choice(OnDisk(folder, device), "disk", f"as asked, in {folder}")
+    needed, free = federation.most_bytes, free_memory(device)
+    why = f"at most {needed / 1e9:,.1f} GB of models, {free / 1e9:,.1f} GB of memory are free"
+    if needed <= SHARE * free:
+        return Choice(InMemory(), "memory", why)
+    return Choice(OnDisk(folder, device), "disk", f"{why}: in {folder}")

@@ -1,0 +1,74 @@
+"""What a simulation keeps of every client that has trained, wherever the tensors lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from federation.local_round import LocalRound
+from federation.records import Client, Tree
+
+
+class Kept(Protocol):
+    """A client; its tensors may be views that are made when they are asked for."""
+
+    @property
+    def client(self) -> Client:
+        """The client's model and memory."""
+        ...
+
+
+class Result(Kept, Protocol):
+    """A client's round, of which `LocalRound` is the plain one; needed until the round is over."""
+
+    @property
+    def upload(self) -> Tree:
+        """What travels."""
+        ...
+
+    @property
+    def loss(self) -> Tensor:
+        """The last epoch's mean loss: ()."""
+        ...
+
+
+class Keeper(Protocol):
+    """Puts results where they stay; a place is free again once nobody refers to what lies there."""
+
+    def keep(self, result: LocalRound) -> tuple[Kept, Result]:
+        """Return what stays of the client, and what the round needs of the result."""
+        ...
+
+
+class InMemory:
+    """Leaves tensors where they are."""
+
+    def keep(self, result: LocalRound) -> tuple[Kept, Result]:
+        """Return the client without its upload, which ends with the round, and the result."""
+        return _Held(result.client), result
+
+
+class _Held(NamedTuple):
+    client: Client
+
+
+class Clients(Mapping[str, Client]):
+    """Clients by name; `kept` are the places, which two of these may share."""
+
+    def __init__(self, kept: Mapping[str, Kept] | None = None) -> None:
+        self.kept: dict[str, Kept] = dict(kept or {})
+
+    def __getitem__(self, name: str) -> Client:
+        return self.kept[name].client
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def shared_with(self, other: Clients) -> frozenset[str]:
+        """Name those whose place is the same in both."""
+        return frozenset(name for name, kept in self.kept.items() if other.kept.get(name) is kept)

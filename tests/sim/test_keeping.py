@@ -1,0 +1,294 @@
+"""Clients' models on the disk: the same numbers as in memory, places that are used again, errors where it is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from federation import wire
+from federation.tree import flatten
+from sim import checkpoint
+from sim.checkpoint import Checkpoint
+from sim.data import FederatedData
+from sim.engines import Processes, Stacked
+from sim.engines.forked import is_supported
+from sim.engines.packing import read
+from sim.errors import RunDirectoryError, SpoolError
+from sim.evaluation import in_blocks
+from sim.keeping import Federation, InMemory, OnDisk, choice, choose, free_memory
+from sim.keeping.spool import PAGE, Spool
+from sim.run import build_simulation, load_data, run
+from sim.simulation import Simulation
+from tests.sim.small_runs import first, settings_for
+
+METHODS = ["fedavg", "moon", "scaffold", "fedrep", "ditto", "fedali", "fedproto", "fesem"]
+"""Without memory, with the model before, variates, a private head, a second model, buffers, own uploads, centres."""
+
+needs_fork = pytest.mark.skipif(not is_supported(), reason="this system has no fork, or no files in memory")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
+    """Two clients with few examples, unlike in number."""
+    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    return first(data, {"ada": 20, "bob": 12})
+
+
+def on_disk(simulation: Simulation, folder: Path) -> Simulation:
+    simulation.keeper = OnDisk(folder)
+    return simulation
+
+
+def played(simulation: Simulation) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in simulation.play()]
+
+
+def bits(simulation: Simulation) -> dict[str, bytes]:
+    """Everything that a simulation keeps, as bytes."""
+    shelves = {"clients": simulation.clients, "best": simulation.board.best}
+    kept = {part: {name: client._asdict() for name, client in shelf.items()} for part, shelf in shelves.items()}
+    flat = flatten({"state": simulation.state, **kept})
+    return {name: value.numpy().tobytes() for name, value in flat.items()}
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_has_the_same_bits_on_the_disk_as_in_memory(method: str, few: FederatedData, tmp_path: Path) -> None:
+    settings = settings_for(method, batch=8, rounds=3, stragglers=0.5)
+    memory, disk = build_simulation(settings, few), on_disk(build_simulation(settings, few), tmp_path)
+    assert played(memory) == played(disk)
+    assert bits(memory) == bits(disk)
+    ours, theirs = memory.generalization(), disk.generalization()
+    assert {name: matrix.tolist() for name, matrix in ours.items()} == {n: m.tolist() for n, m in theirs.items()}
+
+
+@pytest.mark.parametrize("engine", [Stacked(2), pytest.param(Processes(2), marks=needs_fork)])
+def test_other_engines_train_clients_from_the_disk(engine: Any, few: FederatedData, tmp_path: Path) -> None:
+    settings = settings_for("scaffold", batch=8, rounds=3)
+    memory, disk = build_simulation(settings, few), on_disk(build_simulation(settings, few), tmp_path)
+    memory.engine = disk.engine = engine
+    assert played(memory) == played(disk)
+    assert bits(memory) == bits(disk)
+
+
+def test_blocks_of_examples_are_the_union_in_pieces() -> None:
+    parts = [torch.randn(n, 2) for n in (3, 0, 11, 4, 1, 4)]
+    assert [len(block) for block in in_blocks(parts, 4)] == [4, 4, 4, 4, 4, 3]
+    assert torch.equal(torch.cat(list(in_blocks(parts, 4))), torch.cat(parts))
+    assert list(in_blocks([], 4)) == []
+
+
+# ---- places
+
+
+def test_a_slot_is_free_once_nothing_refers_to_it(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    slot, layout = spool.lay({"x": torch.arange(3000.0)})
+    taken, place = spool.bytes_taken, slot.position
+    view = read(layout, slot.memory)["x"]
+    del slot
+    other, _ = spool.lay({"x": torch.zeros(3000)})
+    assert other.position != place  # the view is still there
+    assert torch.equal(view, torch.arange(3000.0))
+    del view
+    again, _ = spool.lay({"x": torch.ones(3000)})
+    assert again.position == place
+    assert spool.bytes_taken == 2 * taken
+
+
+def test_rounds_take_no_more_disk_than_present_and_best_models(few: FederatedData, tmp_path: Path) -> None:
+    simulation = on_disk(build_simulation(settings_for(rounds=6, batch=8), few), tmp_path)
+    taken = []
+    for _ in simulation.play():
+        taken.append(simulation.keeper.spool.bytes_taken)
+    each = taken[0] // 2
+    assert each % PAGE == 0
+    # two clients now, two at the best round, one that has just come; the file system may need a block of its own
+    assert max(taken) < 6 * each
+
+
+def test_a_tree_larger_than_a_segment_and_one_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.keeping.spool.SEGMENT", 2 * PAGE)
+    spool = Spool(tmp_path)
+    values = [torch.arange(float(n)) for n in (10, 5000, 20, 1000, 30)]
+    laid = [spool.lay({"x": value}) for value in values]
+    for value, (slot, layout) in zip(values, laid, strict=True):
+        assert torch.equal(read(layout, slot.memory)["x"], value)
+    assert len({slot.position for slot, _ in laid}) == len(laid)
+
+
+def test_the_file_has_no_name(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.lay({"x": torch.zeros(9)})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- a full disk
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "ftruncate"])
+def test_a_full_disk_is_an_error_with_the_way_out(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    spool = Spool(tmp_path)
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(SpoolError, match=r"no room for 8,192 more bytes .*No space left.*another folder with --spool"):
+        spool.lay({"x": torch.zeros(2000)})
+    monkeypatch.undo()
+    slot, layout = spool.lay({"x": torch.ones(2000)})  # somebody made room
+    assert read(layout, slot.memory)["x"].sum() == 2000
+
+
+def test_a_limit_of_the_system_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    program = f"""
+import resource, torch
+from pathlib import Path
+from sim.keeping.spool import SEGMENT, Spool
+spool = Spool(Path({str(tmp_path)!r}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (SEGMENT, SEGMENT))
+slot, layout = spool.lay({{"x": torch.ones(1000)}})
+try:
+    spool.lay({{"x": torch.empty(SEGMENT, dtype=torch.uint8)}})
+except Exception as error:
+    print(type(error).__name__, error)
+print(slot.memory[:4000].view(torch.float32).sum().item())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("SpoolError ")
+    assert "File too large" in done.stdout
+    assert done.stdout.endswith("\n1000.0\n")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpoolError, match=r"nowhere: the clients' models cannot be laid there \(No such file"):
+        Spool(tmp_path / "nowhere")
+
+
+# ---- kill and resume
+
+
+@needs_fork
+def test_a_run_on_the_disk_that_was_killed_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
+    def lines(folder: str) -> list[dict[str, Any]]:
+        records = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+    def kill(kind: str, what: dict[str, Any]) -> None:
+        if kind == "client" and (tmp_path / "killed" / "checkpoint.bin").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    run(settings_for("ditto", rounds=3, keep="memory"), few, tmp_path / "whole")
+    settings = settings_for("ditto", rounds=3, keep="disk")
+    if not (child := os.fork()):
+        run(settings, few, tmp_path / "killed", checkpoint_every_s=0.0, report=kill)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert {path.name for path in (tmp_path / "killed").iterdir()} == {
+        "checkpoint.bin", "clients.json", "config.json", "rounds.jsonl",
+    }  # fmt: skip
+    run(settings, few, tmp_path / "killed")
+    assert lines("killed") == lines("whole")
+    for name in ("ada", "bob", "global"):
+        mine, theirs = (tmp_path / folder / "models" / f"{name}.safetensors" for folder in ("killed", "whole"))
+        assert mine.read_bytes() == theirs.read_bytes()
+
+
+def test_a_checkpoint_writes_a_model_once_that_is_best_and_present(few: FederatedData, tmp_path: Path) -> None:
+    simulation = on_disk(build_simulation(settings_for("local", rounds=1), few), tmp_path)
+    played(simulation)
+    checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
+    saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
+    assert saved is not None
+    assert saved.same == {"ada", "bob"}
+    again = on_disk(build_simulation(settings_for("local", rounds=1), few), tmp_path)
+    again.restore(saved)
+    assert bits(again) == bits(simulation)
+    assert again.board.best.shared_with(again.clients) == {"ada", "bob"}
+
+
+def test_a_client_that_is_damaged_is_found_when_it_is_read(tmp_path: Path) -> None:
+    client = checkpoint.Client({"w": torch.zeros(3)}, {}, {})
+    path = tmp_path / "checkpoint.bin"
+    checkpoint.save(path, Checkpoint(1, {"params": {}}, {"ada": client}, {}, frozenset(), {}))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"params/w")] ^= 1
+    path.write_bytes(data)
+    saved = checkpoint.load(path, "cpu")
+    assert saved is not None
+    with pytest.raises(RunDirectoryError, match=r"checkpoint.bin is damaged .*delete it"):
+        saved.clients["ada"]
+
+
+def test_a_checkpoint_of_the_earlier_version_is_read(tmp_path: Path) -> None:
+    tree = {"state": {"w": torch.ones(2)}, "clients": {"ada": {"params": {"w": torch.arange(3.0)}}}}
+    body = wire.encode(tree)
+    head = json.dumps({"round_number": 4, "same": ["ada"], "seconds": {}, "sha256": wire.digest(body)}).encode()
+    (tmp_path / "checkpoint.bin").write_bytes(len(head).to_bytes(8, "little") + head + body)
+    saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
+    assert saved is not None
+    assert (saved.round_number, saved.same, saved.progress) == (4, {"ada"}, {"seconds": {}})
+    assert saved.best["ada"].params["w"].tolist() == saved.clients["ada"].params["w"].tolist() == [0, 1, 2]
+
+
+# ---- the choice
+
+
+@pytest.mark.parametrize(
+    ("keep", "clients", "kind", "reason"),
+    [
+        ("memory", 10**6, InMemory, "as asked"),
+        ("disk", 1, OnDisk, "as asked, in "),
+        ("auto", 10, InMemory, "at most 1.5 GB of models, 8.0 GB of memory are free"),
+        ("auto", 1000, OnDisk, "at most 150.0 GB of models, 8.0 GB of memory are free: in "),
+    ],
+)
+def test_the_choice_says_why(
+    keep: Any, clients: int, kind: type, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "free_memory", lambda _device: 8 * 10**9)
+    federation = Federation(clients, clients, rounds=9, each=50_000_000)
+    chosen = choose(keep, "cpu", federation, tmp_path)
+    assert isinstance(chosen.keeper, kind)
+    assert chosen.reason.removesuffix(str(tmp_path)) == reason
+
+
+def test_only_clients_that_will_have_trained_are_counted() -> None:
+    assert Federation(clients=1000, cohort=10, rounds=1, each=7).most_bytes == 7 * (10 + 10)
+    assert Federation(clients=1000, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 300 + 10)
+    assert Federation(clients=100, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 100 + 10)
+
+
+def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    whole = free_memory.free_memory("cpu")
+    assert whole > 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory.free_memory("cpu") > 5_000_000
+    (tmp_path / "memory.max").write_text("7000000\n")
+    (tmp_path / "memory.stat").write_text("anon 2000000\nfile 4000000\n")
+    assert free_memory.free_memory("cpu") == 5_000_000
+
+
+def test_a_run_tells_where_its_models_are(few: FederatedData, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+
+    def report(kind: str, what: dict[str, Any]) -> None:
+        if kind == "keep":
+            told.append(what)
+
+    (tmp_path / "spool").mkdir()
+    run(settings_for(rounds=1, keep="disk"), few, tmp_path / "run", spool=tmp_path / "spool", report=report)
+    assert told == [{"name": "disk", "reason": f"as asked, in {tmp_path / 'spool'}"}]
