@@ -1,20 +1,22 @@
-"""Convolution and pooling of images with the channels innermost in memory, which is how a CPU does them fast.
+"""Convolution, normalization and pooling with the channels innermost in memory, which is how a CPU does them fast.
 
-On one core, 28×28 maps of 64 channels: pooling 4 times as fast, a training step of `public_cnn` a quarter faster.
-torch's memory formats do the same, but not under vmap; a permutation says it everywhere, and costs nothing where the
-memory already lies so. Shapes stay (B, C, H, W), and parameters keep their names and layout.
+On one core, maps of 64 channels, 28×28: pooling is 4 times as fast, a training step of `public_cnn` takes a quarter
+less; so does one of the HAR `cnn`. torch's memory formats say the same, but not under vmap and not for signals; a
+permutation says it everywhere and costs nothing where the memory already lies so. Shapes stay (B, C, …), and
+parameters keep their names and layout.
 """
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Return x (B, C, H, W) with the channels innermost in memory; a copy only where they are not."""
-    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    """Return x (B, C, …) with the channels innermost in memory; a copy only where they are not."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 class Conv2d(nn.Conv2d):
-    """torch's convolution."""
+    """torch's convolution of images."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, C, H, W) to (B, out, H′, W′)."""
@@ -28,3 +30,22 @@ class MaxPool2d(nn.MaxPool2d):
         """Map x (B, C, H, W) to (B, C, H′, W′)."""
         pooled: Tensor = super().forward(channels_last(x))
         return pooled
+
+
+class Conv1d(nn.Conv1d):
+    """torch's convolution of signals with zero padding, as one of images of height 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, C, T) to (B, out, T′)."""
+        (stride,), (dilation,) = self.stride, self.dilation
+        image, weight = channels_last(x).unsqueeze(2), self.weight.unsqueeze(2)
+        padding = (0, int(self.padding[0]))
+        return functional.conv2d(image, weight, self.bias, (1, stride), padding, (1, dilation), self.groups).squeeze(2)
+
+
+class GroupNorm(nn.GroupNorm):
+    """torch's GroupNorm of signals."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, C, T) to (B, C, T)."""
+        return super().forward(channels_last(x).unsqueeze(2)).squeeze(2)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from models.alp import ALP
+from models.channels_last import Conv1d, GroupNorm
 from models.dropout import Dropout
 from models.errors import OptionError
 from models.model import Model
@@ -21,7 +22,7 @@ _GROUPS = 8
 
 def convolution(channels: int, out: int, stride: int) -> nn.Sequential:
     """Return Conv1d(kernel 3s, stride s, padding s), GroupNorm, SiLU: (B, C, T) → (B, out, T/s)."""
-    return nn.Sequential(nn.Conv1d(channels, out, 3 * stride, stride, stride), nn.GroupNorm(_GROUPS, out), nn.SiLU())
+    return nn.Sequential(Conv1d(channels, out, 3 * stride, stride, stride), GroupNorm(_GROUPS, out), nn.SiLU())
 
 
 class Cnn(Model):

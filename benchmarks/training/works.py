@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from models import build
-from models.channels_last import Conv2d, MaxPool2d
+from models.channels_last import Conv1d, Conv2d, GroupNorm, MaxPool2d
 from models.dropout import ChannelDropout, Dropout, DropPath
 
 
@@ -76,7 +76,7 @@ def of_torch(module: nn.Module) -> nn.Module:
             setattr(module, name, nn.Dropout2d(child.p))
         elif isinstance(child, Dropout) and not isinstance(child, DropPath):
             setattr(module, name, nn.Dropout(child.p))
-        elif isinstance(child, (Conv2d, MaxPool2d)):
+        elif isinstance(child, (Conv1d, Conv2d, GroupNorm, MaxPool2d)):
             child.__class__ = type(child).__base__
         else:
             of_torch(child)

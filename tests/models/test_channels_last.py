@@ -1,10 +1,11 @@
-"""Convolution and pooling channels last: torch's numbers, alone and under vmap, and no copy where none is needed."""
+"""Layers channels last: torch's numbers, alone and under vmap, and no copy where none is needed."""
 
+import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from models.channels_last import Conv2d, MaxPool2d, channels_last
+from models.channels_last import Conv1d, Conv2d, GroupNorm, MaxPool2d, channels_last
 
 
 def test_a_copy_is_made_once_and_shapes_stay() -> None:
@@ -22,6 +23,18 @@ def test_layers_give_torch_s_numbers_and_keep_its_names() -> None:
     plain.load_state_dict(mine.state_dict())
     torch.testing.assert_close(mine(x), plain(x), rtol=0, atol=1e-12)
     assert torch.equal(MaxPool2d(2)(x), nn.MaxPool2d(2)(x))
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(12, 4, 4), (6, 2, 2), (3, 1, 1), (5, 3, 0)])
+def test_layers_of_signals_give_torch_s_numbers(kernel: int, stride: int, padding: int) -> None:
+    x = torch.rand(4, 6, 32, dtype=torch.float64, requires_grad=True)
+    mine = nn.Sequential(Conv1d(6, 16, kernel, stride, padding), GroupNorm(8, 16), nn.SiLU()).double()
+    plain = nn.Sequential(nn.Conv1d(6, 16, kernel, stride, padding), nn.GroupNorm(8, 16), nn.SiLU()).double()
+    plain.load_state_dict(mine.state_dict())
+    torch.testing.assert_close(mine(x), plain(x), rtol=0, atol=1e-12)
+    assert mine(x).transpose(1, 2).is_contiguous()
+    (ours,), (theirs,) = (torch.autograd.grad(layers(x).square().sum(), x) for layers in (mine, plain))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
 
 
 def test_they_stack_over_clients() -> None:
