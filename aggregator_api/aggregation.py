@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aggregator_api.blobs import Blob, BlobStore
+from aggregator_api.broadcasts import Broadcasts
 from aggregator_api.contract import Contract
 from aggregator_api.read_ahead import read_ahead
 from federation import wire
@@ -62,9 +63,11 @@ def read_state(blobs: BlobStore, sha256: str) -> Tree:
 
 
 def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate]) -> Iterable[Update]:
+    broadcasts = Broadcasts(blobs)
+
     def read(stored: StoredUpdate) -> Update:
         manifest = stored.manifest
-        tensors = contract.decode(manifest, blobs.read(manifest.sha256))
+        tensors = contract.decode(manifest, blobs.read(manifest.sha256), broadcasts.read)
         factor = discount(contract.plan.rounds, stored.rounds_late)
         return Update(manifest.client, manifest.examples, manifest.steps, tensors, factor)
 

@@ -1,7 +1,8 @@
-"""What each client of a round gets, as blobs, where a method sends clients different things (FeSEM, FedPAC)."""
+"""Broadcasts as blobs: writing each client's own, where a method has such (FeSEM, FedPAC), and reading them again."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from aggregator_api.blobs import Blob, BlobStore
@@ -9,6 +10,32 @@ from federation import wire
 from federation.method import Method
 from federation.records import Tree
 from federation.tree import flatten
+
+KEPT = 4
+"""Decoded broadcasts that a reader keeps: one is enough where all clients get the same."""
+
+
+class Broadcasts:
+    """Reads broadcasts from their blobs and keeps the latest; for one thread."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self._kept: OrderedDict[str, Tree] = OrderedDict()
+
+    def read(self, sha256: str) -> Tree:
+        """Return a broadcast, which nobody may write into.
+
+        Raises:
+            BlobError: if its blob is missing or damaged.
+        """
+        if sha256 in self._kept:
+            self._kept.move_to_end(sha256)
+            return self._kept[sha256]
+        data = self._blobs.read(sha256)
+        tree = self._kept[sha256] = wire.decode(data, limit_bytes=len(data))
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return tree
 
 
 def write_broadcasts(method: Method, blobs: BlobStore, state: Tree, clients: Iterable[str]) -> dict[str, Blob]:

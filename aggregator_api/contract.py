@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 
-from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.tables import FederationRow
-from federation import wire
+from federation import uploads, wire
 from federation.errors import UpdateError, WireError
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
-from federation.schema import Schema, TensorSpec, check_tree, size_limit
+from federation.schema import Schema, TensorSpec
 from federation.server_round import keeps_partial_work
 
 
@@ -40,11 +39,6 @@ class Contract:
         """Read a contract from the columns of a federation's row."""
         plan = Plan.model_validate(columns["plan"])
         return cls(plan, method_from_json(plan.method), _read_schema(columns["upload_schema"]))
-
-    @cached_property
-    def limit_bytes(self) -> int:
-        """Largest plausible encoding of an update."""
-        return size_limit(self.schema)
 
     def steps(self, examples: int) -> int:
         """Count the optimizer steps that the plan asks of a client with that many examples."""
@@ -69,8 +63,8 @@ class Contract:
         """
         if manifest.method != self.method.name:
             raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
-        if manifest.size > self.limit_bytes:
-            raise _bad(f"{manifest.size:,} bytes were announced, at most {self.limit_bytes:,} are plausible here")
+        if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
+            raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
         if not math.isfinite(manifest.created):
             raise _bad("the manifest holds NaN or infinity")  # JSON cannot keep them: the row could not be read again
         if manifest.steps > (asked := self.steps(manifest.examples)):
@@ -81,21 +75,30 @@ class Contract:
         if (partial := self.partial_work(manifest)) and not keeps_partial_work(self.plan.rounds, self.method):
             raise UpdateRefusedError(f"{partial}, which this federation drops (rounds.partial_work)")
 
-    def decode(self, manifest: UpdateManifest, data: bytes) -> Tree:
+    def decode(self, manifest: UpdateManifest, data: bytes, read_broadcast: Callable[[str], Tree]) -> Tree:
         """Read an update's bytes as exactly the tensors of the schema, all finite.
+
+        `read_broadcast` returns the broadcast of that sha256; it is asked where the update is changes from it.
 
         Raises:
             UpdateRefusedError: saying what is wrong with them.
         """
+        precision, compression = manifest.precision, manifest.compression
         try:
-            tree = wire.decode(data, limit_bytes=self.limit_bytes, compression=manifest.compression)
-            check_tree(tree, self.schema)
+            return uploads.decode(
+                data,
+                self.schema,
+                lambda: self.method.origin(read_broadcast(manifest.base_version)),
+                precision=precision,
+                compression=compression,
+            )
+        except BlobError as error:  # not the device's fault
+            raise UpdateRefusedError(f"what the update started from is not here any more: {error}") from error
         except (WireError, UpdateError) as error:
             raise _bad(str(error)) from error
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
             # a name that is both a tensor and a folder of tensors breaks the tree in ways of its own
             raise _bad(f"the bytes do not make a tree of tensors: {error}") from error
-        return tree
 
 
 def read_contract(row: FederationRow) -> Contract:

@@ -1,8 +1,8 @@
 """Removing blobs that no row refers to any more.
 
 Kept are: the state and the broadcast of every model version, what the devices of open rounds get, and every update
-that is held or accepted into a round that has not ended. What is younger than the grace period is kept too, since a
-blob is written before its row.
+that is held or accepted into a round that has not ended, with what its device got to start from. What is younger than
+the grace period is kept too, since a blob is written before its row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.blobs import BlobStore
@@ -68,6 +68,19 @@ def _remove(database: Database, blobs: BlobStore, sha256: str, grace_s: float) -
 def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
     """Yield what reads the names in use: all, or one."""
     open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
+    waiting = or_(UpdateRow.status == "held", and_(UpdateRow.status == "accepted", UpdateRow.round_id.in_(open_rounds)))
+    started_from = (
+        select(ParticipationRow.broadcast_sha256)
+        .join(RoundRow, ParticipationRow.round_id == RoundRow.id)
+        .join(
+            UpdateRow,
+            and_(
+                UpdateRow.federation_id == RoundRow.federation_id,
+                UpdateRow.base_round == RoundRow.number,
+                UpdateRow.device_id == ParticipationRow.device_id,
+            ),
+        )
+    )
     for query, column in (
         (select(ModelVersionRow.state_sha256), ModelVersionRow.state_sha256),
         (select(ModelVersionRow.broadcast_sha256), ModelVersionRow.broadcast_sha256),
@@ -75,11 +88,8 @@ def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
             select(ParticipationRow.broadcast_sha256).where(ParticipationRow.round_id.in_(open_rounds)),
             ParticipationRow.broadcast_sha256,
         ),
-        (select(UpdateRow.sha256).where(UpdateRow.status == "held"), UpdateRow.sha256),
-        (
-            select(UpdateRow.sha256).where(UpdateRow.status == "accepted", UpdateRow.round_id.in_(open_rounds)),
-            UpdateRow.sha256,
-        ),
+        (started_from.where(waiting), ParticipationRow.broadcast_sha256),
+        (select(UpdateRow.sha256).where(waiting), UpdateRow.sha256),
     ):
         yield query if sha256 is None else query.where(column == sha256)
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api import admission, disk, opening, receipts, records, rollouts, situation
 from aggregator_api.blobs import BlobStore
+from aggregator_api.broadcasts import Broadcasts
 from aggregator_api.contract import Contract
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
@@ -62,7 +63,8 @@ class Ingest:
         self._uploads_per_device = uploads_per_device
         self._enrolled_only = enrolled_only
         self._min_free_bytes = min_free_bytes
-        self._judge = Judge(database, blobs)
+        self._broadcasts = Broadcasts(blobs)
+        self._judge = Judge(database, self._broadcasts)
 
     def handle(self, topic: str, payload: bytes) -> None:
         """Take one message from a device."""
@@ -179,7 +181,7 @@ class Ingest:
         """Check the file's bytes, make them durable, commit, and only then acknowledge."""
         found = self._look(key, upload.manifest)
         contract = self._admit(key, found, upload.manifest)
-        tree = contract.decode(upload.manifest, data)
+        tree = contract.decode(upload.manifest, data, self._broadcasts.read)
         norms = self._judge.check(contract, found, upload.manifest, tree)
         self._blobs.adopt(upload.path, upload.manifest.sha256)
         with self._coordinator.lock:

@@ -7,27 +7,22 @@ a majority of hostile devices would set the measure themselves.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from typing import NamedTuple
 
 import torch
 from sqlalchemy import select
 
-from aggregator_api.blobs import BlobStore
+from aggregator_api.broadcasts import Broadcasts
 from aggregator_api.contract import Contract
 from aggregator_api.database import Database
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.situation import Situation
 from aggregator_api.tables import UpdateRow
-from federation import wire
 from federation.norms import SAMPLE, RunningMedian, change_norms
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 
 log = logging.getLogger("aggregator_api")
-
-BROADCASTS = 4
-"""Decoded broadcasts that are kept: one is enough where all clients get the same."""
 
 Norms = dict[str, float]
 
@@ -42,11 +37,10 @@ class Sample(NamedTuple):
 class Judge:
     """Holds updates against what their devices said and against the other updates of the round."""
 
-    def __init__(self, database: Database, blobs: BlobStore) -> None:
+    def __init__(self, database: Database, broadcasts: Broadcasts) -> None:
         self._database = database
-        self._blobs = blobs
+        self._broadcasts = broadcasts
         self._samples: dict[str, Sample] = {}
-        self._broadcasts: OrderedDict[str, Tree] = OrderedDict()
 
     def check(self, contract: Contract, found: Situation, manifest: UpdateManifest, tree: Tree) -> Norms:
         """Return the norms of an update that is plausible.
@@ -56,7 +50,7 @@ class Judge:
         """
         check_counts(contract, found.device.examples if found.device else 0, manifest, tree)
         try:
-            norms = change_norms(tree, self._broadcast(manifest.base_version))
+            norms = change_norms(tree, self._broadcasts.read(manifest.base_version))
         except BlobError as error:
             log.error("norms not judged federation=%s device=%s: %s", manifest.federation, manifest.client, error)
             return {}  # a damaged disk here is not the device's fault
@@ -91,16 +85,6 @@ class Judge:
                 for group, norm in (norms or {}).items():
                     medians.setdefault(group, RunningMedian()).add(norm)
         return medians
-
-    def _broadcast(self, sha256: str) -> Tree:
-        if sha256 in self._broadcasts:
-            self._broadcasts.move_to_end(sha256)
-            return self._broadcasts[sha256]
-        data = self._blobs.read(sha256)
-        tree = self._broadcasts[sha256] = wire.decode(data, limit_bytes=len(data))
-        while len(self._broadcasts) > BROADCASTS:
-            self._broadcasts.popitem(last=False)
-        return tree
 
 
 def check_counts(contract: Contract, announced: int, manifest: UpdateManifest, tree: Tree) -> None:

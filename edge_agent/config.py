@@ -17,6 +17,7 @@ from edge_agent.section import Section
 from edge_agent.sensor_settings import CsvSection, IioSection, PhoneSection, SensorsSection, WindowsSection
 from edge_agent.training_settings import BrokerSection, ConditionsSection, ModelSection, TrainingSection
 from federation.plan import Name
+from federation.protocol.messages import Compression, Precision
 
 ENVIRONMENT = "GAITWAY_EDGE_"
 """What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""
@@ -49,8 +50,10 @@ class UploadsSection(Section):
 
     in_flight: int = Field(default=8, ge=1, le=100, description="unacknowledged chunks at a time")
     ack_timeout_s: float = Field(default=15.0, gt=0, description="silence after which an upload begins again")
-    precision: Literal["lossless", "float16"] = "lossless"
-    compression: Literal["none", "zstd"] = "none"
+    precision: Precision = Field(
+        default="lossless", description="float16 and int8 are lossy: a half and a quarter of the bytes"
+    )
+    compression: Compression = "none"
 
 
 class Config(Section):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +23,7 @@ from edge_agent.files import write_file
 from edge_agent.local_data import pipeline_settings
 from edge_agent.state import misfit, network_of
 from federation.plan import ModelSpec, Name, Plan
+from federation.protocol.messages import Compression, Precision
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
 CHECKPOINTS = "checkpoints"
@@ -65,8 +66,8 @@ class Job(BaseModel):
     nice: int
     memory_mb: int  # 0: no cap
     round_s: float
-    precision: Literal["lossless", "float16"]
-    compression: Literal["none", "zstd"]
+    precision: Precision
+    compression: Compression
 
 
 def make_job(config: Config, command: StartJob, broadcast: Path, client_state: str) -> Job:

@@ -25,7 +25,7 @@ from edge_agent.jobs import CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, ov
 from edge_agent.local_data import LocalData, local_data
 from edge_agent.window_store import WindowStore
 from export.runtime import ExportError
-from federation import wire
+from federation import uploads, wire
 from federation.client_round import Setup, steps_of, train_one
 from federation.errors import FederationError
 from federation.evaluate import predict
@@ -124,7 +124,7 @@ def train(scene: Scene) -> Client:
     """
     job, setup, data = scene.job, scene.setup, scene.data
     begun = time.monotonic()
-    client = kept_client(scene)
+    client, residual = kept_client(scene)
     before = _scores(scene, setup.method.receive(client, scene.broadcast)[0])
     path = checkpoint_path(job.checkpoints, job, data.train)
     epochs = Epochs(path, scene.initial, job.round_s, lambda epoch: tell(event="epoch", epoch=epoch))
@@ -151,9 +151,15 @@ def train(scene: Scene) -> Client:
         "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "seconds": time.monotonic() - begun,
     }
-    compression, precision = job.compression, job.precision
-    write_file(job.out / UPDATE, wire.encode(result.upload, compression=compression, precision=precision))
-    write_file(job.out / CLIENT_STATE, wire.encode(dict(result.client._asdict())))
+    sent = uploads.encode(
+        result.upload,
+        setup.method.origin(scene.broadcast),
+        residual,
+        precision=job.precision,
+        compression=job.compression,
+    )
+    write_file(job.out / UPDATE, sent.data)
+    write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
     write_file(job.out / RESULT, json.dumps(record).encode())
     tell(event="trained")
     return result.client
@@ -179,25 +185,25 @@ def final_client(scene: Scene) -> Client | None:
         reason = f"the method {scene.setup.method.name} has no global model"
         write_file(scene.job.out / RESULT, json.dumps({"no_model": reason}).encode())
         return None
-    return scene.setup.method.global_model(kept_client(scene), scene.broadcast)
+    return scene.setup.method.global_model(kept_client(scene)[0], scene.broadcast)
 
 
-def kept_client(scene: Scene) -> Client:
-    """Return the client as its last round left it, or the initial one.
+def kept_client(scene: Scene) -> tuple[Client, Tree]:
+    """Return the client as its last round left it, or the initial one, and what its last upload lost.
 
     Raises:
         JobError: if the kept state is of another model.
     """
     path, initial = scene.job.client_state, scene.initial
     if path is None:
-        return initial
+        return initial, {}
     tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
     params = _in_order(tree.get("params", {}), initial.params, "parameters")
-    memory = tree.get("memory", {})
-    if schema_of(memory) != schema_of(initial.memory):
+    kept, residual = uploads.parted(Client(params, tree.get("buffers", {}), tree.get("memory", {})))
+    if schema_of(kept.memory) != schema_of(initial.memory):
         raise JobError("the kept client state has another memory than the plan's method; delete the data folder")
-    memory = _in_key_order(memory, initial.memory)
-    return Client(params, _in_order(tree.get("buffers", {}), initial.buffers, "buffers"), memory)
+    memory = _in_key_order(kept.memory, initial.memory)
+    return Client(params, _in_order(kept.buffers, initial.buffers, "buffers"), memory), residual
 
 
 def _in_order(tree: Tree, like: Tensors, name: str) -> Tensors:

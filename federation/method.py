@@ -94,6 +94,13 @@ class Method:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
 
+    def origin(self, broadcast: Broadcast) -> Tree:
+        """Return where those tensors of an upload started that each round moves on from what the server sent.
+
+        A lossy wire sends their change, and keeps what it lost of it for the next round (`federation.quantization`).
+        """
+        return {"params": broadcast.get("params", {})}
+
     def deployed(self, client: Client) -> Client:
         """Return the client reduced to the one network that it serves with."""
         return client

@@ -38,14 +38,22 @@ def upload_schema(method: Method, task: Task, client: Client) -> Schema:
 
 def schema_of(tree: Tree) -> Schema:
     """Read names, shapes and dtypes off a tree."""
-    return {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in flatten(tree).items()}
+    return {name: spec_of(value) for name, value in flatten(tree).items()}
+
+
+def spec_of(value: torch.Tensor) -> TensorSpec:
+    """Read shape and dtype off a tensor."""
+    return TensorSpec(tuple(value.shape), value.dtype)
+
+
+def tensor_bytes(schema: Schema) -> int:
+    """Bytes of the tensors alone."""
+    return sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in schema.values())
 
 
 def size_limit(schema: Schema) -> int:
     """Largest plausible encoding of that schema in bytes."""
-    return HEADER_BYTES + sum(
-        torch.Size(spec.shape).numel() * torch.empty((), dtype=spec.dtype).element_size() for spec in schema.values()
-    )
+    return HEADER_BYTES + tensor_bytes(schema)
 
 
 def _finite(values: torch.Tensor) -> bool:
@@ -67,7 +75,7 @@ def check_tree(tree: Tree, schema: Schema) -> None:
     for name, spec in schema.items():
         if name not in flat:
             raise UpdateError(f"tensor {name!r} of shape {spec.shape} is missing")
-        came = TensorSpec(tuple(flat[name].shape), flat[name].dtype)
+        came = spec_of(flat[name])
         if came != spec:
             raise UpdateError(f"tensor {name!r} came as {came.dtype} {came.shape}, not {spec.dtype} {spec.shape}")
         if came.dtype.is_floating_point and not _finite(flat[name]):

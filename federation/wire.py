@@ -19,15 +19,14 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from federation.errors import WireError
+from federation.protocol.messages import Compression
 from federation.records import Tensors, Tree
 from federation.tree import flatten, map_tree, unflatten
-
-Compression = Literal["none", "zstd"]
-Precision = Literal["lossless", "float16"]
 
 # In the order in which safetensors writes them, the last one first, so that each lies at a multiple of its size.
 _NAMES = {
     torch.bool: "BOOL",
+    torch.int8: "I8",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
     torch.int32: "I32",
@@ -39,8 +38,10 @@ _RANK = {dtype: rank for rank, dtype in enumerate(_NAMES)}
 DTYPES = frozenset(_NAMES)
 
 
-def encode(tree: Tree, *, compression: Compression = "none", precision: Precision = "lossless") -> bytes:
-    """Write a tree; `precision="float16"` narrows float32 and is the only lossy choice.
+def encode(
+    tree: Tree, *, compression: Compression = "none", precision: Literal["lossless", "float16"] = "lossless"
+) -> bytes:
+    """Write a tree; `precision="float16"` narrows float32. int8 is for uploads alone: `federation.uploads`.
 
     Raises:
         WireError: if a tensor has a dtype that the wire does not carry.

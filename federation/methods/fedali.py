@@ -50,6 +50,10 @@ class FedAli(Method):
         client, tensors = super().upload(client, round_state, training)
         return client, {**tensors, "prototypes": _blocks(client.buffers, LOCAL)}
 
+    def origin(self, broadcast: Broadcast) -> Tree:
+        """Prototypes, too, start at what came: the centres."""
+        return {**super().origin(broadcast), "prototypes": broadcast["prototypes"]}
+
     def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
         """Start from the model's own global prototypes, drawn from N(0, 1).
 

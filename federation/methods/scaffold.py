@@ -59,6 +59,10 @@ class Scaffold(Method):
         variate = map_tree(torch.add, client.memory["variate"], change)
         return client._replace(memory={"variate": variate}), {**tensors, "variate": change}
 
+    def origin(self, broadcast: Broadcast) -> Tree:
+        """What is sent of a variate is its change, which the server adds up: it starts at zero."""
+        return {**super().origin(broadcast), "variate": map_tree(torch.zeros_like, broadcast["variate"])}
+
     def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
         """Start from the initial model with c = 0.
 

@@ -18,6 +18,11 @@ Instance = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Signature = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$")]
 """Base64 of an ed25519 signature."""
 
+Precision = Literal["lossless", "float16", "int8"]
+"""How an update's float32 tensors travel; int8: the larger ones as changes, with error feedback."""
+
+Compression = Literal["none", "zstd"]
+
 MOST_WITHDRAWN = 32
 """Halted rollouts that an order names: the latest."""
 
@@ -147,8 +152,8 @@ class UpdateManifest(Strict):
     examples: int = Field(ge=1, le=10**9)
     steps: int = Field(ge=0, le=10**9)
     class_counts: tuple[int, ...] | None = Field(default=None, max_length=10_000)
-    precision: Literal["lossless", "float16"] = "lossless"
-    compression: Literal["none", "zstd"] = "none"
+    precision: Precision = "lossless"
+    compression: Compression = "none"
     size: int = Field(ge=0, le=1 << 34)
     sha256: Sha256
     chunk_bytes: int = Field(ge=1024, le=1 << 20)
