@@ -77,7 +77,7 @@ def of_torch(module: nn.Module) -> nn.Module:
         elif isinstance(child, Dropout) and not isinstance(child, DropPath):
             setattr(module, name, nn.Dropout(child.p))
         elif isinstance(child, (Conv1d, Conv2d, GroupNorm, MaxPool2d)):
-            child.__class__ = type(child).__base__
+            (child.__class__,) = type(child).__bases__
         else:
             of_torch(child)
     return module
