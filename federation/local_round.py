@@ -19,6 +19,9 @@ from federation.schedule import Schedule
 from federation.tree import map_tree, merge, select, total, where
 from federation.watch import Checkpoint, Watch
 
+Step = Callable[..., Any]
+"""One training step: a pure function of trees of tensors."""
+
 
 class Work(NamedTuple):
     """A client's examples, the order in which it trains on them, and one sweep over them for statistics."""
@@ -56,11 +59,13 @@ def local_round(
     *,
     stacked: bool = False,
     watch: Watch | None = None,
+    compiled: Callable[[Step], Step] | None = None,
 ) -> LocalRound:
     """Receive, train through the method's phases, and make the upload.
 
     Stacked, every tensor of `client`, `broadcast` and `work` has a first dimension K, and so has the result. A step
-    whose mask is all zero changes nothing. A `watch` may resume or end a single client's round.
+    whose mask is all zero changes nothing. A `watch` may resume or end a single client's round. `compiled` may give a
+    faster step for the one of stacked clients, which is pure.
     """
     if stacked and optimizer.in_place:
         raise ValueError("an optimizer that works in place cannot be stacked: optimizer_for(task, stacked=True)")
@@ -76,7 +81,9 @@ def local_round(
         epochs = range(done, done + phase.epochs)
         done += phase.epochs
         if begun is None or epochs.stop > begun.epoch:
-            state = _train(method, network, optimizer, phase, state, round_state, work, epochs, stacked, watch, begun)
+            state = _train(
+                method, network, optimizer, phase, state, round_state, work, epochs, stacked, watch, begun, compiled
+            )
     client = client._replace(params=state.params, buffers=state.buffers)
     after = _statistics("after", method, task, network, client, work, stacked)
     steps = _steps(work.order, zero) if stacked else zero.new_tensor(state.steps)
@@ -97,6 +104,7 @@ def _train(
     stacked: bool,
     watch: Watch,
     begun: Checkpoint | None,
+    compiled: Callable[[Step], Step] | None,
 ) -> _State:
     """Run one phase with a fresh optimizer; parameters outside it stay as they are."""
     lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
@@ -120,7 +128,7 @@ def _train(
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
         return (new, moved, new_momenta), loss * count, count
 
-    run = lift(step)
+    run = compiled(lift(step)) if compiled and stacked else lift(step)
     loss, examples, steps, stopped = state.loss, state.examples, state.steps, state.stopped
     for epoch in epochs:
         epoch_loss = epoch_examples = torch.zeros_like(state.loss)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
 from federation.client_round import Setup, train_stacked
-from federation.local_round import LocalRound
+from federation.local_round import LocalRound, Step
+from sim.engines.compiled import Compiler
 from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
 from sim.engines.job import Job
 from sim.errors import EngineError
@@ -25,12 +27,19 @@ class Stacked:
 
     `chunk` is how many at a time; None: as many as the device has memory for, measured on the first chunk, which has
     the longest clients. Where memory runs out all the same, the chunk is halved and done again.
+    `compiled`: the training step is compiled, once for each network, phase and size of chunk.
     """
 
     def __init__(
-        self, chunk: int | None = None, device: str = "cpu", *, say: Callable[[str], None] = _log.warning
+        self,
+        chunk: int | None = None,
+        device: str = "cpu",
+        *,
+        compiled: bool = False,
+        say: Callable[[str], None] = _log.warning,
     ) -> None:
         self.chunk, self.say = chunk or CHUNK, say
+        self.compiler = Compiler(device, say=say) if compiled else None
         self.meter: Meter | None = None if chunk else meter_of(device)
 
     def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
@@ -57,7 +66,7 @@ class Stacked:
         if self.meter:
             self.meter.begin()
         try:
-            results = trained(jobs, round_number)
+            results = trained(jobs, round_number, self._step_of(jobs[0].setup))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -67,6 +76,9 @@ class Stacked:
             self.chunk = max(self.chunk, self.meter.room_for(len(jobs)))
             self.meter = None  # measured once: the longest clients came first
         return results
+
+    def _step_of(self, setup: Setup) -> Callable[[Step], Step] | None:
+        return partial(self.compiler.compiled, setup) if self.compiler else None
 
     def _halve(self, tried: int, client_id: str) -> None:
         if torch.cuda.is_available():
@@ -79,7 +91,7 @@ class Stacked:
         self.say(f"Memory ran out with {tried} clients at a time; going on with {self.chunk}.")
 
 
-def trained(jobs: Sequence[Job], round_number: int) -> list[LocalRound]:
+def trained(jobs: Sequence[Job], round_number: int, compiled: Callable[[Step], Step] | None = None) -> list[LocalRound]:
     """Train these clients, which have one setup, together."""
     return train_stacked(
         jobs[0].setup,
@@ -89,4 +101,5 @@ def trained(jobs: Sequence[Job], round_number: int) -> list[LocalRound]:
         client_ids=[job.client_id for job in jobs],
         round_number=round_number,
         max_steps=[job.max_steps for job in jobs],
+        compiled=compiled,
     )

@@ -45,7 +45,7 @@ class Room:
     def room_for(self, count: int) -> int:
         return self.told
 
-    def trained(self, jobs: list[Job], round_number: int) -> Any:
+    def trained(self, jobs: list[Job], round_number: int, compiled: Any) -> Any:
         self.chunks.append(len(jobs))
         if len(jobs) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -92,7 +92,7 @@ def test_a_client_that_does_not_fit_alone_is_named(jobs: list[Job], monkeypatch:
 
 
 def test_other_errors_pass(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_jobs: list[Job], _round: int) -> Any:
+    def broken(_jobs: list[Job], _round: int, _compiled: Any) -> Any:
         raise RuntimeError("shapes do not fit")
 
     monkeypatch.setattr(stacked, "trained", broken)

@@ -1,0 +1,95 @@
+"""The stacked training step as one compiled program, and as it is where the compiler cannot be had."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from federation.local_round import Step
+from sim.engines.device_memory import is_out_of_memory
+
+PROGRAMS = 8
+"""Compiled at the most in a run: a minute or more each, one for each network, phase and number of stacked clients."""
+
+_log = logging.getLogger(__name__)
+Program = Callable[[list[Tensor]], Any]
+
+
+class Compiler:
+    """Compiles steps, one program for each key and shape of their tensors; steps are pure functions of trees.
+
+    A step is recorded as one graph first: torch.compile cannot follow a module's hooks through vmap, and a graph of
+    fixed shapes is never compiled twice. On CUDA the program is replayed as a CUDA graph.
+    """
+
+    def __init__(self, device: str = "cpu", *, say: Callable[[str], None] = _log.warning, most: int = PROGRAMS) -> None:
+        self.on_cuda, self.say, self.most = device.startswith("cuda"), say, most
+        self._programs: dict[Hashable, Program] = {}
+        self._gave_up = False
+
+    def compiled(self, key: Hashable, step: Step) -> Step:
+        """Return a step that gives what `step` gives, up to float order; `key` tells apart what shapes do not."""
+        return partial(self._run, key, step)
+
+    def _run(self, key: Hashable, step: Step, *trees: Any) -> Any:
+        tensors, layout = _pytree.tree_flatten(trees)
+        # one program serves all steps of a round: what is expanded over clients in the first is not in the next, and
+        # what is one tensor there (the parameters and what they are pulled to) are two from then on
+        tensors = [tensor.contiguous().detach() for tensor in tensors]
+        key = (key, str(layout), *((tensor.shape, tensor.dtype) for tensor in tensors))
+        if key in self._programs:
+            return self._programs[key](tensors)
+        if self._gave_up:
+            return step(*trees)
+        if len(self._programs) == self.most:
+            self._give_up(
+                f"{self.most} programs are compiled, which is the limit; steps of other sizes run as they are"
+            )
+            return step(*trees)
+        try:
+            program = self._program(step, tensors, layout)
+            result = program(tensors)
+        except Exception as error:  # whatever the compiler lacks or trips over, the step itself does not need it
+            if is_out_of_memory(error):
+                raise
+            self._give_up(f"torch.compile failed, so steps run as they are: {_first_line(error)}")
+            return step(*trees)
+        self._programs[key] = program
+        return result
+
+    def _program(self, step: Step, tensors: list[Tensor], layout: _pytree.TreeSpec) -> Program:
+        from torch.fx.experimental.proxy_tensor import make_fx  # a second to import, and seldom used
+
+        results: list[_pytree.TreeSpec] = []
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            leaves, spec = _pytree.tree_flatten(step(*_pytree.tree_unflatten(list(tensors), layout)))
+            results.append(spec)
+            return leaves
+
+        graph = make_fx(flat)(*tensors)
+        fast = torch.compile(graph, dynamic=False, mode="reduce-overhead" if self.on_cuda else "default")
+
+        @torch.no_grad()
+        def program(tensors: list[Tensor]) -> Any:
+            leaves = fast(*tensors)
+            if self.on_cuda:  # the next replay writes over what this one returned
+                leaves = [leaf.clone() for leaf in leaves]
+            return _pytree.tree_unflatten(leaves, results[0])
+
+        return program
+
+    def _give_up(self, why: str) -> None:
+        self._gave_up = True
+        self.say(why)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
