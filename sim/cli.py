@@ -114,6 +114,21 @@ def run_command(
             rich_help_panel=_TRAINING,
         ),
     ] = None,
+    precision: Annotated[
+        Text,
+        typer.Option(
+            help="Of uploads on the wire: lossless, float16, int8 (with error feedback) or int8_without_feedback.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    autocast: Annotated[
+        Text,
+        typer.Option(
+            help="float32, or bfloat16: mixed precision. Convolutions and matrix products are made in bfloat16 where "
+            "the hardware is fast at it; parameters, losses, optimizer, ALP's plan and aggregation stay in float32.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="One seed repeats a run.", rich_help_panel=_TRAINING)] = None,
     preset: Annotated[Text, typer.Option(help="Start from a preset; see `presets`.", rich_help_panel=_RUNNING)] = None,
     engine: Annotated[
@@ -131,6 +146,16 @@ def run_command(
         int | None,
         typer.Option(
             help="Clients stacked at a time; by default as many as a GPU holds, 8 on a CPU.", rich_help_panel=_RUNNING
+        ),
+    ] = None,
+    compile_: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Compile the stacked engine's training step: minutes at first for each network and size of chunk, "
+            "then faster steps (a CUDA graph on CUDA). Where the compiler is missing or fails, the run goes on "
+            "without it and says so.",
+            rich_help_panel=_RUNNING,
         ),
     ] = None,
     keep: Annotated[
@@ -162,8 +187,9 @@ def run_command(
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
     """
-    # an option of a run is named as its default is; only --set has another name in Python
-    given = {**{name: value for name, value in context.params.items() if name in DEFAULTS}, "set": set_ or []}
+    # an option of a run is named as its default is, but for two whose names Python has taken
+    given = {name: value for name, value in context.params.items() if name in DEFAULTS}
+    given |= {"set": set_ or [], "compile": compile_}
     with explained():
         _run(with_defaults(preset, given), preset, data_root, cache, out, checkpoint_every, spool)
 

@@ -19,8 +19,8 @@ from sim.settings import RunSettings
 from sim.sources import source_named
 
 SAME_NAME = (
-    *("data", "split", "normalization", "clients_by", "scale", "stragglers"),
-    *("engine", "workers", "chunk", "keep", "eval_every", "union_limit", "device", "threads"),
+    *("data", "split", "normalization", "clients_by", "scale", "stragglers", "autocast", "precision"),
+    *("engine", "workers", "chunk", "compile", "keep", "eval_every", "union_limit", "device", "threads"),
 )
 """Options whose values go into the settings as they are."""
 SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "rounds")

@@ -17,6 +17,7 @@ def repeat_command(config: Config) -> str:
     words += [] if config.data == "synthetic" else ["--data-root", "FOLDER"]
     for name, value in _options(config).items():
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    words += ["--compile"] if config.compile else []
     for assignment in _assignments(config):
         words += ["--set", assignment]
     return shlex.join([*words, "--out", "DIR"])
@@ -39,6 +40,8 @@ def _options(config: Config) -> dict[str, Any]:
         "batch": config.task.get("batch_size"),
         **{name: config.task.get(name) for name in ("epochs", "lr", "optimizer", "momentum", "weight_decay", "seed")},
         "stragglers": config.stragglers or None,
+        "autocast": None if config.autocast == "float32" else config.autocast,
+        "precision": None if config.precision == "lossless" else config.precision,
         **{name: getattr(config, name) for name in running},
     }
 

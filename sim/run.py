@@ -27,6 +27,7 @@ from sim.scaling import scaled
 from sim.settings import RunSettings
 from sim.simulation import Simulation
 from sim.sources import Progress, source_named
+from sim.uplink import Uplink
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with ("engine", {...}) and ("keep", {...}) at first, then ("client", {...}) and ("round", {...})."""
@@ -99,6 +100,7 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
         straggling=settings.stragglers,
         eval_every=settings.eval_every,
         union_limit=settings.union_limit,
+        uplink=Uplink(settings.precision),
     )
 
 

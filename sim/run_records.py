@@ -60,9 +60,12 @@ class Config(Record):
     task: dict[str, Any]
     rounds: dict[str, Any]
     stragglers: float = 0.0
+    precision: str = "lossless"
+    autocast: str = "float32"
     engine: str
     workers: int | None = None
     chunk: int | None = None
+    compile: bool = False
     device: str = "cpu"
     threads: int = 1
     eval_every: int = 1

@@ -12,6 +12,8 @@ from sim.initialization import Initialization
 
 Normalization = Literal["client", "federated", "pooled"]
 Split = Literal["temporal", "random80", "kfold7_3"]
+UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"]
+"""As devices send; the last only shows what the error feedback is worth."""
 
 
 class RunSettings(Strict):
@@ -34,12 +36,17 @@ class RunSettings(Strict):
     task: Task
     rounds: RoundSettings
     stragglers: float = Field(default=0.0, ge=0, le=1, description="share of a cohort that does F′ ~ U(0, F) steps")
+    precision: UplinkPrecision = Field(default="lossless", description="of uploads, as they travel")
+    autocast: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of convolutions and matrix products; all that is kept stays in float32"
+    )
     engine: Literal["auto", "serial", "processes", "stacked", "ray"] = "serial"
     workers: int | None = Field(default=None, ge=1, le=1024, description="processes; none: one a core")
     chunk: int | None = Field(
         default=None, ge=1, description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU"
     )
     keep: Literal["auto", "memory", "disk"] = Field(default="auto", description="where the clients' models lie")
+    compile: bool = Field(default=False, description="the stacked engine's training step, by torch.compile")
     split: Split = "temporal"
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)

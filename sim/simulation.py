@@ -40,6 +40,7 @@ from sim.keeping import Clients, InMemory, Keeper, Kept, Result
 from sim.on_demand import Listed, Mapped
 from sim.scoreboard import UNEVALUATED, Scoreboard
 from sim.staffing import Staff, staffed
+from sim.uplink import Uplink
 
 
 @dataclass
@@ -54,6 +55,7 @@ class Simulation:
     straggling: float = 0.0
     eval_every: int = 1
     union_limit: int | None = None
+    uplink: Uplink = field(default_factory=Uplink)
     state: Tree = field(default_factory=dict)
     keeper: Keeper = field(default_factory=InMemory)
     clients: Clients = field(default_factory=Clients)  # those that have trained
@@ -99,7 +101,7 @@ class Simulation:
             "cohort": list(staff.cohort),
             "train_loss": self._mean_loss(results),
             **scores,
-            "bytes_up": _mean_bytes(result.upload for result in results.values()),
+            "bytes_up": self.uplink.mean_bytes(result.upload for result in results.values()),
             "bytes_down": _mean_bytes(broadcasts.values()),
             "steps": dict(staff.steps),
             "lost": list(staff.lost),
@@ -120,7 +122,7 @@ class Simulation:
         # a job is made when an engine asks for it: its client's old place is free as soon as the new one has come
         jobs = Listed(staff.reporting, lambda name: self._job(name, broadcasts[name], staff.steps[name]))
         results: dict[str, Result] = {}
-        for name, result in self.engine.run(jobs, self.round_number):
+        for name, result in self.uplink.run(self.engine, jobs, self.round_number):
             self.clients.kept[name], results[name] = self.keeper.keep(result)
             self.board.matrices.pop(name, None)
             self.on_client(name)

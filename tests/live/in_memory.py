@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from edge_agent import training
 from edge_agent.commands import StartJob
-from edge_agent.config import AgentSection, Config, SensorsSection, ServerSection, TrainingSection
+from edge_agent.config import AgentSection, Config, SensorsSection, ServerSection, TrainingSection, UploadsSection
 from edge_agent.events import DataReady, Event
 from edge_agent.files import write_file
 from edge_agent.jobs import make_job
@@ -20,7 +20,7 @@ from edge_agent.sources import open_source
 from edge_agent.store import Store
 from federation import wire
 from federation.plan import Plan
-from federation.protocol.messages import UpdateManifest
+from federation.protocol.messages import Precision, UpdateManifest
 from federation.records import Tree
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import FEDERATION, Parcel
@@ -32,11 +32,19 @@ class Device(NamedTuple):
     config: Config
 
     @classmethod
-    def named(cls, name: str, folder: Path, options: dict[str, object], model: str | None = None) -> Device:
+    def named(
+        cls,
+        name: str,
+        folder: Path,
+        options: dict[str, object],
+        model: str | None = None,
+        precision: Precision = "lossless",
+    ) -> Device:
         """Describe a device whose recordings are generated."""
         agent = AgentSection(device=name, federation=FEDERATION, data_dir=folder / name, model=model)
         sensors, server = SensorsSection(options=options), ServerSection(url="http://127.0.0.1:9")
-        return cls(Config(agent=agent, server=server, sensors=sensors, training=TrainingSection(nice=0)))
+        training, uploads = TrainingSection(nice=0), UploadsSection(precision=precision)
+        return cls(Config(agent=agent, server=server, sensors=sensors, training=training, uploads=uploads))
 
     @property
     def name(self) -> str:

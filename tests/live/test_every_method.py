@@ -12,7 +12,7 @@ import pytest
 
 from federation import wire
 from federation.methods import METHODS
-from federation.protocol.messages import UpdateManifest
+from federation.protocol.messages import Precision, UpdateManifest
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.live.in_memory import Device
 from tests.live.walks import DEVICES, HART, ROUNDS, assert_same, data_options, plan_of, run_settings, simulated
@@ -30,11 +30,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def devices_of(recorded: Path, folder: Path, *models: str | None) -> list[Device]:
+def devices_of(recorded: Path, folder: Path, *models: str | None, precision: Precision = "lossless") -> list[Device]:
     """Copy the devices, with a network each."""
     shutil.copytree(recorded, folder)
     return [
-        Device.named(name, folder, data_options(MINUTES), model) for name, model in zip(DEVICES, models, strict=True)
+        Device.named(name, folder, data_options(MINUTES), model, precision)
+        for name, model in zip(DEVICES, models, strict=True)
     ]
 
 
@@ -45,6 +46,7 @@ def played(server: Bench, devices: list[Device]) -> list[UpdateManifest]:
     uploads = []
     for number in range(1, ROUNDS + 1):
         wait_for(lambda number=number: (server.now().round, server.now().state) == (number, "collecting"))
+        wait_for(lambda number=number: all(server.wires.invitations(name)[-1].round == number for name in DEVICES))
         # not in the order of their names: the order of arrival must make no difference
         uploads += [device.take_part(server) for device in reversed(devices)]
     wait_for(lambda: server.now().state == "finished")
@@ -70,3 +72,23 @@ def test_the_live_federation_is_the_simulation(method: str, other: str | None, r
         assert_same(client, simulation.clients[name]._asdict(), name)
     first, second = (client["params"] for client in kept.values())
     assert (first.keys() == second.keys()) is (other is None)
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("method", ["fedavg", "fedali", "scaffold", "fedpac", "fesem"])
+def test_what_a_lossy_wire_loses_is_the_same_live(
+    method: str, precision: Precision, recorded: Path, tmp_path: Path
+) -> None:
+    settings = run_settings(method, minutes=MINUTES, precision=precision)
+    simulation = simulated(settings)
+    server = Bench(tmp_path / "server", plan_of(settings))
+    devices = devices_of(recorded, tmp_path / "devices", None, None, precision=precision)
+    uploads = played(server, devices)
+    state = wire.decode(server.state(), limit_bytes=1 << 24)
+    server.runtime.stop()
+    assert {upload.precision for upload in uploads} == {precision}
+    assert_same(state, simulation.state, "the server's state")
+    for device in devices:
+        client = simulation.clients[device.name]
+        assert ("residual" in client.memory) is (precision == "int8")
+        assert_same(device.kept(), client._asdict(), device.name)

@@ -11,6 +11,7 @@ import torch
 
 from federation.methods import METHODS
 from federation.plan import ModelSpec, Plan, RoundSettings, Task
+from federation.protocol.messages import Precision
 from federation.tree import flatten
 from har_pipeline import dataset_labels
 from sim.data import FederatedData
@@ -30,7 +31,9 @@ def data_options(minutes: float) -> dict[str, Any]:
     return {"subjects": 1, "phones": ["phone100", "phone200"], "places": ["waist"], "minutes": minutes}
 
 
-def run_settings(method: str, *, minutes: float = 1.0, alternatives: tuple[ModelSpec, ...] = ()) -> RunSettings:
+def run_settings(
+    method: str, *, minutes: float = 1.0, alternatives: tuple[ModelSpec, ...] = (), precision: Precision = "lossless"
+) -> RunSettings:
     """Describe the simulation of a method: a CNN, with ALP layers where it sends their prototypes."""
     needs_alp = METHODS[method].sends_prototypes
     labels = dataset_labels("synthetic", data_options(minutes))
@@ -52,6 +55,7 @@ def run_settings(method: str, *, minutes: float = 1.0, alternatives: tuple[Model
             seed=5,
         ),
         rounds=RoundSettings(rounds=ROUNDS, minimum_clients=len(DEVICES)),
+        precision=precision,
         normalization="client",  # what a device can do alone
     )
 

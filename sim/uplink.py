@@ -1,0 +1,84 @@
+"""The clients' way to the server: uploads are encoded and decoded as live ones are, where that costs digits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from federation import uploads
+from federation.local_round import LocalRound
+from federation.protocol.messages import Precision
+from federation.records import Tree
+from federation.schema import schema_of
+from federation.tree import leaves, map_tree
+from sim.engines import Engine, Job
+from sim.settings import UplinkPrecision
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """Puts the wire between the clients, which keep their residuals as devices do, and the server."""
+
+    precision: UplinkPrecision = "lossless"
+
+    def run(self, engine: Engine, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+        """Yield what `engine` makes of the jobs, with the uploads as they arrive; lossless ones arrive as they are.
+
+        Raises:
+            UpdateError: if an upload is not finite.
+        """
+        if self.precision == "lossless":
+            yield from engine.run(jobs, round_number)
+            return
+        begun = _Begun(jobs)
+        for name, result in engine.run(begun, round_number):
+            yield name, self._arrived(result, *begun.waiting.pop(name))
+
+    def mean_bytes(self, sent: Iterable[Tree]) -> int:
+        """Mean bytes of uploads' tensors as they travel; 0 of none."""
+        sizes = [uploads.payload_bytes(schema_of(upload), self._wire) for upload in sent]
+        return int(np.mean(sizes)) if sizes else 0
+
+    def _arrived(self, result: LocalRound, job: Job, residual: Tree) -> LocalRound:
+        upload, origin = _moved(result.upload, "cpu"), _moved(job.setup.method.origin(job.broadcast), "cpu")
+        sent = uploads.encode(upload, origin, _moved(residual, "cpu"), precision=self._wire)
+        came = uploads.decode(sent.data, schema_of(upload), lambda: origin, precision=self._wire)
+        home = next((str(value.device) for value in leaves(result.upload)), "cpu")
+        kept = _moved(sent.residual, home) if self.precision == "int8" else {}
+        return result._replace(client=uploads.with_residual(result.client, kept), upload=_moved(came, home))
+
+    @property
+    def _wire(self) -> Precision:
+        return "int8" if self.precision == "int8_without_feedback" else self.precision
+
+
+class _Begun(Sequence[Job]):
+    """Jobs whose clients are as their method knows them; `waiting` has the rest of those that were asked for."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self.waiting: dict[str, tuple[Job, Tree]] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Job]: ...
+    def __getitem__(self, index: int | slice) -> Job | Sequence[Job]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        job = self._jobs[index]
+        client, residual = uploads.parted(job.client)
+        begun = job._replace(client=client)
+        self.waiting[job.client_id] = begun, residual
+        return begun
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+def _moved(tree: Tree, device: str) -> Tree:
+    moved: Tree = map_tree(lambda value: value.to(device), tree)
+    return moved

@@ -1,0 +1,100 @@
+"""A lossy wire in the simulation: its bytes, and its residuals through engines, checkpoints and the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from federation import wire
+from federation.tree import flatten
+from sim import checkpoint
+from sim.data import FederatedData
+from sim.errors import RunDirectoryError, SettingsError
+from sim.keeping import OnDisk
+from sim.run import build_simulation, load_data, run
+from sim.simulation import Simulation
+from tests.sim.small_runs import first, settings_for
+
+LOSSY = ("float16", "int8", "int8_without_feedback")
+
+
+@pytest.fixture(scope="module")
+def few() -> FederatedData:
+    return first(load_data(settings_for(), None, None, None), {"a": 40, "b": 25})
+
+
+def played(data: FederatedData, change: Callable[[Simulation], None] = lambda _: None, **options: Any) -> Simulation:
+    simulation = build_simulation(settings_for(**options), data)
+    change(simulation)
+    for record in simulation.play():
+        simulation.diagnostics = record
+    return simulation
+
+
+def state_of(simulation: Simulation) -> bytes:
+    return wire.encode(simulation.state)
+
+
+def test_bytes_are_those_that_travel_and_the_server_comes_near(few: FederatedData) -> None:
+    exact = played(few)
+    sizes = {}
+    for precision in LOSSY:
+        lossy = played(few, precision=precision)
+        sizes[precision] = lossy.diagnostics["bytes_up"]
+        assert lossy.diagnostics["bytes_down"] == exact.diagnostics["bytes_down"]
+        assert state_of(lossy) != state_of(exact)
+        for path, value in flatten(exact.state).items():
+            torch.testing.assert_close(flatten(lossy.state)[path], value, rtol=0, atol=0.02)
+    shapes = flatten(exact.state).values()
+    quantized = [value.numel() for value in shapes if value.numel() >= 256]
+    exactly = sum(4 * value.numel() for value in shapes if value.numel() < 256)
+    assert sizes["int8"] == sum(n + 4 * -(-n // 256) for n in quantized) + exactly
+    assert sizes["int8_without_feedback"] == sizes["int8"]
+    assert sizes["float16"] == exact.diagnostics["bytes_up"] / 2
+
+
+def test_only_int8_with_feedback_keeps_residuals_and_they_make_a_difference(few: FederatedData) -> None:
+    kept = {precision: played(few, precision=precision) for precision in LOSSY}
+    for precision, simulation in kept.items():
+        owes = ["residual" in client.memory for client in simulation.clients.values()]
+        assert owes == [precision == "int8"] * 2
+    assert state_of(kept["int8"]) != state_of(kept["int8_without_feedback"])
+    first_round = [played(few, precision=precision, rounds=1) for precision in LOSSY[1:]]
+    assert state_of(first_round[0]) == state_of(first_round[1])
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedproto"])
+def test_engines_and_the_disk_give_the_same(method: str, few: FederatedData, tmp_path: Path) -> None:
+    def on_disk(simulation: Simulation) -> None:
+        simulation.keeper = OnDisk(tmp_path)
+
+    serial = played(few, method=method, precision="int8")
+    assert state_of(played(few, method=method, precision="int8", engine="processes", workers=2)) == state_of(serial)
+    assert state_of(played(few, on_disk, method=method, precision="int8")) == state_of(serial)
+
+
+def test_a_run_that_is_gone_on_with_knows_its_residuals(few: FederatedData, tmp_path: Path) -> None:
+    whole = played(few, precision="int8", rounds=3)
+    begun = build_simulation(settings_for(precision="int8", rounds=3), few)
+    next(begun.play())
+    checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
+    again = build_simulation(settings_for(precision="int8", rounds=3), few)
+    saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
+    assert saved is not None
+    again.restore(saved)
+    list(again.play())
+    assert state_of(again) == state_of(whole)
+
+
+def test_the_precision_is_written_down_and_a_directory_keeps_to_it(few: FederatedData, tmp_path: Path) -> None:
+    run(settings_for(precision="int8", rounds=1), few, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["precision"] == "int8"
+    with pytest.raises(RunDirectoryError, match="precision = 'int8', this one has 'lossless'"):
+        run(settings_for(rounds=1), few, tmp_path)
+    with pytest.raises(SettingsError, match="precision = 'int4'"):
+        settings_for(precision="int4")
