@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from federation.client_round import Setup
 from federation.local_round import LocalRound
 from federation.records import Client, Tree
+from sim.engines.allocator import keep_freed_memory
 from sim.engines.forked import forked
 from sim.engines.job import Job
 from sim.engines.serial import trained
@@ -16,6 +17,7 @@ class Processes:
     """Trains clients in forks of this process; the numbers are those of `Serial` on one thread, bit for bit."""
 
     def __init__(self, workers: int) -> None:
+        keep_freed_memory()  # forks inherit it
         self.workers = workers
         self.warm: set[Setup] = set()
 
