@@ -39,6 +39,11 @@ def devices_of(recorded: Path, folder: Path, *models: str | None, precision: Pre
     ]
 
 
+def invited(server: Bench, name: str) -> int:
+    """Return the round that the device was invited to last; the announcement may come before it."""
+    return max((invitation.round for invitation in server.wires.invitations(name)), default=0)
+
+
 def played(server: Bench, devices: list[Device]) -> list[UpdateManifest]:
     """Let the devices take part in every round; return what they uploaded."""
     for device in devices:
@@ -46,7 +51,7 @@ def played(server: Bench, devices: list[Device]) -> list[UpdateManifest]:
     uploads = []
     for number in range(1, ROUNDS + 1):
         wait_for(lambda number=number: (server.now().round, server.now().state) == (number, "collecting"))
-        wait_for(lambda number=number: all(server.wires.invitations(name)[-1].round == number for name in DEVICES))
+        wait_for(lambda number=number: all(invited(server, name) == number for name in DEVICES))
         # not in the order of their names: the order of arrival must make no difference
         uploads += [device.take_part(server) for device in reversed(devices)]
     wait_for(lambda: server.now().state == "finished")
