@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import torch
+
 import models
 from federation.client_round import Setup
 from federation.forward import initial_client, initial_model, network
@@ -41,7 +43,9 @@ def architectures(settings: RunSettings) -> tuple[Architecture, ...]:
 def _architecture(spec: ModelSpec, method: Method, settings: RunSettings) -> Architecture:
     task = settings.task
     module = initial_model(lambda: _built(spec, settings), task.seed).to(settings.device)
-    return Architecture(spec, Setup(method, task, network(module)), method.join(initial_client(module), task))
+    cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
+    setup = Setup(method, task, network(module, autocast=cast))
+    return Architecture(spec, setup, method.join(initial_client(module), task))
 
 
 def _built(spec: ModelSpec, settings: RunSettings) -> models.Model:

@@ -20,7 +20,7 @@ from sim.simulation import Simulation
 VOLATILE = frozenset(
     (
         *("versions", "hardware", "parameters", "split_leaks", "labels"),
-        *("engine", "workers", "chunk", "keep", "threads", "device"),
+        *("engine", "workers", "chunk", "compile", "keep", "threads", "device"),
     )
 )
 """Keys of config.json that may differ when a run is resumed."""

@@ -157,12 +157,13 @@ def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
     everyone = {"clients_per_round": "all", "deadline_s": "none"}
     sections = {
         "Method": config.method,
-        "Training": config.task,
+        "Training": {**config.task, "autocast": config.autocast},
         "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds.items()},
         "Model": {"name": config.model, **config.model_options, **_thousands(config.parameters)},
         "Data": {"name": config.data, "classes": ", ".join(config.labels), **config.data_options, **config.pipeline},
         "Engine": {name: getattr(config, name) for name in ("engine", "chunk", "device", "threads")}
-        | ({} if config.chunk else {"chunk": "as many as fit"}),
+        | ({} if config.chunk else {"chunk": "as many as fit"})
+        | ({"compile": "the stacked training step"} if config.compile else {}),
         "Environment": {**config.versions, "hardware": config.hardware},
     }
     return {title: values for title, values in sections.items() if values}

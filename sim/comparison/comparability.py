@@ -11,7 +11,10 @@ from sim.run_directory import RunDirectory
 
 # What changes neither the data, nor the training, nor the scores beyond float order.
 _ENVIRONMENT = frozenset(
-    {"schema_version", "engine", "workers", "chunk", "device", "threads", "preset", "versions", "hardware"}
+    (
+        *("schema_version", "engine", "workers", "chunk", "compile", "keep", "device", "threads"),
+        *("preset", "versions", "hardware"),
+    )
 )
 _DERIVED = frozenset({"parameters", "split_leaks"})
 # Runs that differ here were tested on other examples, so no rank between them means anything.

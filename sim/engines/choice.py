@@ -32,7 +32,9 @@ def choose(settings: RunSettings, clients: int) -> Choice:
     """
     cores = settings.workers or usable_cores()
     workers = max(1, min(cores, clients))
-    stacked = Stacked(settings.chunk, settings.device)
+    stacked = Stacked(settings.chunk, settings.device, compiled=settings.compile)
+    if settings.compile and settings.engine != "stacked" and (settings.engine != "auto" or settings.device == "cpu"):
+        raise SettingsError(f"--compile is for the stacked engine, not for {settings.engine}: say --engine stacked")
     at_a_time = "as many clients at a time as fit" if stacked.meter else f"{stacked.chunk} clients at a time"
     match settings.engine:
         case "serial":

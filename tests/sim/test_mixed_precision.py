@@ -1,0 +1,74 @@
+"""Runs in mixed precision: every engine's numbers, and the option's way into config, report, command and comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from federation.tree import flatten
+from sim.comparison.comparability import training_differences
+from sim.data import FederatedData
+from sim.engines import Stacked, choose
+from sim.engines.forked import is_supported
+from sim.errors import SettingsError
+from sim.repeat import repeat_command
+from sim.report import settings_tables
+from sim.run import build_simulation, load_data, run
+from sim.run_directory import RunDirectory
+from sim.simulation import Simulation
+from tests.sim.small_runs import first, settings_for
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
+    """Two clients with few examples."""
+    data = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
+    return first(data, {"ada": 20, "bob": 12})
+
+
+def played(data: FederatedData, autocast: str, **engine: object) -> Simulation:
+    simulation = build_simulation(
+        settings_for("fedali", batch=8, rounds=1, optimizer="sgd", autocast=autocast, **engine), data
+    )
+    list(simulation.play())
+    return simulation
+
+
+def state(simulation: Simulation) -> dict[str, torch.Tensor]:
+    return flatten({"state": simulation.state})
+
+
+def test_every_engine_trains_in_bfloat16_and_keeps_float32(few: FederatedData) -> None:
+    serial, exact = state(played(few, "bfloat16")), state(played(few, "float32"))
+    others = [state(played(few, "bfloat16", engine="stacked"))]
+    if is_supported():
+        others.append(state(played(few, "bfloat16", engine="processes", workers=2)))
+        assert all(torch.equal(value, others[-1][path]) for path, value in serial.items())
+    for found in (serial, *others):
+        assert {path: value.dtype for path, value in found.items()} == {p: v.dtype for p, v in exact.items()}
+        assert all(torch.isfinite(value).all() for value in found.values())
+        assert 0 < max(float((found[path] - value).abs().max()) for path, value in exact.items()) < 0.05
+
+
+def test_a_run_notes_its_precision_and_differs_by_it(few: FederatedData, tmp_path: Path) -> None:
+    runs = []
+    for name in ("float32", "bfloat16"):
+        run(settings_for(batch=8, rounds=1, autocast=name), few, tmp_path / name)
+        runs.append(RunDirectory(tmp_path / name))
+    assert json.loads((tmp_path / "bfloat16" / "config.json").read_text())["autocast"] == "bfloat16"
+    assert training_differences(*runs) == ["autocast"]
+    assert "--autocast bfloat16" in repeat_command(runs[1].config)
+    assert "--autocast" not in repeat_command(runs[0].config)
+    assert settings_tables(runs[1])["Training"]["autocast"] == "bfloat16"
+
+
+def test_compiling_is_of_the_stacked_engine_alone() -> None:
+    chosen = choose(settings_for(engine="stacked", compile=True), 3).engine
+    assert isinstance(chosen, Stacked)
+    assert chosen.compiler
+    for engine in ("auto", "serial", "processes", "ray"):
+        with pytest.raises(SettingsError, match=f"not for {engine}: say --engine stacked"):
+            choose(settings_for(engine=engine, compile=True), 3)
