@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from federation import wire
+from federation import uploads, wire
 from federation.errors import UpdateError, WireError
 from federation.protocol import topics
 from federation.protocol.chunks import Assembly
 from federation.protocol.messages import read
 from federation.schema import check_tree, schema_of
-from tests.fuzzing.valid import ENCODED, LIMIT, MESSAGES, SCHEMA
+from tests.fuzzing.valid import ENCODED, LIMIT, MESSAGES, ORIGIN, PACKED, SCHEMA, UPLOAD_SCHEMA
 
 Case = Callable[..., None]
 BATCH = 5_000  # hypothesis remembers what it has tried
@@ -60,7 +60,7 @@ def lying_headers(draw: st.DrawFn) -> bytes:
     number = st.integers(-2, 20) | st.sampled_from([1 << 31, 1 << 62, 1 << 64])
     entry = st.fixed_dictionaries(
         {
-            "dtype": st.sampled_from(["F32", "F64", "F16", "I64", "U8", "BOOL", "F8_E4M3", "?"]),
+            "dtype": st.sampled_from(["F32", "F64", "F16", "I64", "I8", "U8", "BOOL", "F8_E4M3", "?"]),
             "shape": st.lists(number, max_size=4),
             "data_offsets": st.lists(number, min_size=2, max_size=2),
         }
@@ -85,6 +85,18 @@ def any_bytes_as_a_tree(data: st.DataObject) -> None:
     except UpdateError:
         return
     assert schema_of(tree) == SCHEMA
+
+
+@given(st.data())
+def any_bytes_as_an_int8_upload(data: st.DataObject) -> None:
+    """Exactly the schema's tensors, all finite, or an error that says what came."""
+    valid, how = data.draw(st.sampled_from(PACKED))
+    came = data.draw(st.one_of(damaged(valid), lying_headers(), st.binary(max_size=200)))
+    try:
+        tree = uploads.decode(came, UPLOAD_SCHEMA, lambda: ORIGIN, precision="int8", compression=how)
+    except (WireError, UpdateError):
+        return
+    check_tree(tree, UPLOAD_SCHEMA)
 
 
 @given(st.data())
@@ -133,7 +145,7 @@ def any_chunks(size: int, chunk_bytes: int, chunks: list[tuple[int, int]]) -> No
     assert len(assembly.have) * chunk_bytes < size + chunk_bytes
 
 
-TARGETS = (any_bytes_as_a_tree, any_json_as_a_message, any_text_as_a_topic, any_chunks)
+TARGETS = (any_bytes_as_a_tree, any_bytes_as_an_int8_upload, any_json_as_a_message, any_text_as_a_topic, any_chunks)
 
 
 def play(case: Case, count: int, seed: int) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from tests.fuzzing.phone_target import Endpoint
 from tests.fuzzing.play import Target
-from tests.fuzzing.wire_targets import Messages, TopicsAndChunks, Trees
+from tests.fuzzing.wire_targets import Messages, TopicsAndChunks, Trees, Uploads
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "trees": Trees,
+    "uploads": Uploads,
     "messages": Messages,
     "topics": TopicsAndChunks,
     "sensor_logger": Endpoint,
 }
-SHARES = {"trees": 0.4, "messages": 0.35, "topics": 0.1, "sensor_logger": 0.15}
+SHARES = {"trees": 0.3, "uploads": 0.1, "messages": 0.35, "topics": 0.1, "sensor_logger": 0.15}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from federation import wire
+from federation import uploads, wire
 from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, UpdateManifest
 from federation.schema import schema_of
 
@@ -15,6 +15,13 @@ TREE = {"params": {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, 
 SCHEMA = schema_of(TREE)
 ENCODED = tuple((wire.encode(TREE, compression=how), how) for how in ("none", "zstd"))
 NARROW = tuple((wire.encode(TREE, compression=how, precision="float16"), how) for how in ("none", "zstd"))
+
+ORIGIN = {"params": {"w": torch.linspace(-1, 1, 600).reshape(20, 30)}}
+UPLOAD = {"params": {"w": ORIGIN["params"]["w"] + 0.01}, "counts": torch.tensor([3, 4])}
+UPLOAD_SCHEMA = schema_of(UPLOAD)
+PACKED = tuple(
+    (uploads.encode(UPLOAD, ORIGIN, {}, precision="int8", compression=how).data, how) for how in ("none", "zstd")
+)
 
 HASH, INSTANCE = "ab" * 32, "cd" * 16
 POINTER = {"sha256": HASH, "size": 10, "url": "/v1/blobs/x"}

@@ -6,14 +6,14 @@ import json
 import random
 from collections import Counter
 
-from federation import wire
+from federation import uploads, wire
 from federation.errors import UpdateError, WireError
 from federation.protocol import topics
 from federation.protocol.chunks import Assembly
-from federation.protocol.messages import read
+from federation.protocol.messages import Compression, read
 from federation.schema import check_tree, schema_of
 from tests.fuzzing.mutants import bytes_of, json_of, value_of
-from tests.fuzzing.valid import ENCODED, LIMIT, MESSAGES, NARROW, SCHEMA
+from tests.fuzzing.valid import ENCODED, LIMIT, MESSAGES, NARROW, ORIGIN, PACKED, SCHEMA, UPLOAD_SCHEMA
 
 TREES = (*ENCODED, *NARROW)
 KINDS = tuple(kind for kind, _ in MESSAGES)
@@ -61,6 +61,34 @@ class Trees(Stateless):
             return
         self.outcomes["taken"] += 1
         assert schema_of(tree) == SCHEMA
+
+
+class Uploads(Stateless):
+    """Bytes as an int8 upload: exactly the schema's tensors, all finite, or WireError or UpdateError."""
+
+    def draw(self, rng: random.Random) -> bytes:
+        """Change a packed upload in its bytes, in its header, or in the numbers alone."""
+        data, how = rng.choice(PACKED)
+        if how == "zstd":
+            return b"z" + bytes_of(rng, data, tuple(other for other, _ in PACKED))
+        if rng.random() < 0.4:
+            return b"n" + _with_header(rng, data)
+        begin = 8 + int.from_bytes(data[:8], "little") if rng.random() < 0.5 else 0
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 8)):
+            changed[rng.randrange(begin, len(data))] = rng.randrange(256)
+        return b"n" + bytes(changed)
+
+    def feed(self, case: bytes) -> None:
+        """Decode it as the server does."""
+        how: Compression = "zstd" if case[:1] == b"z" else "none"
+        try:
+            tree = uploads.decode(case[1:], UPLOAD_SCHEMA, lambda: ORIGIN, precision="int8", compression=how)
+        except (WireError, UpdateError) as error:
+            self.outcomes[type(error).__name__] += 1
+            return
+        self.outcomes["taken"] += 1
+        check_tree(tree, UPLOAD_SCHEMA)
 
 
 def _with_header(rng: random.Random, data: bytes) -> bytes:
