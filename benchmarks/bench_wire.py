@@ -3,7 +3,8 @@
     python benchmarks/bench_wire.py --mb 0.5 4 32 --out wire.json
 
 The trees are like a network's parameters: many matrices, some vectors. `encode by safetensors` is what the library's
-own `save` takes for the same bytes. Bytes are those of the float32 tensors, whatever the precision on the wire.
+own `save` takes for the same bytes. int8 is an upload's: with its change, its residual and, decoding, the check against
+the schema. Bytes are those of the float32 tensors, whatever the precision on the wire.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import safetensors.torch
 import torch
 from measure import copy_rate, interleaved, report, torch_threads
 
-from federation import wire
+from federation import uploads, wire
 from federation.records import Tree
 from federation.schema import check_tree, schema_of, size_limit
-from federation.tree import flatten
+from federation.tree import flatten, map_tree
 
 
 def tree_of(megabytes: float, layers: int = 24) -> Tree:
@@ -38,6 +39,8 @@ def parts(tree: Tree) -> dict[str, Callable[[], object]]:
     """Return what is timed, by name."""
     data, small, schema = wire.encode(tree), wire.encode(tree, precision="float16"), schema_of(tree)
     limit, flat = size_limit(schema), flatten(tree)
+    origin = map_tree(lambda value: 0.99 * value, tree)
+    packed, residual = uploads.encode(tree, origin, {}, precision="int8")
     return {
         "encode": partial(wire.encode, tree),
         "decode": partial(wire.decode, data, limit_bytes=limit),
@@ -45,6 +48,8 @@ def parts(tree: Tree) -> dict[str, Callable[[], object]]:
         "sha256": partial(wire.digest, data),
         "encode float16": partial(wire.encode, tree, precision="float16"),
         "decode float16": partial(wire.decode, small, limit_bytes=limit),
+        "encode int8": partial(uploads.encode, tree, origin, residual, precision="int8"),
+        "decode int8": partial(uploads.decode, packed, schema, lambda: origin, precision="int8"),
         "encode by safetensors": partial(safetensors.torch.save, flat),
         "one copy into new memory": partial(bytearray, data),
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|tan|qiao|michieli|ablation} DATA_ROOT OUT [options of `sim run`],
+# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|wire|tan|qiao|michieli|ablation} DATA_ROOT OUT [options of `sim run`],
 # going on after a kill. SEEDS (0,1,2) and DATA_SETS say which; an option given here wins over the table's own.
 # `cnn` and `hart` take one thread: run them side by side on two cores; the others take JOBS processes (2).
 set -euo pipefail
@@ -25,6 +25,14 @@ if [ "$part" = methods ]; then
       --when method=fedavg:model=cnn,cnn_alp --when method=scaffold:optimizer=sgd --when method=scaffold:lr=0.05 \
       -- --data "$data" --data-root "$root" --model cnn --rounds 10 --epochs 2 --batch 64 --lr 1e-3 --eval-every 2 \
       --set 'model.channels=[16,32]' --set model.feature_dim=64
+  done
+  exit
+fi
+if [ "$part" = wire ]; then
+  for method in fedavg:cnn fedali:cnn_alp; do
+    SEEDS=${SEEDS:-0} sweep "wire-${method%:*}" --over precision=lossless,float16,int8,int8_without_feedback \
+      -- --data motionsense --data-root "$root" --model "${method#*:}" --method "${method%:*}" --rounds 50 --epochs 1 \
+      --batch 64 --lr 1e-3 --eval-every 5 --set 'model.channels=[16,32]' --set model.feature_dim=64
   done
   exit
 fi

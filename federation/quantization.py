@@ -72,7 +72,7 @@ def pack(upload: Tree, origin: Tree, residual: Tree) -> Packed:
         if not torch.isfinite(scales[name]).all():
             raise UpdateError(f"tensor {name!r}, or its change in this round, holds NaN or infinity")
         if name in start:
-            kept[name] = wanted - dequantize(values[name], scales[name])
+            kept[name] = wanted.sub_(dequantize(values[name], scales[name]))
     return Packed({"values": unflatten(values), "scales": unflatten(scales)}, unflatten(kept))
 
 
@@ -89,8 +89,9 @@ def unpack(packed: Tree, schema: Schema, origin: Tree) -> Tree:
         if not bool((scale > 0).all()):
             raise UpdateError(f"the scales of tensor {name!r} must be above 0; the least is {float(scale.min()):g}")
     sent = {name: dequantize(value, scales[name]) if name in scales else value for name, value in values.items()}
-    moved = {name: start[name] + sent[name] for name in scales if name in start}
-    return unflatten({name: moved.get(name, sent[name]) for name in schema})
+    for name in scales.keys() & start.keys():
+        sent[name].add_(start[name])
+    return unflatten({name: sent[name] for name in schema})
 
 
 def quantize(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,21 +101,21 @@ def quantize(values: Tensor) -> tuple[Tensor, Tensor]:
     """
     blocks = _in_blocks(values)
     # the smallest normal number, where a block is all but zero: a scale is never 0, and its inverse never infinite
-    scales = (blocks.abs().amax(1) / LEVELS).clamp(min=torch.finfo(torch.float32).tiny)
-    levels = (blocks / scales[:, None]).round().to(torch.int8)
+    scales = (torch.maximum(blocks.amax(1), -blocks.amin(1)) / LEVELS).clamp(min=torch.finfo(torch.float32).tiny)
+    levels = (blocks / scales[:, None]).round_().to(torch.int8)
     return levels.reshape(-1)[: values.numel()].reshape(values.shape), scales
 
 
 def dequantize(levels: Tensor, scales: Tensor) -> Tensor:
     """Return q·scale in float32, in the shape of the levels."""
-    values = _in_blocks(levels) * scales[:, None]
+    values = _in_blocks(levels).float().mul_(scales[:, None])
     return values.reshape(-1)[: levels.numel()].reshape(levels.shape)
 
 
 def _owed(value: Tensor, start: Tensor, residual: Tensor | None) -> Tensor:
     change = value - start
     # a client state may be older than this tensor
-    return change if residual is None or residual.shape != change.shape else change + residual
+    return change if residual is None or residual.shape != change.shape else change.add_(residual)
 
 
 def _in_blocks(values: Tensor) -> Tensor:
