@@ -145,7 +145,9 @@ def run_command(
     chunk: Annotated[
         int | None,
         typer.Option(
-            help="Clients stacked at a time; by default as many as a GPU holds, 8 on a CPU.", rich_help_panel=_RUNNING
+            help="Clients stacked at a time; by default as many as a GPU holds, on a CPU 8. Processes stack them "
+            "by themselves under --engine auto, where the steps are small.",
+            rich_help_panel=_RUNNING,
         ),
     ] = None,
     compile_: Annotated[

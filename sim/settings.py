@@ -43,7 +43,9 @@ class RunSettings(Strict):
     engine: Literal["auto", "serial", "processes", "stacked", "ray"] = "serial"
     workers: int | None = Field(default=None, ge=1, le=1024, description="processes; none: one a core")
     chunk: int | None = Field(
-        default=None, ge=1, description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU"
+        default=None,
+        ge=1,
+        description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU, in processes as pays",
     )
     keep: Literal["auto", "memory", "disk"] = Field(default="auto", description="where the clients' models lie")
     compile: bool = Field(default=False, description="the stacked engine's training step, by torch.compile")

@@ -43,7 +43,7 @@ def choose(settings: RunSettings, clients: int) -> Choice:
             return Choice(stacked, "stacked", 1, f"as asked, {at_a_time}")
         case "processes":
             _check(settings)
-            return Choice(Processes(workers), "processes", workers, f"as asked, {workers} of them")
+            return Choice(Processes(workers, settings.chunk or 1), "processes", workers, f"as asked, {workers} of them")
         case "ray":
             where = os.environ.get("RAY_ADDRESS", "this machine")
             return Choice(RayCluster(settings.workers, settings.device), "ray", 1, f"as asked, on {where}")
@@ -52,7 +52,7 @@ def choose(settings: RunSettings, clients: int) -> Choice:
     if workers == 1 or not is_supported():
         why = "one core or one client a round" if workers == 1 else "this system cannot fork"
         return Choice(Serial(), "serial", 1, why)
-    return Choice(Processes(workers), "processes", workers, f"{cores} cores, {clients} clients a round")
+    return Choice(Processes(workers, settings.chunk), "processes", workers, f"{cores} cores, {clients} clients a round")
 
 
 def usable_cores() -> int:

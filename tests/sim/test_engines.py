@@ -16,7 +16,7 @@ from sim.data import FederatedData
 from sim.engines import Processes, choose
 from sim.engines.forked import ATTEMPTS, forked, is_supported
 from sim.engines.packing import ALIGNMENT, lay_out, read, write
-from sim.engines.processes import work_of
+from sim.engines.processes import TOGETHER, operations_of_a_step, work_of
 from sim.errors import EngineError, SettingsError
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
@@ -52,6 +52,53 @@ def test_processes_give_the_numbers_of_one_process_bit_for_bit(method: str, few:
     ours, others = serial.generalization(), many.generalization()
     assert ours.keys() == others.keys()
     assert all((matrix == others[name]).all() for name, matrix in ours.items())
+
+
+@needs_fork
+def test_processes_stack_clients_where_their_steps_are_small(few: FederatedData) -> None:
+    serial, stacked = (
+        build_simulation(settings_for("fedproto", batch=8, model="cnn", optimizer="sgd"), few) for _ in range(2)
+    )
+    said: list[str] = []
+    engine = stacked.engine = Processes(1, None, say=said.append)
+    for one, other in zip(serial.play(), stacked.play(), strict=True):
+        assert one["steps"] == other["steps"]
+    assert list(engine.together.values()) == [TOGETHER]
+    assert {size for _, size in engine.warm} == {2}
+    assert len(said) == 1
+    assert "million operations" in said[0]
+    mine, theirs = state_of(serial), state_of(stacked)
+    assert sorted(mine) == sorted(theirs)
+    assert all(torch.allclose(value, theirs[name], rtol=1e-3, atol=1e-4) for name, value in mine.items())
+
+
+@needs_fork
+def test_processes_leave_clients_apart_where_their_steps_are_large(
+    few: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sim.engines.processes.SMALL_STEP", 1)
+    simulation = build_simulation(settings_for(batch=8), few)
+    engine = simulation.engine = Processes(1, None)
+    next(simulation.play())
+    assert list(engine.together.values()) == [1]
+
+
+def test_the_operations_of_a_step_are_those_of_its_products(few: FederatedData) -> None:
+    settings = settings_for("fedproto", batch=8)  # which measures prototypes after its steps, too
+    simulation = build_simulation(settings, few)
+    job = simulation._job("ada", simulation._broadcasts(["ada"])["ada"], 2)
+    products = sum(2 * 8 * value.numel() for value in simulation.initial.params.values() if value.dim() > 1)
+    assert operations_of_a_step(job, 1) >= products
+
+
+def test_chunks_are_alike_in_network_length_and_number(few: FederatedData) -> None:
+    simulation = build_simulation(settings_for(), few)
+    job = simulation._job("ada", {}, 4)
+    engine = Processes(2, 3)
+    engine.together = {job.setup: 3}
+    jobs = [job._replace(client_id=str(k), max_steps=8 - k) for k in range(1, 8)]
+    groups = engine._groups(jobs)
+    assert [[one.client_id for one in group] for group in groups] == [["5", "6", "7"], ["1", "2"], ["3", "4"]]
 
 
 def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
