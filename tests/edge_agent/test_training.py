@@ -77,16 +77,18 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(name: str, device: P
 
 
 def test_the_result_counts_what_was_trained_on(device: Path, prepared: ClientWindows) -> None:
-    job = a_job(device, PLANS["fedavg"])
+    short = PLANS["fedavg"]
+    plan = short.model_copy(update={"task": short.task.model_copy(update={"epochs": 10, "lr": 0.01})})
+    job = a_job(device, plan)
     training.train(training.set_scene(job))
     result = json.loads((job.out / RESULT).read_bytes())
     split = split_client(prepared, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
     assert result["examples"] == len(split.train)
     assert result["class_counts"] == np.bincount(prepared.y[split.train], minlength=6).tolist()
-    assert result["steps"] == steps_of(Federation(PLANS["fedavg"]).setup, len(split.train))
+    assert result["steps"] == steps_of(Federation(plan).setup, len(split.train))
     names = {"train_loss", "macro_f1_before", "macro_f1_after", "accuracy_before", "accuracy_after"}
     assert result["metrics"].keys() == names
-    assert result["metrics"]["accuracy_after"] > result["metrics"]["accuracy_before"]
+    assert result["metrics"]["accuracy_after"] > result["metrics"]["accuracy_before"] + 0.2
 
 
 def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
