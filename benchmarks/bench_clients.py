@@ -5,7 +5,7 @@
 FedAvg over the HAR CNN, everybody in the round: training, aggregation, scores of every client, a checkpoint. Each
 number of clients has a process of its own, whose memory that cannot be evicted (anonymous and shared, its forks'
 included, pages that they share counted once) is looked at five times a second. `beyond MB` is the most of it in the
-round, less what drawing the data took; `saving MB` the same while the checkpoint is written. Ends with an error if
+round, less the examples' bytes; `saving MB` the same while the checkpoint is written. Ends with an error if
 processor time a client or one of these, largest by smallest number, grow by more than --limit. That is 1.3 by default:
 what is super-linear, or kept for every client, grows up to tenfold here, and a shared machine's clock swings by 20 %.
 """
@@ -53,7 +53,7 @@ def measured(clients: int, given: argparse.Namespace) -> dict[str, Any]:
             marks, peaks = _followed(process)
     if process.returncode:
         raise SystemExit(f"{clients} clients: the process left with exit code {process.returncode}")
-    data = marks["loaded"]["held"] - marks["begun"]["held"]
+    data = marks["loaded"]["data"]
     done, round_begun = marks["played"], marks["loaded"]
     return {
         "clients": clients,
@@ -75,7 +75,7 @@ def _followed(process: subprocess.Popen[str]) -> tuple[dict[str, dict[str, float
     peak = 0
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
-    while process.poll() is None or len(marks) < 4:
+    while process.poll() is None or len(marks) < 3:
         peak = max(peak, held_bytes(process.pid))
         for line in process.stdout:
             mark = json.loads(line)
@@ -112,11 +112,10 @@ def play(clients: int, given: argparse.Namespace) -> None:
     folder = Path(given.folder)
     for _ in build_simulation(settings, _drawn(BASELINE, given)).play():
         pass
-    _mark("begun")
     data = _drawn(clients, given)
     simulation = build_simulation(settings, data)
     simulation.keeper = OnDisk(folder) if given.keep == "disk" else InMemory()
-    _mark("loaded")
+    _mark("loaded", data=_bytes_of(data))
     for _ in simulation.play():
         pass
     _mark("played")
@@ -148,6 +147,11 @@ def _drawn(clients: int, given: argparse.Namespace) -> Any:
 
     drawn = {f"client-{k:05}": ClientData(examples(n), examples(given.tests)) for k, n in enumerate(sizes())}
     return FederatedData(tuple("abcdef"), drawn, {}, split_leaks=False)
+
+
+def _bytes_of(data: Any) -> int:
+    parts = [part for client in data.clients.values() for part in (client.train, client.test)]
+    return sum(part.x.nbytes + part.y.nbytes for part in parts)
 
 
 def _mark(name: str, **more: float) -> None:

@@ -18,6 +18,7 @@ from federation.scores import Scores, confusion, scores_of
 from federation.seeds import generator
 from sim.data import FederatedData
 from sim.engines.forked import forked
+from sim.engines.parts import in_parts
 
 Matrix = npt.NDArray[np.int64]
 
@@ -53,8 +54,11 @@ class Evaluator(NamedTuple):
             return {"matrix": torch.from_numpy(self.own(models[names[number]], examples[names[number]]))}
 
         order = sorted(range(len(names)), key=lambda number: -len(examples[names[number]].y))
-        found = forked(order, work, self.workers, lambda number: f"scoring client {names[number]}")
-        matrices = {names[number]: tree["matrix"].numpy() for number, tree in found}
+        matrices = {
+            names[number]: tree["matrix"].numpy()
+            for part in in_parts(order)
+            for number, tree in forked(part, work, self.workers, lambda number: f"scoring client {names[number]}")
+        }
         return {name: matrices[name] for name in names}
 
     def on_each(self, model: Model, data: FederatedData) -> dict[str, Matrix]:

@@ -35,6 +35,7 @@ from sim.architectures import Architecture, in_turn
 from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
 from sim.engines import Engine, Job
+from sim.engines.parts import in_parts
 from sim.evaluation import Evaluator, Matrix, Model, drawn, plain, spread, total
 from sim.keeping import Clients, InMemory, Keeper, Kept, Result
 from sim.on_demand import Listed, Mapped
@@ -120,12 +121,14 @@ class Simulation:
 
     def _train(self, staff: Staff, broadcasts: Mapping[str, Tree]) -> dict[str, Result]:
         # a job is made when an engine asks for it: its client's old place is free as soon as the new one has come
-        jobs = Listed(staff.reporting, lambda name: self._job(name, broadcasts[name], staff.steps[name]))
+        longest_first = sorted(staff.reporting, key=lambda name: (-self.data.train_sizes[name], name))
+        jobs = Listed(longest_first, lambda name: self._job(name, broadcasts[name], staff.steps[name]))
         results: dict[str, Result] = {}
-        for name, result in self.uplink.run(self.engine, jobs, self.round_number):
-            self.clients.kept[name], results[name] = self.keeper.keep(result)
-            self.board.matrices.pop(name, None)
-            self.on_client(name)
+        for part in in_parts(jobs):
+            for name, result in self.uplink.run(self.engine, part, self.round_number):
+                self.clients.kept[name], results[name] = self.keeper.keep(result)
+                self.board.matrices.pop(name, None)
+                self.on_client(name)
         return dict(sorted(results.items()))
 
     def _job(self, name: str, broadcast: Tree, steps: int) -> Job:

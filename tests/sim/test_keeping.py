@@ -292,3 +292,17 @@ def test_a_run_tells_where_its_models_are(few: FederatedData, tmp_path: Path) ->
     (tmp_path / "spool").mkdir()
     run(settings_for(rounds=1, keep="disk"), few, tmp_path / "run", spool=tmp_path / "spool", report=report)
     assert told == [{"name": "disk", "reason": f"as asked, in {tmp_path / 'spool'}"}]
+
+
+# ---- parts
+
+
+@needs_fork
+def test_clients_in_parts_have_the_same_bits(few: FederatedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_for("scaffold", batch=8)
+    whole, parts = (build_simulation(settings, few) for _ in range(2))
+    records = played(whole)
+    monkeypatch.setattr("sim.engines.parts.PART", 1)
+    parts.evaluator = parts.evaluator._replace(workers=2)
+    assert played(parts) == records
+    assert bits(parts) == bits(whole)
