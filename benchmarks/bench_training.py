@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from measure import matmul_rate, report
 from peers import python_of
@@ -58,6 +59,15 @@ def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int
     return told[1:]
 
 
+def counted_work(work: str, options: dict[str, Any]) -> dict[str, float]:
+    """Count a round's operations and the bytes that are shared."""
+    sys.path[:0] = [str(HERE.parent), str(TRAINING)]
+    from works import WORKS, operations, shared_bytes
+
+    described = WORKS[work](**options)
+    return {"GFLOP a round": operations(described) / 1e9, "MB shared a round": shared_bytes(described) / 1e6}
+
+
 def main() -> None:
     """Read the command line, run, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,16 +86,18 @@ def main() -> None:
             seconds[name] += seconds_of(name, wanted.work, wanted.options, wanted.rounds, cores)
             print(f"{turn + 1}/{wanted.repeats} {name}: {seconds[name][-1]:.2f} s a round", file=sys.stderr)
     median = {name: statistics.median(each) for name, each in seconds.items()}
+    rate, counted = matmul_rate(cores), counted_work(wanted.work, json.loads(wanted.options))
     rows = [
         {
             "contestant": name, "seconds a round": value, "least": min(seconds[name]), "most": max(seconds[name]),
             "ours is faster by": value / median["ours"],
+            "share of matmul": counted["GFLOP a round"] * 1e9 / value / rate,
         }
         for name, value in median.items()
     ]  # fmt: skip
     report(
         f"{wanted.work} {wanted.options}, {cores} cores", rows, out=wanted.out,
-        more={"all seconds": seconds, "GFLOP/s of float32 matmul, all cores": matmul_rate(cores) / 1e9},
+        more={"all seconds": seconds, "GFLOP/s of float32 matmul, all cores": rate / 1e9, **counted},
     )  # fmt: skip
 
 

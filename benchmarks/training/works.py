@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from models import build
 from models.channels_last import Conv1d, Conv2d, GroupNorm, MaxPool2d
@@ -67,6 +68,23 @@ class Work:
     def examples_a_round(self) -> int:
         """Examples that are trained on in a round, of a cohort of mean clients."""
         return round(self.epochs * self.cohort * sum(self.sizes) / len(self.sizes))
+
+
+def operations(work: Work) -> float:
+    """Floating-point operations of a round of the mean cohort: forward and backward of every example, nothing else."""
+    network, examples = work.network(), 8
+    x, y = torch.zeros(examples, *work.shape), torch.zeros(examples, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter:
+        torch.nn.functional.cross_entropy(logits(network, x), y).backward()
+    return counter.get_total_flops() / examples * work.examples_a_round
+
+
+def shared_bytes(work: Work) -> int:
+    """Bytes of the parameters that a round's cohort gets and sends, both ways; of fedproto its prototypes."""
+    network = work.network()
+    prototypes = work.classes * (int(network.feature_dim) + 1)
+    each = prototypes if work.method == "fedproto" else sum(value.numel() for value in network.parameters())
+    return 2 * 4 * each * work.cohort
 
 
 def of_torch(module: nn.Module) -> nn.Module:
