@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,9 +93,9 @@ class Simulation:
         before = dict(self.seconds)
         staff = staffed(self.setup, self.rounds, self.straggling, self.data.train_sizes, self.round_number)
         broadcasts = self._broadcasts(staff.cohort)
-        with self._timed("train"):
+        with self._phase("train"):
             results = self._train(staff, broadcasts)
-        with self._timed("aggregate"):
+        with self._phase("aggregate"):
             ended = self._collect(staff, results)
         scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
         return {
@@ -178,7 +179,7 @@ class Simulation:
         return self.round_number % self.eval_every == 0 or self.round_number == self.rounds.rounds
 
     def _evaluated(self) -> dict[str, Any]:
-        with self._timed("evaluate"):
+        with self._phase("evaluate"):
             due = sorted(self.clients.keys() - self.board.matrices.keys())
             tests = {name: self.data.clients[name].test for name in due}
             self.board.matrices |= self.evaluator.each_own(self.models(due, self.clients), tests)
@@ -206,7 +207,7 @@ class Simulation:
 
     def generalization(self) -> dict[str, Matrix]:
         """Confusion matrices of the best round's client models on the union of test sets."""
-        with self._timed("evaluate"):
+        with self._phase("evaluate"):
             # a model of everybody's examples is no client's
             own = [name for name in sorted(self.board.best) if self.board.best_matrices[name].sum()]
             union = drawn(self.data.union_test(), self.union_limit, self.setup.task.seed)
@@ -217,10 +218,18 @@ class Simulation:
         return Mapped(names, lambda name: Model(self.network_of[name].setup, clients[name]))
 
     @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
+    def _phase(self, name: str) -> Iterator[None]:
+        """Time a phase; what is there before it, no garbage collection looks at meanwhile.
+
+        A full collection writes into every object, and in a fork that copies its page: some 100 MB in each process.
+        """
         start = time.perf_counter()
-        yield
-        self.seconds[phase] += time.perf_counter() - start
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
+        self.seconds[name] += time.perf_counter() - start
 
     # ---- resume
 
