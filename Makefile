@@ -39,7 +39,8 @@ check: $(STAMP)  ## lint, formatting, types (what pre-commit runs)
 	$(BIN)/mypy
 
 test: $(STAMP)  ## the tests, without those marked slow
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile $(PYTEST_ARGS)
+	@# files in their order: live federations, few tests but long, would all come last and leave cores idle
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check-aarch64: $(STAMP)  ## a wheel for 64-bit ARM exists for everything that a device needs (asks pip's index)
 	$(BIN)/python deploy/check_aarch64.py
