@@ -1,9 +1,9 @@
 """Convolution, normalization and pooling with the channels innermost in memory, which is how a CPU does them fast.
 
-On one core, maps of 64 channels, 28×28: pooling is 4 times as fast, a training step of `public_cnn` takes a quarter
-less; so does one of the HAR `cnn`. torch's memory formats say the same, but not under vmap and not for signals; a
-permutation says it everywhere and costs nothing where the memory already lies so. Shapes stay (B, C, …), and
-parameters keep their names and layout. A compiler or exporter chooses layouts itself and gets torch's own layers.
+docs/benchmarks.md, 'Faster steps', has what it brings. torch's memory formats say the same, but not under vmap and not
+for signals; a permutation says it everywhere and costs nothing where the memory already lies so. Shapes stay
+(B, C, …), and parameters keep their names and layout. A compiler or exporter chooses layouts itself and gets torch's
+own layers.
 """
 
 import torch

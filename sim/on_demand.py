@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar, overload
+from typing import Generic, TypeVar, overload
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -26,20 +27,20 @@ class Mapped(Mapping[str, T]):
         return len(self._names)
 
 
-class Listed(Sequence[T]):
-    """A value for each name, in the order of the names; made anew every time."""
+class Listed(Sequence[T], Generic[S, T]):
+    """A value for each of some others, in their order; made anew every time."""
 
-    def __init__(self, names: Sequence[str], make: Callable[[str], T]) -> None:
-        self._names, self._make = names, make
+    def __init__(self, others: Sequence[S], make: Callable[[S], T]) -> None:
+        self._others, self._make = others, make
 
     @overload
     def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> Listed[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Listed[T]:
+    def __getitem__(self, index: slice) -> Listed[S, T]: ...
+    def __getitem__(self, index: int | slice) -> T | Listed[S, T]:
         if isinstance(index, slice):
-            return Listed(self._names[index], self._make)
-        return self._make(self._names[index])
+            return Listed(self._others[index], self._make)
+        return self._make(self._others[index])
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._others)

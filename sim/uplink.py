@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from federation.records import Tree
 from federation.schema import schema_of
 from federation.tree import leaves, map_tree
 from sim.engines import Engine, Job
+from sim.on_demand import Listed
 from sim.settings import UplinkPrecision
 
 
@@ -33,9 +33,16 @@ class Uplink:
         if self.precision == "lossless":
             yield from engine.run(jobs, round_number)
             return
-        begun = _Begun(jobs)
-        for name, result in engine.run(begun, round_number):
-            yield name, self._arrived(result, *begun.waiting.pop(name))
+        waiting: dict[str, tuple[Job, Tree]] = {}
+
+        def begun(job: Job) -> Job:
+            """Return the job with the client as its method knows it, and remember the rest."""
+            client, residual = uploads.parted(job.client)
+            waiting[job.client_id] = job._replace(client=client), residual
+            return waiting[job.client_id][0]
+
+        for name, result in engine.run(Listed(jobs, begun), round_number):
+            yield name, self._arrived(result, *waiting.pop(name))
 
     def mean_bytes(self, sent: Iterable[Tree]) -> int:
         """Mean bytes of uploads' tensors as they travel; 0 of none."""
@@ -53,30 +60,6 @@ class Uplink:
     @property
     def _wire(self) -> Precision:
         return "int8" if self.precision == "int8_without_feedback" else self.precision
-
-
-class _Begun(Sequence[Job]):
-    """Jobs whose clients are as their method knows them; `waiting` has the rest of those that were asked for."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = jobs
-        self.waiting: dict[str, tuple[Job, Tree]] = {}
-
-    @overload
-    def __getitem__(self, index: int) -> Job: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Job]: ...
-    def __getitem__(self, index: int | slice) -> Job | Sequence[Job]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        job = self._jobs[index]
-        client, residual = uploads.parted(job.client)
-        begun = job._replace(client=client)
-        self.waiting[job.client_id] = begun, residual
-        return begun
-
-    def __len__(self) -> int:
-        return len(self._jobs)
 
 
 def _moved(tree: Tree, device: str) -> Tree:

@@ -15,13 +15,14 @@ import numpy as np
 from har_pipeline.archive import Layout, Source
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.recording import Recording, device_of, subject_of
+from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.tables import Table, read_table
 
 LABELS = ("WALKING", "TURNING", "SEATED", "SITTING_DOWN", "STANDING_UP")
 PLACES = {"sp": "pocket", "sw": "wrist"}
 COLUMNS = ("timestamp", "x_acc", "y_acc", "z_acc", "x_gyro", "y_gyro", "z_gyro")
+FIRST_COLUMN: dict[Sensor, int] = {"acc": 1, "gyro": 4}
 LAYOUT = Layout(
     files=re.compile(r"(?:(?<=/)|^)DATA/s(\d+)/s\d+_(\d+)_(sp|sw)\.csv(\.gz)?$"),
     archives=re.compile(r"sp.?sw|DATA\.", re.IGNORECASE),
@@ -39,9 +40,9 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
                 executions[client, int(match[2])] = read_table(stream, member.name, COLUMNS, ("label",))
     for (client, execution), table in sorted(executions.items(), key=lambda item: item[0]):
         times, activity, session = table.numbers[:, 0] / 1000, np.asarray(table.text["label"]), f"{execution:02d}"
-        for sensor, first in (("acc", 1), ("gyro", 4)):
+        for sensor, first in FIRST_COLUMN.items():
             values = table.numbers[:, first : first + 3]
-            yield Recording(client, session, activity, sensor, times, values, table.source, table.line)  # type: ignore[arg-type]
+            yield Recording(client, session, activity, sensor, times, values, table.source, table.line)
 
 
 READER = Reader(

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from federation.client_round import Setup
 from federation.local_round import LocalRound
-from federation.records import Client, Tree
+from federation.records import Client, Examples, Tree
 from sim.engines import serial, stacked
 from sim.engines.allocator import keep_freed_memory
 from sim.engines.forked import forked
@@ -44,8 +44,9 @@ class Processes:
 
     def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results as they come."""
+        longest = {jobs[number].setup: jobs[number] for number in reversed(longest_first(jobs))}
         shortest = {jobs[number].setup: jobs[number] for number in longest_first(jobs)}
-        for setup, job in shortest.items():
+        for setup, job in longest.items():
             self._choose(setup, job, round_number)
         groups = self._groups(jobs)
         self._warm_up(groups, shortest, round_number)
@@ -62,13 +63,13 @@ class Processes:
             for job, result in zip(groups[number], tree.values(), strict=True):
                 yield job.client_id, _result(result)
 
-    def _choose(self, setup: Setup, shortest: Job, round_number: int) -> None:
+    def _choose(self, setup: Setup, longest: Job, round_number: int) -> None:
         """Settle how many clients of a setup train together."""
         if setup in self.together:
             return
         self.together[setup] = self.chunk or 1
         if self.chunk is None:
-            operations = operations_of_a_step(shortest, round_number)
+            operations = operations_of_a_step(longest, round_number)
             if operations < SMALL_STEP:
                 self.together[setup] = TOGETHER
                 self.say(
@@ -104,11 +105,12 @@ class Processes:
 
 
 def operations_of_a_step(job: Job, round_number: int) -> int:
-    """Count the floating-point operations of one training step of a client."""
+    """Count the floating-point operations of a client's training step on a batch as full as its examples make it."""
+    batch = Examples(*(part[: job.setup.task.batch_size] for part in job.examples))
 
     def counted(steps: int) -> int:
         with FlopCounterMode(display=False) as counter:
-            serial.trained(job._replace(max_steps=steps), round_number)
+            serial.trained(job._replace(examples=batch, max_steps=steps), round_number)
         return int(counter.get_total_flops())
 
     return counted(1) - counted(0)  # less what a round measures before and after its steps

@@ -6,6 +6,8 @@ from typing import Any
 from fastapi import FastAPI
 from httpx import Response
 
+from aggregator_api.runtime import Runtime
+
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using `httpx` with `starlette.testclient` is deprecated")
     from fastapi.testclient import TestClient as StarletteClient
@@ -21,6 +23,13 @@ class TestClient(StarletteClient):
     def __init__(self, app: FastAPI, *, host: str = "127.0.0.1", key: str | None = None, **options: Any) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else None
         super().__init__(app, base_url=f"http://{host}", client=(host, 50_000), headers=headers, **options)
+        self._server = app
+
+    @property
+    def runtime(self) -> Runtime:
+        """The server's parts, while it runs."""
+        found: Runtime = self._server.state.runtime
+        return found
 
 
 def problem(response: Response, status_code: int) -> dict[str, Any]:

@@ -46,6 +46,11 @@ class Bench:
         """Return the latest answer to a device."""
         return self.wires.acknowledgements(device)[-1]
 
+    def collects(self, number: int) -> bool:
+        """Whether that round is open."""
+        now = self.now()
+        return (now.state, now.round) == ("collecting", number)
+
     def now(self) -> Announcement:
         """Return what the federation announces now."""
         with self.runtime.database.read() as session:

@@ -41,7 +41,8 @@ def figures(client: TestClient) -> dict[tuple[str, ...], float]:
 def play(runtime: Runtime, folder: Path) -> int:
     """Found a federation and play one round of two devices, and one update too many; return the bytes taken."""
     bench = Bench.__new__(Bench)
-    bench.runtime, bench.wires = runtime, runtime.transport  # type: ignore[assignment]
+    assert isinstance(runtime.transport, Wires)
+    bench.runtime, bench.wires = runtime, runtime.transport
     service.create(runtime, NewFederation(name=FEDERATION, plan=tiny_plan(rounds=1)))
     for device in ("a", "b", "c"):
         runtime.ingest.handle(topics.status(FEDERATION, device), status("ready"))
@@ -58,7 +59,7 @@ def play(runtime: Runtime, folder: Path) -> int:
 def test_the_figures_are_those_of_what_happened(client: TestClient, tmp_path: Path) -> None:
     before = figures(client)
     assert not any(key[0].startswith("gaitway_rounds") for key in before)
-    size = play(client.app.state.runtime, tmp_path)  # type: ignore[attr-defined]
+    size = play(client.runtime, tmp_path)
     client.get("/v1/federations/nobody")
     client.get("/no/such/path/1234")
     for _ in range(2):  # a second scrape counts nothing twice
@@ -81,7 +82,7 @@ def test_the_figures_are_those_of_what_happened(client: TestClient, tmp_path: Pa
 
 
 def test_a_restart_goes_on_counting(client: TestClient, tmp_path: Path) -> None:
-    play(client.app.state.runtime, tmp_path)  # type: ignore[attr-defined]
+    play(client.runtime, tmp_path)
     before = figures(client)
     with TestClient(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as again:
         after = figures(again)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.app import create_app
-from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 
 from .asking import TestClient
@@ -19,11 +18,6 @@ from .devices import Wires
 def client(tmp_path: Path) -> Iterator[TestClient]:
     with TestClient(create_app(Settings(data_dir=tmp_path / "data"), Wires)) as found:
         yield found
-
-
-def runtime_of(client: TestClient) -> Runtime:
-    found: Runtime = client.app.state.runtime  # type: ignore[attr-defined]
-    return found
 
 
 def unready(client: TestClient) -> str:
@@ -39,12 +33,13 @@ def test_a_server_whose_parts_work_is_ready(client: TestClient) -> None:
 
 
 def test_a_broker_that_is_away_is_named(client: TestClient) -> None:
-    runtime_of(client).transport.is_up = False  # type: ignore[misc]
+    assert isinstance(client.runtime.transport, Wires)
+    client.runtime.transport.is_up = False
     assert unready(client) == "no connection to the broker at 127.0.0.1:1883"
 
 
 def test_a_database_that_is_gone_is_named(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = runtime_of(client).database.engine
+    engine = client.runtime.database.engine
     engine.dispose()
     (tmp_path / "data" / "gaitway.sqlite3").rename(tmp_path / "elsewhere")
     (tmp_path / "data" / "gaitway.sqlite3").mkdir()
@@ -63,6 +58,6 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_ended_is_named(client: TestClient) -> None:
-    runtime = runtime_of(client)
+    runtime = client.runtime
     runtime._inbox.stop()
     assert unready(client) == "messages are not being handled"

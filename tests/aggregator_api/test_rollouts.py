@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +277,7 @@ def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp
     fleet = Fleet(tmp_path / "data", plan("automatic", rounds=3, waves=(1.0,)))
     fleet.arrive("a", "b")
     for number in (1, 2):
-        wait_for(lambda number=number: (now := fleet.now()).state == "collecting" and now.round == number)  # type: ignore[misc]
+        wait_for(partial(fleet.collects, number))
         fleet.train()
     wait_for(lambda: fleet.now().round == 3)
     # version 1 is rolling; version 2 has come meanwhile, and waits

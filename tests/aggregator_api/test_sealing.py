@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -29,7 +30,7 @@ def test_announcements_and_invitations_are_sealed_and_their_version_rises_with_e
     for number in (1, 2):
         for device in ("a", "b"):
             bench.say(device, "ready")
-        wait_for(lambda number=number: (bench.now().state, bench.now().round) == ("collecting", number))  # type: ignore[misc]
+        wait_for(partial(bench.collects, number))
         announced = bench.now()
         assert announced.model is not None
         invited = bench.wires.invitations("a")[-1].model

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from aggregator_api import service
 from aggregator_api.contract import Contract
 from aggregator_api.tables import DeviceRow, RoundRow
 from federation import wire
 from federation.client_round import Setup, steps_of
-from federation.forward import Network
+from federation.forward import network
 from federation.methods import METHODS, method_from_json
 from federation.plan import Task
 from federation.server_round import sample_cohort
@@ -24,9 +26,9 @@ from .devices import FEDERATION, tiny_plan
 LONG = 200  # examples: four steps of 64
 
 
-def opened(folder: Path, **plan: object) -> Bench:
+def opened(folder: Path, **plan: Any) -> Bench:
     """A server with round 1 open for a and b."""
-    bench = Bench(folder, tiny_plan(rounds=1, **plan))  # type: ignore[arg-type]
+    bench = Bench(folder, tiny_plan(rounds=1, **plan))
     for device in ("a", "b"):
         bench.say(device, "ready", examples=LONG)
     return bench
@@ -47,7 +49,7 @@ def test_the_steps_asked_are_those_that_a_device_takes(name: str, examples: int,
     task = Task(classes=2, epochs=epochs, batch_size=16, optimizer="sgd")
     plan = tiny_plan().model_copy(update={"task": task})
     method = method_from_json({"name": name})
-    nothing = Network(None, None)  # type: ignore[arg-type]
+    nothing = network(nn.Identity())
     assert Contract(plan, method, {}).steps(examples) == steps_of(Setup(method, task, nothing), examples)
 
 

@@ -83,6 +83,21 @@ def test_processes_leave_clients_apart_where_their_steps_are_large(
     assert list(engine.together.values()) == [1]
 
 
+@needs_fork
+def test_a_client_of_few_examples_does_not_make_steps_look_small(
+    few: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = build_simulation(settings_for(batch=16), few)
+    broadcast = simulation._broadcasts(["ada"])["ada"]
+    ada, bob = (simulation._job(name, broadcast, 2) for name in ("ada", "bob"))
+    full, short = operations_of_a_step(ada, 1), operations_of_a_step(bob, 1)
+    assert short < full
+    monkeypatch.setattr("sim.engines.processes.SMALL_STEP", full)
+    engine = simulation.engine = Processes(1, None)
+    next(simulation.play())
+    assert list(engine.together.values()) == [1]
+
+
 def test_the_operations_of_a_step_are_those_of_its_products(few: FederatedData) -> None:
     settings = settings_for("fedproto", batch=8)  # which measures prototypes after its steps, too
     simulation = build_simulation(settings, few)
