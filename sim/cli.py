@@ -163,8 +163,9 @@ def run_command(
     keep: Annotated[
         Text,
         typer.Option(
-            help="Where the clients' models lie: auto, memory or disk (a file without a name that the kernel pages; "
-            "memory stays constant). The numbers are the same.",
+            help="Where the clients' models lie: auto, memory, disk (a file without a name that the kernel pages; "
+            "memory stays constant; the same numbers) or none: a client's model ends with its round, so there are the "
+            "server's scores only. For methods whose clients get everything anew, as in cross-device learning.",
             rich_help_panel=_RUNNING,
         ),
     ] = None,

@@ -17,6 +17,7 @@ from sim.claim import claim
 from sim.data import FederatedData
 from sim.engines import Choice, choose
 from sim.engines.stacked import CHUNK
+from sim.errors import SettingsError
 from sim.evaluation import Evaluator
 from sim.holdout import leave_clients_out
 from sim.newcomers import newcomers_scores
@@ -52,6 +53,7 @@ def run(
 
     Raises:
         RunDirectoryError: if `out` holds another configuration's run, or a damaged checkpoint.
+        SettingsError: if no client is to be kept, and the method or the wire needs them.
         SpoolError: if the clients' models are to be kept on the disk, and it is full.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -59,8 +61,8 @@ def run(
     simulation = build_simulation(settings, data)
     engine = _engine(settings, simulation.data)
     report("engine", {"name": engine.name, "reason": engine.reason})
-    claim(out, settings, data, simulation)
     kept = _keeping(settings, simulation, spool or out)
+    claim(out, settings, data, simulation)
     simulation.keeper = kept.keeper
     report("keep", {"name": kept.name, "reason": kept.reason})
     simulation.on_client = lambda client_id: report("client", {"client": client_id})
@@ -109,11 +111,26 @@ def _engine(settings: RunSettings, data: FederatedData) -> Choice:
 
 
 def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> keeping.Choice:
+    if settings.keep == "none":
+        _can_forget(settings, simulation)
     clients, rounds = len(simulation.data.train_sizes), simulation.rounds
     cohort = min(clients, rounds.clients_per_round or clients)
     each = max(keeping.client_bytes(network.initial) for network in simulation.networks)
     federation = keeping.Federation(clients, cohort, rounds.rounds, each)
     return keeping.choose(settings.keep, settings.device, federation, folder)
+
+
+def _can_forget(settings: RunSettings, simulation: Simulation) -> None:
+    """Refuse to forget clients that the next round would miss."""
+    needed = "its residual" if settings.precision == "int8" else None
+    broadcast = simulation.setup.method.broadcast(simulation.state, min(simulation.network_of))
+    for network in simulation.networks:
+        needed = needed or keeping.remembered(network.setup, network.initial, broadcast)
+        if needed:
+            raise SettingsError(
+                f"--keep none: with {settings.method['name']} and {settings.precision} uploads, a client begins a "
+                f"round with what it had before ({needed}); use --keep auto, memory or disk"
+            )
 
 
 def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:

@@ -12,6 +12,8 @@ from sim.initialization import Initialization
 
 Normalization = Literal["client", "federated", "pooled"]
 Split = Literal["temporal", "random80", "kfold7_3"]
+Keep = Literal["auto", "memory", "disk", "none"]
+"""Where the clients' models lie between rounds; none: a client's ends with its round."""
 UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"]
 """As devices send; the last only shows what the error feedback is worth."""
 
@@ -47,7 +49,7 @@ class RunSettings(Strict):
         ge=1,
         description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU, in processes as pays",
     )
-    keep: Literal["auto", "memory", "disk"] = Field(default="auto", description="where the clients' models lie")
+    keep: Keep = Field(default="auto", description="where the clients' models lie")
     compile: bool = Field(default=False, description="the stacked engine's training step, by torch.compile")
     split: Split = "temporal"
     normalization: Normalization = "federated"

@@ -127,7 +127,9 @@ class Simulation:
         results: dict[str, Result] = {}
         for part in in_parts(jobs):
             for name, result in self.uplink.run(self.engine, part, self.round_number):
-                self.clients.kept[name], results[name] = self.keeper.keep(result)
+                kept, results[name] = self.keeper.keep(result)
+                if kept is not None:
+                    self.clients.kept[name] = kept
                 self.board.matrices.pop(name, None)
                 self.on_client(name)
         return dict(sorted(results.items()))
@@ -243,14 +245,17 @@ class Simulation:
         """Go on after the checkpoint's round."""
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.state = in_order(saved.state, self._initial_state())
-        self.clients = Clients({name: self._kept(name, saved.clients[name]) for name in saved.clients})
-        best = {
-            name: self.clients.kept[name] if name in saved.same else self._kept(name, saved.best[name])
-            for name in saved.best
-        }
-        self.board = Scoreboard.from_json(saved.progress, Clients(best))
+        self.clients = self._shelved(saved.clients)
+        others = self._shelved(Mapped(saved.best.keys() - saved.same, lambda name: saved.best[name]))
+        kept = {**{name: self.clients.kept[name] for name in saved.same}, **others.kept}
+        self.board = Scoreboard.from_json(saved.progress, Clients({name: kept[name] for name in saved.best}))
 
-    def _kept(self, name: str, client: Client) -> Kept:
+    def _shelved(self, clients: Mapping[str, Client]) -> Clients:
+        """Keep clients that are read one by one."""
+        found = ((name, self._kept(name, clients[name])) for name in clients)
+        return Clients({name: kept for name, kept in found if kept is not None})
+
+    def _kept(self, name: str, client: Client) -> Kept | None:
         like = self.network_of[name].initial
         ordered = Client(*(in_order(mine, theirs) for mine, theirs in zip(client, like, strict=True)))
         return self.keeper.keep(LocalRound(ordered, {}, torch.zeros(())))[0]

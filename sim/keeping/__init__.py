@@ -1,8 +1,9 @@
-"""Where the clients' models lie between rounds: in memory, or in a file on the disk that the kernel may page out."""
+"""Where the clients' models lie between rounds: in memory, in a file that the kernel may page out, or nowhere."""
 
 from sim.keeping.choice import Choice, Federation, choose, client_bytes
 from sim.keeping.clients import Clients, InMemory, Keeper, Kept, Result
 from sim.keeping.disk import OnDisk
+from sim.keeping.nothing import Nothing, remembered
 
 __all__ = [
     "Choice",
@@ -11,8 +12,10 @@ __all__ = [
     "InMemory",
     "Keeper",
     "Kept",
+    "Nothing",
     "OnDisk",
     "Result",
     "choose",
     "client_bytes",
+    "remembered",
 ]

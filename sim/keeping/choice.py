@@ -11,6 +11,7 @@ from sim.engines.packing import lay_out
 from sim.keeping.clients import InMemory, Keeper
 from sim.keeping.disk import OnDisk
 from sim.keeping.free_memory import free_memory
+from sim.keeping.nothing import Nothing
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""
@@ -44,12 +45,16 @@ def client_bytes(client: Client) -> int:
     return lay_out(client._asdict()).size
 
 
-def choose(where: Literal["auto", "memory", "disk"], device: str, federation: Federation, folder: Path) -> Choice:
+def choose(
+    where: Literal["auto", "memory", "disk", "none"], device: str, federation: Federation, folder: Path
+) -> Choice:
     """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
 
     Raises:
         SpoolError: if the folder cannot hold them.
     """
+    if where == "none":
+        return Choice(Nothing(), "none", "as asked; a client's model ends with its round")
     if where == "memory" or not hasattr(os, "pwrite"):
         return Choice(InMemory(), "memory", "as asked" if where == "memory" else "this system cannot map files")
     if where == "disk":

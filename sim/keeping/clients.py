@@ -37,8 +37,8 @@ class Result(Kept, Protocol):
 class Keeper(Protocol):
     """Puts results where they stay; a place is free again once nobody refers to what lies there."""
 
-    def keep(self, result: LocalRound) -> tuple[Kept, Result]:
-        """Return what stays of the client, and what the round needs of the result."""
+    def keep(self, result: LocalRound) -> tuple[Kept | None, Result]:
+        """Return what stays of the client, if anything does, and what the round needs of the result."""
         ...
 
 

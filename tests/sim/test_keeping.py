@@ -15,6 +15,11 @@ import pytest
 import torch
 
 from federation import wire
+from federation.client_round import Setup
+from federation.forward import network
+from federation.methods import METHODS as EVERY_METHOD
+from federation.plan import Task
+from federation.records import Client
 from federation.tree import flatten
 from sim import checkpoint
 from sim.checkpoint import Checkpoint
@@ -22,9 +27,9 @@ from sim.data import FederatedData
 from sim.engines import Processes, Stacked
 from sim.engines.forked import is_supported
 from sim.engines.packing import read
-from sim.errors import RunDirectoryError, SpoolError
+from sim.errors import RunDirectoryError, SettingsError, SpoolError
 from sim.evaluation import in_blocks
-from sim.keeping import Federation, InMemory, OnDisk, choice, choose, free_memory
+from sim.keeping import Federation, InMemory, OnDisk, choice, choose, free_memory, remembered
 from sim.keeping.spool import PAGE, Spool
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
@@ -87,6 +92,61 @@ def test_blocks_of_examples_are_the_union_in_pieces() -> None:
     assert [len(block) for block in in_blocks(parts, 4)] == [4, 4, 4, 4, 4, 3]
     assert torch.equal(torch.cat(list(in_blocks(parts, 4))), torch.cat(parts))
     assert list(in_blocks([], 4)) == []
+
+
+# ---- nowhere
+
+
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [("fedavg", "cnn"), ("fedprox", "cnn"), ("fedadam", "cnn"), ("fesem", "cnn"), ("fedali", "cnn_alp")],
+)
+def test_where_all_is_sent_forgotten_clients_change_nothing(
+    method: str, model: str, few: FederatedData, tmp_path: Path
+) -> None:
+    settings = settings_for(method, model=model, batch=8, rounds=3)  # without ALP they leave nothing on the client
+    states = []
+    for keep in ("memory", "none"):
+        run(settings.model_copy(update={"keep": keep}), few, tmp_path / keep)
+        saved = checkpoint.load(tmp_path / keep / "checkpoint.bin", "cpu")
+        assert saved is not None
+        assert list(saved.clients) == ([] if keep == "none" else ["ada", "bob"])
+        states.append({name: value.numpy().tobytes() for name, value in flatten(saved.state).items()})
+    assert states[0] == states[1]
+    ours, theirs = (json.loads((tmp_path / keep / "summary.json").read_text()) for keep in ("none", "memory"))
+    assert ours["global_at_last_round"] == theirs["global_at_last_round"]
+    assert (ours["personalization"], ours["generalization"]) == (None, None)
+    assert theirs["personalization"] is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "missed"),
+    [
+        ("local", {}, "parameter convolutions"),
+        ("fedrep", {}, "parameter head"),
+        ("scaffold", {}, "memory variate/convolutions"),
+        ("moon", {}, "buffer alp.local_prototypes"),
+        ("fedavg", {}, "buffer alp.local_prototypes"),
+        ("fedali", {"precision": "int8"}, "its residual"),
+    ],
+)
+def test_clients_that_would_be_missed_are_not_forgotten(
+    method: str, options: dict[str, Any], missed: str, few: FederatedData, tmp_path: Path
+) -> None:
+    expected = f"--keep none: with {method} and .* what it had before .{missed}.*; use --keep auto, memory or disk"
+    with pytest.raises(SettingsError, match=expected):
+        run(settings_for(method, keep="none", **options), few, tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_what_a_round_says_of_the_one_before_is_missed() -> None:
+    client, params = Client({"w": torch.zeros(2)}, {}, {}), {"w": torch.zeros(2)}
+    setup = Setup(
+        EVERY_METHOD["moon"](),
+        Task(classes=2, epochs=1, batch_size=4, optimizer="sgd", lr=0.1, feature_dim=2),
+        network(torch.nn.Identity()),
+    )
+    assert remembered(setup, client, {"params": params}) == "former previous/params/w"
 
 
 # ---- places
