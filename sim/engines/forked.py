@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from federation.records import Tree
-from sim.engines.packing import lay_out, read, write
 from sim.errors import EngineError
+from sim.memory.packing import lay_out, read, write
 
 ATTEMPTS = 3
 PATIENCE_S = 5.0
@@ -36,11 +36,16 @@ def is_supported() -> bool:
 
 
 def forked(
-    order: Sequence[int], work: Work, workers: int, name: Callable[[int], str] = str
+    order: Sequence[int],
+    work: Work,
+    workers: int,
+    name: Callable[[int], str] = str,
+    hold: Callable[[Tensor], Tensor] = torch.clone,
 ) -> Iterator[tuple[int, Tree]]:
     """Yield (number, work(number)) for every number, as they are ready, begun in the given order.
 
-    Each worker has one torch thread. `name` says in errors what a number stands for.
+    Each worker has one torch thread. `name` says in errors what a number stands for. `hold` copies a result's bytes,
+    uint8 (n,), to where they stay: the worker's next one goes where they came from.
 
     Raises:
         EngineError: if the work fails, or if its process died three times.
@@ -60,7 +65,7 @@ def forked(
                 worker = next(one for one in team if one.connection is connection)
                 number = worker.number
                 try:
-                    result = worker.take(name(number))
+                    result = worker.take(name(number), hold)
                 except (EOFError, ConnectionError):
                     team.remove(worker)
                     deaths[number] += 1
@@ -113,13 +118,12 @@ class _Worker:
         self.number = number
         self.connection.send_bytes(str(number).encode())
 
-    def take(self, what: str) -> Tree:
+    def take(self, what: str, hold: Callable[[Tensor], Tensor]) -> Tree:
         message = json.loads(self.connection.recv_bytes())
         if "error" in message:
             raise EngineError(f"{what}: {message['error']}")
         size = message["size"]
-        # one copy for the whole result: the worker's next one goes into the same file
-        return read(message["layout"], self.memory.at_least(size)[:size].clone())
+        return read(message["layout"], hold(self.memory.at_least(size)[:size]))
 
     def end(self) -> None:
         self.connection.close()

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from federation.records import Client
-from sim.engines.packing import lay_out
 from sim.keeping.clients import InMemory, Keeper
 from sim.keeping.disk import OnDisk
-from sim.keeping.free_memory import free_memory
 from sim.keeping.nothing import Nothing
+from sim.memory.free_memory import free_memory
+from sim.memory.packing import lay_out
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""

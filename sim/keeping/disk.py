@@ -11,9 +11,9 @@ from torch import Tensor
 from federation.local_round import LocalRound
 from federation.records import Client, Tree
 from federation.tree import map_tree
-from sim.engines.packing import read
 from sim.keeping.clients import Kept, Result
-from sim.keeping.spool import Layout, Slot, Spool
+from sim.memory.packing import read
+from sim.memory.spool import Layout, Slot, Spool
 
 
 class OnDisk:

@@ -15,9 +15,9 @@ from federation.tree import flatten
 from sim.data import FederatedData
 from sim.engines import Processes, choose
 from sim.engines.forked import ATTEMPTS, forked, is_supported
-from sim.engines.packing import ALIGNMENT, lay_out, read, write
 from sim.engines.processes import TOGETHER, operations_of_a_step, work_of
 from sim.errors import EngineError, SettingsError
+from sim.memory.packing import ALIGNMENT, lay_out, read, write
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for

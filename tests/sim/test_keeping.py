@@ -26,11 +26,12 @@ from sim.checkpoint import Checkpoint
 from sim.data import FederatedData
 from sim.engines import Processes, Stacked
 from sim.engines.forked import is_supported
-from sim.engines.packing import read
 from sim.errors import RunDirectoryError, SettingsError, SpoolError
 from sim.evaluation import in_blocks
-from sim.keeping import Federation, InMemory, OnDisk, choice, choose, free_memory, remembered
-from sim.keeping.spool import PAGE, Spool
+from sim.keeping import Federation, InMemory, OnDisk, choice, choose, remembered
+from sim.memory import free_memory
+from sim.memory.packing import read
+from sim.memory.spool import PAGE, Spool
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
@@ -179,7 +180,7 @@ def test_rounds_take_no_more_disk_than_present_and_best_models(few: FederatedDat
 
 
 def test_a_tree_larger_than_a_segment_and_one_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.keeping.spool.SEGMENT", 2 * PAGE)
+    monkeypatch.setattr("sim.memory.spool.SEGMENT", 2 * PAGE)
     spool = Spool(tmp_path)
     values = [torch.arange(float(n)) for n in (10, 5000, 20, 1000, 30)]
     laid = [spool.lay({"x": value}) for value in values]
@@ -215,7 +216,7 @@ def test_a_limit_of_the_system_is_an_error_and_no_signal(tmp_path: Path) -> None
     program = f"""
 import resource, torch
 from pathlib import Path
-from sim.keeping.spool import SEGMENT, Spool
+from sim.memory.spool import SEGMENT, Spool
 spool = Spool(Path({str(tmp_path)!r}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (SEGMENT, SEGMENT))
 slot, layout = spool.lay({{"x": torch.ones(1000)}})

@@ -1,7 +1,10 @@
-"""Trees of tensors in one large file without a name: views of its pages, which the kernel writes out and evicts.
+"""Trees of tensors in one large file without a name: views of its pages, in a place that is used again.
 
 One sparse file, mapped a GiB at a time: a mapping for each client would soon meet the kernel's limit of 65,530, and a
 file for each one that of open files. Written by `pwrite`, never through the mapping, where a full disk would be SIGBUS.
+
+On the disk the kernel writes pages out and evicts them. In memory they are shared with forks: what the parent writes
+is not copied for them first, as it is in memory of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ import torch
 from torch import Tensor
 
 from federation.records import Tree
-from sim.engines.packing import lay_out, write
 from sim.errors import SpoolError
+from sim.memory.packing import lay_out, write
 
 SEGMENT = 1 << 30
 """Bytes that are mapped at a time; address space, not memory. A larger tree gets a larger segment."""
@@ -52,15 +55,15 @@ class Slot:
 
 
 class Spool:
-    """A file in `folder` that vanishes with its last user, however that ends.
+    """A file in `folder`, or in memory where there is none, that vanishes with its last user, however that ends.
 
     Raises:
         SpoolError: if the folder cannot hold such a file.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self._file = _unlinked(folder)
+        self._file = os.memfd_create("gaitway-spool") if folder is None else _unlinked(folder)
         weakref.finalize(self, os.close, self._file)
         self._mapped: list[np.ndarray] = [np.empty(0, np.uint8)]  # segments, one after the other
         self._begin = self._end = 0  # of the last segment, and of what is laid
@@ -82,13 +85,21 @@ class Spool:
         if len(self._scratch) < packing.size:
             self._scratch = torch.empty(packing.size, dtype=torch.uint8)
         write(packing, self._scratch)
-        size = max(PAGE, -(-packing.size // PAGE) * PAGE)
+        return self.hold(self._scratch[: packing.size]), packing.layout
+
+    def hold(self, data: Tensor) -> Slot:
+        """Write bytes, uint8 (n,), into a free slot.
+
+        Raises:
+            SpoolError: if the disk is full.
+        """
+        size = max(PAGE, -(-len(data) // PAGE) * PAGE)
         try:
             slot = self._slot(size)
-            _write(self._file, self._scratch[: packing.size].numpy().data, slot.position)
+            _write(self._file, data.numpy().data, slot.position)
         except OSError as error:
             raise SpoolError(self._full(size, error)) from error
-        return slot, packing.layout
+        return slot
 
     def take_back(self, position: int, address: int, size: int) -> None:
         """Give a slot's place to the next tree of its size; the file is not shortened."""
@@ -99,7 +110,8 @@ class Spool:
             return Slot(self, *self._free[size].pop(), size)
         if self._end + size > self._begin + len(self._segment):
             self._map(max(SEGMENT, size))
-        if hasattr(os, "posix_fallocate"):  # blocks before bytes: some file systems promise what they do not have
+        if self.folder and hasattr(os, "posix_fallocate"):
+            # blocks before bytes: some file systems promise what they do not have
             os.posix_fallocate(self._file, self._end, size)
         slot = Slot(self, self._end, self._segment.ctypes.data + self._end - self._begin, size)
         self._end += size
@@ -117,8 +129,8 @@ class Spool:
 
     def _full(self, size: int, error: OSError) -> str:
         return (
-            f"{self.folder}: no room for {size:,} more bytes beside the {self.bytes_taken:,} of the clients' models "
-            f"that are laid there ({error.strerror}); free some, or give another folder with --spool"
+            f"{self.folder or 'memory'}: no room for {size:,} more bytes beside the {self.bytes_taken:,} of the "
+            f"clients' models that are laid there ({error.strerror}); free some, or give another folder with --spool"
         )
 
 
