@@ -1,4 +1,7 @@
-"""Gaitway's contestant: rounds of `sim`, without evaluation."""
+"""Gaitway's contestant: rounds of `sim`, without evaluation; clients are forgotten as `--keep none` does.
+
+The peers keep no client's model either. Where a method's clients need theirs (fedproto), they stay in memory.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from works import Work
 from federation.plan import ModelSpec, RoundSettings, Task
 from federation.records import Examples
 from sim.data import ClientData, FederatedData
+from sim.keeping import Nothing, remembered
 from sim.run import build_simulation
 from sim.settings import RunSettings
 
@@ -37,7 +41,11 @@ def prepare(work: Work, threads: int) -> Callable[[], object]:
         workers=threads,
         eval_every=1_000_000,
     )  # fmt: skip
-    rounds = build_simulation(settings, data).play()
+    simulation = build_simulation(settings, data)
+    broadcast = simulation.setup.method.broadcast(simulation.state, "")
+    if remembered(simulation.setup, simulation.initial, broadcast) is None:
+        simulation.keeper = Nothing()
+    rounds = simulation.play()
     return lambda: next(rounds)
 
 
