@@ -1,7 +1,8 @@
 """Clients on a Ray cluster: more cores, hosts or GPUs than one machine has; the numbers are those of `Serial`.
 
-Examples and networks are put into Ray's object store once, a round's broadcast once a round, and a client's state stays
-there between its rounds. A worker that dies is Ray's to start again; its task is repeated.
+Examples and networks are put into Ray's object store once, a round's broadcast once a round. A client's state stays
+there between its rounds for as long as the simulation holds the very tensors that came back. A worker that dies is
+Ray's to start again; its task is repeated.
 
 Every host of the cluster needs Gaitway of the same version. RAY_ADDRESS says where the cluster is; without it one is
 started on this machine.
@@ -9,9 +10,10 @@ started on this machine.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from federation.local_round import LocalRound
 from federation.records import Client
-from federation.tree import map_tree
+from federation.tree import flatten, map_tree
 from sim.engines.job import Job
 from sim.engines.processes import longest_first
 from sim.engines.serial import trained
@@ -38,7 +40,7 @@ class RayCluster:
         self._ray: Any = None
         self._task: Any = None
         self._kept: dict[int, tuple[Any, Any]] = {}  # id → (the object, so that the id stays its own; its reference)
-        self._clients: dict[str, tuple[Client, Any]] = {}
+        self._states: dict[str, _State] = {}
 
     def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results as they come.
@@ -82,12 +84,11 @@ class RayCluster:
         """Start a client's task, and return the references of its state and of the rest."""
         if id(job.broadcast) not in broadcasts:
             broadcasts[id(job.broadcast)] = self._ray.put(_numpy(job.broadcast))
-        before, state = self._clients.get(job.client_id, (None, None))
-        if before is not job.client:
-            state = self._ray.put(_numpy(job.client._asdict()))
+        stored = self._states.get(job.client_id)
+        same = stored is not None and stored.is_of(job.client)
         started: list[Any] = self._task.remote(
             self._keep(job.setup, job.setup),
-            state,
+            stored.reference if stored and same else self._ray.put(_numpy(job.client._asdict())),
             broadcasts[id(job.broadcast)],
             self._keep(job.examples, _numpy(job.examples._asdict())),
             job.client_id,
@@ -111,9 +112,34 @@ class RayCluster:
         except self._ray.exceptions.RayError as error:
             raise EngineError(f"client {job.client_id}: its worker died {RETRIES + 1} times: {error}") from error
         kept = Client(**_torch(client, self.device))
-        self._clients[job.client_id] = kept, state
+        self._remember(job.client_id, kept, state)
         rest = _torch(others, self.device)
         return LocalRound(kept, rest["upload"], rest["loss"])
+
+    def _remember(self, client_id: str, client: Client, reference: Any) -> None:
+        """Keep a client's state in the store until somebody else keeps its tensors no more."""
+        tensors = list(flatten(client._asdict()).values())
+        state = self._states[client_id] = _State([weakref.ref(tensor) for tensor in tensors], reference)
+        if tensors:
+            weakref.finalize(tensors[0], self._forget, client_id, state).atexit = False
+
+    def _forget(self, client_id: str, state: _State) -> None:
+        if self._states.get(client_id) is state:  # a later round's may have come
+            del self._states[client_id]
+
+
+class _State(NamedTuple):
+    """A client's state in the object store, and the tensors here that are its copy."""
+
+    tensors: list[weakref.ref[Tensor]]
+    reference: Any
+
+    def is_of(self, client: Client) -> bool:
+        """Whether a client has these very tensors."""
+        others = list(flatten(client._asdict()).values())
+        return len(others) == len(self.tensors) and all(
+            known() is other for known, other in zip(self.tensors, others, strict=True)
+        )
 
 
 def _train(

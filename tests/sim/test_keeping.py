@@ -28,7 +28,7 @@ from sim.engines import Processes, Stacked
 from sim.engines.forked import is_supported
 from sim.errors import RunDirectoryError, SettingsError, SpoolError
 from sim.evaluation import in_blocks
-from sim.keeping import Federation, InMemory, OnDisk, choice, choose, remembered
+from sim.keeping import Federation, InMemory, OnDisk, choice, choose, client_bytes, remembered
 from sim.memory import free_memory
 from sim.memory.packing import read
 from sim.memory.spool import PAGE, Spool
@@ -330,6 +330,22 @@ def test_only_clients_that_will_have_trained_are_counted() -> None:
     assert Federation(clients=1000, cohort=10, rounds=1, each=7).most_bytes == 7 * (10 + 10)
     assert Federation(clients=1000, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 300 + 10)
     assert Federation(clients=100, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 100 + 10)
+
+
+@pytest.mark.parametrize(("precision", "times"), [("lossless", 1), ("float16", 1), ("int8", 2)])
+def test_residuals_are_counted(
+    precision: str, times: int, few: FederatedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[Federation] = []
+
+    def chosen(keep: Any, device: str, federation: Federation, folder: Path) -> Any:
+        counted.append(federation)
+        return choose(keep, device, federation, folder)
+
+    monkeypatch.setattr("sim.keeping.choose", chosen)
+    settings = settings_for(rounds=1, precision=precision)
+    run(settings, few, tmp_path)
+    assert counted[0].each == times * client_bytes(build_simulation(settings, few).initial)
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

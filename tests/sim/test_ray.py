@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from federation.tree import flatten
 from sim.data import FederatedData
 from sim.engines import RayCluster
 from sim.errors import EngineError
+from sim.keeping import OnDisk
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
@@ -60,6 +62,29 @@ def test_ray_gives_the_numbers_of_one_process_bit_for_bit(method: str, few: Fede
     mine, theirs = tensors(serial), tensors(many)
     assert sorted(mine) == sorted(theirs)
     assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
+def test_ray_trains_in_bfloat16_as_one_process_does(few: FederatedData) -> None:
+    settings = settings_for(batch=8, rounds=1, autocast="bfloat16")
+    serial, many = (build_simulation(settings, few) for _ in range(2))
+    many.engine = RayCluster(2, "cpu")
+    list(serial.play()), list(many.play())
+    theirs = tensors(many)
+    assert all(torch.equal(value, theirs[name]) for name, value in tensors(serial).items())
+
+
+def test_a_state_stays_in_the_store_while_the_simulation_has_its_tensors(few: FederatedData, tmp_path: Path) -> None:
+    settings = settings_for("scaffold", batch=8, rounds=2)
+    memory, disk = (build_simulation(settings, few) for _ in range(2))
+    memory.engine, disk.engine = RayCluster(2, "cpu"), RayCluster(2, "cpu")
+    disk.keeper = OnDisk(tmp_path)
+    for one, other in zip(memory.play(), disk.play(), strict=True):
+        del one["seconds"], other["seconds"]
+        assert one == other
+        gc.collect()
+        assert sorted(memory.engine._states) == ["ada", "bob"]
+        assert all(memory.engine._states[name].is_of(memory.clients[name]) for name in memory.clients)
+        assert disk.engine._states == {}  # here they are on the disk, and go to the store when they are asked for
 
 
 def with_training(simulation: Simulation, train: Any) -> None:
