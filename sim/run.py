@@ -123,6 +123,11 @@ def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> kee
 
 def _can_forget(settings: RunSettings, simulation: Simulation) -> None:
     """Refuse to forget clients that the next round would miss."""
+    if not simulation.setup.method.has_global_model:
+        raise SettingsError(
+            f"--keep none: {settings.method['name']} has no model of the server's, so nothing would be left to score; "
+            "use --keep auto, memory or disk"
+        )
     needed = "its residual" if settings.precision == "int8" else None
     broadcast = simulation.setup.method.broadcast(simulation.state, min(simulation.network_of))
     for network in simulation.networks:

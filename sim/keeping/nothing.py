@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from federation.client_round import Setup
 from federation.forward import NOISE_STATE
 from federation.local_round import LocalRound
 from federation.records import Broadcast, Client
-from federation.tree import flatten
+from federation.tree import flatten, map_tree
 from sim.keeping.clients import Result
 
 
@@ -24,6 +26,8 @@ def remembered(setup: Setup, client: Client, broadcast: Broadcast) -> str | None
     A tensor counts as sent only if `receive` hands on the broadcast's very own: one that is computed may have the
     client's in it. Dropout's counters are set in each round.
     """
+    # at first a client and the server may have the same tensors
+    client = Client(*(map_tree(torch.clone, part) for part in client))
     received, round_state = setup.method.receive(client, broadcast)
     sent = {id(value) for value in flatten(broadcast).values()}
     parts = {

@@ -15,11 +15,7 @@ import pytest
 import torch
 
 from federation import wire
-from federation.client_round import Setup
-from federation.forward import network
 from federation.methods import METHODS as EVERY_METHOD
-from federation.plan import Task
-from federation.records import Client
 from federation.tree import flatten
 from sim import checkpoint
 from sim.checkpoint import Checkpoint
@@ -100,7 +96,14 @@ def test_blocks_of_examples_are_the_union_in_pieces() -> None:
 
 @pytest.mark.parametrize(
     ("method", "model"),
-    [("fedavg", "cnn"), ("fedprox", "cnn"), ("fedadam", "cnn"), ("fesem", "cnn"), ("fedali", "cnn_alp")],
+    [
+        ("fedavg", "cnn"),
+        ("fedprox", "cnn"),
+        ("fedadam", "cnn"),
+        ("fedatt", "cnn"),
+        ("fedproto_margin", "cnn"),
+        ("fedali", "cnn_alp"),
+    ],
 )
 def test_where_all_is_sent_forgotten_clients_change_nothing(
     method: str, model: str, few: FederatedData, tmp_path: Path
@@ -121,33 +124,34 @@ def test_where_all_is_sent_forgotten_clients_change_nothing(
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "missed"),
+    ("method", "options", "why"),
     [
-        ("local", {}, "parameter convolutions"),
-        ("fedrep", {}, "parameter head"),
-        ("scaffold", {}, "memory variate/convolutions"),
-        ("moon", {}, "buffer alp.local_prototypes"),
-        ("fedavg", {}, "buffer alp.local_prototypes"),
-        ("fedali", {"precision": "int8"}, "its residual"),
+        ("ditto", {}, r"what it had before \(parameter personal:convolutions"),
+        ("scaffold", {}, r"what it had before \(memory variate/convolutions"),
+        ("moon", {}, r"what it had before \(former previous/params"),
+        ("fedavg", {"model": "cnn_alp"}, r"what it had before \(buffer alp.local_prototypes"),
+        ("fedavg", {"precision": "int8"}, r"what it had before \(its residual"),
+        ("local", {}, "local has no model of the server's"),
+        ("fesem", {}, "fesem has no model of the server's"),
     ],
 )
 def test_clients_that_would_be_missed_are_not_forgotten(
-    method: str, options: dict[str, Any], missed: str, few: FederatedData, tmp_path: Path
+    method: str, options: dict[str, Any], why: str, few: FederatedData, tmp_path: Path
 ) -> None:
-    expected = f"--keep none: with {method} and .* what it had before .{missed}.*; use --keep auto, memory or disk"
-    with pytest.raises(SettingsError, match=expected):
-        run(settings_for(method, keep="none", **options), few, tmp_path / "run")
+    with pytest.raises(SettingsError, match=f"--keep none: .*{why}.*; use --keep auto, memory or disk"):
+        run(settings_for(method, keep="none", **{"model": "cnn", **options}), few, tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_what_a_round_says_of_the_one_before_is_missed() -> None:
-    client, params = Client({"w": torch.zeros(2)}, {}, {}), {"w": torch.zeros(2)}
-    setup = Setup(
-        EVERY_METHOD["moon"](),
-        Task(classes=2, epochs=1, batch_size=4, optimizer="sgd", lr=0.1, feature_dim=2),
-        network(torch.nn.Identity()),
-    )
-    assert remembered(setup, client, {"params": params}) == "former previous/params/w"
+def test_no_other_methods_clients_can_be_forgotten(few: FederatedData) -> None:
+    forgets = set()
+    for method in EVERY_METHOD:
+        simulation = build_simulation(settings_for(method, model="cnn_alp" if method == "fedali" else "cnn"), few)
+        setup, initial = simulation.setup, simulation.initial
+        if remembered(setup, initial, setup.method.broadcast(simulation.state, "ada")) is None:
+            forgets.add(method)
+    server_side = {"fedavgm", "fedadam", "fedyogi", "fesem"}
+    assert forgets == {"fedavg", "fedprox", "fedatt", "fedproto_margin", "fedali", "centralized", *server_side}
 
 
 # ---- places
