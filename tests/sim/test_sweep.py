@@ -129,7 +129,8 @@ PROGRAM = """
 import json, pathlib, sys, time
 folder, kind = pathlib.Path(sys.argv[1]), sys.argv[2]
 folder.mkdir(parents=True, exist_ok=True)
-(folder / "config.json").write_text(json.dumps({"rounds": {"rounds": 2}}))
+(folder / "new").write_text(json.dumps({"rounds": {"rounds": 2}}))
+(folder / "new").rename(folder / "config.json")  # as a run writes it: whole, or not there
 (folder / "rounds.jsonl").write_text("{}\\n{}\\n")
 if kind == "fail":
     print("begun"); print("error: no such data"); sys.exit(2)
