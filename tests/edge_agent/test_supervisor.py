@@ -209,13 +209,16 @@ def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, ope
 def answer_with(person: Operator, manifest: UpdateManifest) -> dict[int, bytes]:
     """Do the server's part of one upload; returns the chunks by number."""
     ack, chunks = topics.ack("demo", DEVICE), dict[int, bytes]()
-    person.say(ack, write(Acknowledgement(update_id=manifest.update_id, status="send")))
+    send = write(Acknowledgement(update_id=manifest.update_id, status="send"))
+    person.say(ack, send)
 
     def collected(topic: topics.DeviceTopic, payload: bytes) -> bool:
+        if topic.kind == "begin":  # an answer may be lost, and after `ack_timeout_s` it is asked for again
+            person.say(ack, send)
         if topic.kind == "chunk":
             chunks[topic.chunk] = payload
         return topic.kind == "end"
 
-    person.wait(collected)
+    person.wait(collected, timeout_s=40.0)
     person.say(ack, write(Acknowledgement(update_id=manifest.update_id, status="accepted")))
     return chunks
