@@ -1,8 +1,10 @@
-"""What every test may use: the folder of real recordings, and one thread per process."""
+"""What every test may use: the folder of real recordings, one thread per process, and paho without its warnings."""
 
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch or numpy is imported, and inherited by the processes that tests start: sums in one order on any machine.
@@ -18,6 +20,32 @@ settings.register_profile("gaitway", deadline=None, suppress_health_check=[Healt
 settings.load_profile("gaitway")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class _Paired(socket.socket):
+    """One end of a pair that closes itself without a word."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = (_Paired(fileno=end.detach()) for end in socket.socketpair())
+    for end in (ours, theirs):
+        end.setblocking(False)
+    return ours, theirs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def paho_closes_its_pairs() -> Iterator[None]:
+    """Let the pair by which paho wakes its thread go in silence.
+
+    paho closes it when a client is finalized. A client whose callbacks refer to it is garbage in a cycle, where a
+    socket may be finalized first: a ResourceWarning in whatever test runs then.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paho.mqtt.client._socketpair_compat", _pair)
+        yield
 
 
 @pytest.fixture(scope="session")
