@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from federation.records import Client
 from sim.keeping.clients import InMemory, Keeper
@@ -12,6 +12,7 @@ from sim.keeping.disk import OnDisk
 from sim.keeping.nothing import Nothing
 from sim.memory.free_memory import free_memory
 from sim.memory.packing import lay_out
+from sim.settings import Keep
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""
@@ -45,9 +46,7 @@ def client_bytes(client: Client) -> int:
     return lay_out(client._asdict()).size
 
 
-def choose(
-    where: Literal["auto", "memory", "disk", "none"], device: str, federation: Federation, folder: Path
-) -> Choice:
+def choose(where: Keep, device: str, federation: Federation, folder: Path) -> Choice:
     """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
 
     Raises:

@@ -128,9 +128,10 @@ class Spool:
         return self._mapped[-1]
 
     def _full(self, size: int, error: OSError) -> str:
+        todo = "give another folder with --spool" if self.folder else "train fewer clients a round"
         return (
             f"{self.folder or 'memory'}: no room for {size:,} more bytes beside the {self.bytes_taken:,} of the "
-            f"clients' models that are laid there ({error.strerror}); free some, or give another folder with --spool"
+            f"clients' models that are laid there ({error.strerror}); free some, or {todo}"
         )
 
 

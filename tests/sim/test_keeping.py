@@ -123,6 +123,21 @@ def test_where_all_is_sent_forgotten_clients_change_nothing(
     assert theirs["personalization"] is not None
 
 
+def test_a_run_that_forgets_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
+    def stop(kind: str, what: dict[str, Any]) -> None:
+        if kind == "round" and what["round"] == 2:
+            raise KeyboardInterrupt
+
+    settings = settings_for(model="cnn", batch=8, rounds=3, keep="none")
+    run(settings, few, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, few, tmp_path / "stopped", checkpoint_every_s=0.0, report=stop)
+    run(settings, few, tmp_path / "stopped")
+    ours, theirs = (tmp_path / folder / "models" / "global.safetensors" for folder in ("stopped", "whole"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert len((tmp_path / "stopped" / "rounds.jsonl").read_text().splitlines()) == 3
+
+
 @pytest.mark.parametrize(
     ("method", "options", "why"),
     [
