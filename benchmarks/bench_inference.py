@@ -48,7 +48,8 @@ def files(name: str, module: Any, folder: Path) -> dict[str, Path]:
     """Write the network as ONNX in float32 and int8, and as torch saves it."""
     import torch
 
-    from export.graph import float32_graph, int8_graph
+    from export.graph import float32_graph
+    from export.int8 import int8_graph
 
     graph = float32_graph(module, metadata(name))
     paths = {kind: folder / f"{name}.{kind}.onnx" for kind in ("float32", "int8")}

@@ -1,14 +1,12 @@
-"""From a torch module to ONNX bytes (float32 and int8), with the normalisation and the metadata inside."""
+"""From a torch module to ONNX, with the normalisation and the metadata inside."""
 
 import copy
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -57,7 +55,7 @@ def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProt
     """Export with a free batch, one file, opset 18 and IR of at most 10; the metadata is in the file."""
     # A batch of two or more: with one, torch.export would take the batch for a constant.
     example = torch.zeros(4, metadata.window, len(CHANNELS))
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             deployed,
             (example,),
@@ -80,31 +78,8 @@ def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProt
     return graph
 
 
-def int8_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Quantize the weights to int8 and activations on the fly; ALP's matching stays exact.
-
-    A rounded similarity would pick other prototypes, so the matmul in front of each ArgMax is left alone.
-    """
-    # Imported here: it pulls in most of ONNX Runtime's tools, which a float32 export does not need.
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    source = onnx.ModelProto()
-    source.CopyFrom(graph)
-    # The quantizer transposes weights but keeps their recorded shapes, and then refuses its own graph.
-    del source.graph.value_info[:]
-    scores = {name for node in source.graph.node if node.op_type == "ArgMax" for name in node.input}
-    matching = [node.name for node in source.graph.node if scores & set(node.output)]
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        target = Path(folder) / "int8.onnx"
-        quantize_dynamic(source, target, weight_type=QuantType.QInt8, nodes_to_exclude=matching)
-        quantized = onnx.load(str(target))
-    del quantized.metadata_props[:]
-    quantized.metadata_props.extend(graph.metadata_props)
-    return quantized
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence what torch's exporter and the quantizer say about themselves, and nothing else."""
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registration.level

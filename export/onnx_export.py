@@ -23,7 +23,8 @@ from export.gates import (
     latency_ms,
     macro_f1,
 )
-from export.graph import Deployed, float32_graph, int8_graph
+from export.graph import Deployed, float32_graph
+from export.int8 import int8_graph
 from export.runtime import CHANNELS, InputError, ModelMetadata, Session
 
 
