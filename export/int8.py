@@ -6,7 +6,6 @@ loads the file.
 """
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,22 +45,15 @@ def int8_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
 def _narrow(graph: onnx.GraphProto) -> None:
     """Store every convolution's weights as int8 and a scale for each output channel, and widen them in the graph."""
     kernels = {node.input[1] for node in graph.node if node.op_type == "Conv"}
-    widening = []
     for tensor in [each for each in graph.initializer if each.name in kernels]:
+        name, stored, scale = tensor.name, f"{tensor.name}.int8", f"{tensor.name}.scale"
+        small, scales = narrowed(numpy_helper.to_array(tensor))
         graph.initializer.remove(tensor)
-        small, scale = narrowed(numpy_helper.to_array(tensor))
-        parts = {f"{tensor.name}.int8": small, f"{tensor.name}.scale": scale}
-        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in parts.items())
-        widening += _widened(*parts, tensor.name)
-    for node in reversed(widening):
-        graph.node.insert(0, node)
-
-
-def _widened(small: str, scale: str, name: str) -> Iterator[onnx.NodeProto]:
-    # not DequantizeLinear: ONNX Runtime leaves that in the graph and computes it for every window
-    wide = f"{small}.wide"
-    yield helper.make_node("Cast", [small], [wide], name=wide, to=onnx.TensorProto.FLOAT)
-    yield helper.make_node("Mul", [wide, scale], [name], name=f"{name}.widened")
+        graph.initializer.extend([numpy_helper.from_array(small, stored), numpy_helper.from_array(scales, scale)])
+        # not DequantizeLinear: ONNX Runtime leaves that in the graph and computes it for every window
+        wide = f"{name}.wide"
+        graph.node.insert(0, helper.make_node("Mul", [wide, scale], [name], name=f"{name}.widened"))
+        graph.node.insert(0, helper.make_node("Cast", [stored], [wide], name=wide, to=onnx.TensorProto.FLOAT))
 
 
 def narrowed(kernel: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

@@ -55,7 +55,7 @@ class Evaluator(NamedTuple):
 
         order = sorted(range(len(names)), key=lambda number: -len(examples[names[number]].y))
         matrices = {
-            names[number]: tree["matrix"].numpy()
+            names[number]: tree["matrix"].numpy().copy()  # else each would keep its place in the shared memory
             for part in in_parts(order)
             for number, tree in forked(part, work, self.workers, lambda number: f"scoring client {names[number]}")
         }

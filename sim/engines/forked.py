@@ -1,28 +1,30 @@
 """Work shared among forked processes: what it needs they inherit, what they make comes back through shared memory.
 
-A fork shares the parent's pages, so neither examples nor parameters are copied or sent. Each worker has a file in
-memory of its own into which it lays a result; a pipe says where. A worker that dies is replaced, and its work repeated.
+A fork shares the parent's pages, so neither examples nor parameters are copied or sent. A worker says through a pipe
+how large a result is, is told where in the parent's shared memory it goes, and writes it there: the one copy on its
+way. A worker that dies is replaced, and its work repeated.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from federation.records import Tree
 from sim.errors import EngineError
-from sim.memory.packing import lay_out, read, write
+from sim.memory.packing import lay_out, read
+from sim.memory.spool import Slot, Spool
 
 ATTEMPTS = 3
 PATIENCE_S = 5.0
@@ -40,22 +42,23 @@ def forked(
     work: Work,
     workers: int,
     name: Callable[[int], str] = str,
-    hold: Callable[[Tensor], Tensor] = torch.clone,
+    spool: Spool | None = None,
 ) -> Iterator[tuple[int, Tree]]:
     """Yield (number, work(number)) for every number, as they are ready, begun in the given order.
 
-    Each worker has one torch thread. `name` says in errors what a number stands for. `hold` copies a result's bytes,
-    uint8 (n,), to where they stay: the worker's next one goes where they came from.
+    Each worker has one torch thread. `name` says in errors what a number stands for. Results are views of slots of
+    `spool`, in memory, which are free again with the last tensor that refers to them.
 
     Raises:
         EngineError: if the work fails, or if its process died three times.
     """
     waiting, deaths, team = deque(order), Counter[int](), list[_Worker]()
+    spool = spool or Spool(None)
 
     def engage(number: int) -> None:
-        worker = _start(work, team)
+        worker = _start(work, spool, team)
         team.append(worker)
-        worker.give(number)
+        worker.begin(number)
 
     try:
         while waiting and len(team) < workers:
@@ -65,20 +68,22 @@ def forked(
                 worker = next(one for one in team if one.connection is connection)
                 number = worker.number
                 try:
-                    result = worker.take(name(number), hold)
+                    result = worker.answered(name, spool)
                 except (EOFError, ConnectionError):
                     team.remove(worker)
-                    deaths[number] += 1
                     worker.end()
+                    deaths[number] += 1
                     if deaths[number] == ATTEMPTS:
                         raise EngineError(_died(name(number), worker.process.exitcode)) from None
                     engage(number)
                     continue
+                if result is None:
+                    continue
                 if waiting:
-                    worker.give(waiting.popleft())
+                    worker.begin(waiting.popleft())
                 else:
                     team.remove(worker)
-                    worker.end()
+                    worker.dismiss()
                 yield number, result
     finally:
         for worker in team:
@@ -91,80 +96,82 @@ def _died(what: str, code: int | None) -> str:
 
 
 @dataclass
-class _Memory:
-    """A growing file in memory, mapped by whoever uses it; forks share the file, not the mapping."""
-
-    file: int = field(default_factory=lambda: os.memfd_create("gaitway-results"))
-    mapped: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
-
-    def at_least(self, size: int) -> Tensor:
-        """Return its bytes, `size` or more."""
-        if len(self.mapped) < size:
-            if os.fstat(self.file).st_size < size:
-                os.ftruncate(self.file, size)
-            length = os.fstat(self.file).st_size
-            self.mapped = torch.frombuffer(mmap.mmap(self.file, length), dtype=torch.uint8)
-        return self.mapped
-
-
-@dataclass
 class _Worker:
+    """The parent's side of a fork, which has one piece of work at a time."""
+
     process: BaseProcess
     connection: Connection
-    memory: _Memory
     number: int = -1
+    result: tuple[dict[str, Any], Slot] | None = None  # its layout, and where it is being written
 
-    def give(self, number: int) -> None:
-        self.number = number
-        self.connection.send_bytes(str(number).encode())
+    def begin(self, number: int) -> None:
+        self.number, self.result = number, None
+        self._say(number)
 
-    def take(self, what: str, hold: Callable[[Tensor], Tensor]) -> Tree:
+    def answered(self, name: Callable[[int], str], spool: Spool) -> Tree | None:
+        """Hear what the worker says: how large the result is, then that it is written. Return it then."""
         message = json.loads(self.connection.recv_bytes())
         if "error" in message:
-            raise EngineError(f"{what}: {message['error']}")
-        size = message["size"]
-        return read(message["layout"], hold(self.memory.at_least(size)[:size]))
+            raise EngineError(f"{name(self.number)}: {message['error']}")
+        if self.result is None:
+            self.result = message["layout"], spool.reserve(message["size"])
+            self._say(self.result[1].position)
+            return None
+        layout, slot = self.result
+        return read(layout, slot.memory)
 
-    def end(self) -> None:
+    def dismiss(self) -> None:
+        """Let an idle worker go; nobody waits until the kernel has taken its memory back."""
         self.connection.close()
         self.process.terminate()
+
+    def end(self) -> None:
+        """End a worker at its work: when this returns, it writes nowhere any more."""
+        self.dismiss()
         self.process.join(PATIENCE_S)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-        os.close(self.memory.file)
+
+    def _say(self, number: int) -> None:
+        self.connection.send_bytes(str(number).encode())
 
 
-def _start(work: Work, team: Sequence[_Worker]) -> _Worker:
+def _start(work: Work, spool: Spool, team: Sequence[_Worker]) -> _Worker:
     context = get_context("fork")
     ours, theirs = context.Pipe()
-    memory = _Memory()
     inherited = [*(worker.connection for worker in team), ours]
-    process = context.Process(target=_serve, args=(theirs, inherited, memory, work), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, inherited, work, spool), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(process, ours, memory)
+    return _Worker(process, ours)
 
 
-def _serve(connection: Connection, inherited: Sequence[Connection], memory: _Memory, work: Work) -> None:
+def _serve(connection: Connection, inherited: Sequence[Connection], work: Work, spool: Spool) -> None:
     """Work until the pipe is closed, which it also is when the parent was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()  # else the pipe of a killed parent would stay open in a sibling
     torch.set_num_threads(1)
-    while True:
-        try:
-            number = int(connection.recv_bytes())
-        except EOFError:
-            return
-        connection.send_bytes(json.dumps(_answer(memory, work, number)).encode())
+    with suppress(EOFError):
+        while True:
+            _work_on(int(connection.recv_bytes()), connection, work, spool)
 
 
-def _answer(memory: _Memory, work: Work, number: int) -> dict[str, object]:
+def _work_on(number: int, connection: Connection, work: Work, spool: Spool) -> None:
+    """Do one piece of work, and write its result where the parent says."""
     try:
         packing = lay_out(work(number))
-        write(packing, memory.at_least(packing.size))
+        _tell(connection, {"layout": packing.layout, "size": packing.size})
+        spool.store(packing, int(connection.recv_bytes()))
+    except EOFError:
+        raise
     except Exception as error:  # it is the parent's to raise
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"layout": packing.layout, "size": packing.size}
+        _tell(connection, {"error": f"{type(error).__name__}: {error}"})
+    else:
+        _tell(connection, {})
+
+
+def _tell(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from federation.client_round import Setup
@@ -41,7 +40,7 @@ class Processes:
     def __init__(self, workers: int, chunk: int | None = 1, *, say: Callable[[str], None] = _log.warning) -> None:
         keep_freed_memory()  # forks inherit it
         self.workers, self.chunk, self.say = workers, chunk, say
-        self._spool: Spool | None = None
+        self._spool = Spool(None)  # a result lies where one of an earlier round lay that nobody needs any more
         self.together: dict[Setup, int] = {}
         self.warm: set[tuple[Setup, int]] = set()
 
@@ -62,14 +61,9 @@ class Processes:
             ids = [job.client_id for job in groups[number]]
             return f"client {ids[0]}" if len(ids) == 1 else f"clients {', '.join(ids)}"
 
-        for number, tree in forked(range(len(groups)), work, self.workers, name, self._hold):
+        for number, tree in forked(range(len(groups)), work, self.workers, name, self._spool):
             for job, result in zip(groups[number], tree.values(), strict=True):
                 yield job.client_id, _result(result)
-
-    def _hold(self, data: Tensor) -> Tensor:
-        """Copy a result's bytes to where those of an earlier round lay that nobody needs any more."""
-        self._spool = self._spool or Spool(None)
-        return self._spool.hold(data).memory
 
     def _choose(self, setup: Setup, longest: Job, round_number: int) -> None:
         """Settle how many clients of a setup train together."""

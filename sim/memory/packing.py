@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from federation.records import Tree
 
 ALIGNMENT = 64
 """Bytes; a cache line, and enough for any dtype."""
+_GAP = memoryview(bytes(ALIGNMENT))
 
 
 class Packing(NamedTuple):
@@ -49,11 +51,19 @@ class _Plan:
         return [str(value.dtype).removeprefix("torch."), list(value.shape), self.places[key]]
 
 
-@torch.no_grad()
-def write(packing: Packing, memory: Tensor) -> None:
-    """Copy the tensors into `memory`, uint8 (n,) with n ≥ `packing.size`."""
+def buffers(packing: Packing) -> Iterator[memoryview]:
+    """Yield the block's bytes in order, for a gathering write: the tensors' own memory, and what fills the gaps."""
+    end = 0
     for offset, value in packing.parts:
-        _view(memory, value.dtype, list(value.shape), offset).copy_(value)
+        yield bytes_of(value)
+        end = offset + value.nbytes
+        yield _GAP[: -end % ALIGNMENT]
+
+
+def bytes_of(value: Tensor) -> memoryview:
+    """Return a tensor's bytes in order of its elements, without a copy where they lie so on the CPU."""
+    data: memoryview = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+    return data
 
 
 def read(layout: dict[str, Any], memory: Tensor) -> Tree:

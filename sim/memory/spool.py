@@ -1,7 +1,7 @@
 """Trees of tensors in one large file without a name: views of its pages, in a place that is used again.
 
 One sparse file, mapped a GiB at a time: a mapping for each client would soon meet the kernel's limit of 65,530, and a
-file for each one that of open files. Written by `pwrite`, never through the mapping, where a full disk would be SIGBUS.
+file for each one that of open files. It is written by `pwritev`: through the mapping a full disk would be SIGBUS.
 
 On the disk the kernel writes pages out and evicts them. In memory they are shared with forks: what the parent writes
 is not copied for them first, as it is in memory of its own.
@@ -13,7 +13,9 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ from torch import Tensor
 
 from federation.records import Tree
 from sim.errors import SpoolError
-from sim.memory.packing import lay_out, write
+from sim.memory.packing import Packing, buffers, lay_out
 
 SEGMENT = 1 << 30
 """Bytes that are mapped at a time; address space, not memory. A larger tree gets a larger segment."""
 PAGE = mmap.PAGESIZE
+AT_ONCE = 1024
+"""Buffers that the kernel gathers in one call: IOV_MAX."""
 
 Layout = dict[str, Any]
 
@@ -68,7 +72,6 @@ class Spool:
         self._mapped: list[np.ndarray] = [np.empty(0, np.uint8)]  # segments, one after the other
         self._begin = self._end = 0  # of the last segment, and of what is laid
         self._free: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        self._scratch = torch.empty(0, dtype=torch.uint8)
 
     @property
     def bytes_taken(self) -> int:
@@ -82,24 +85,32 @@ class Spool:
             SpoolError: if the disk is full.
         """
         packing = lay_out(tree)
-        if len(self._scratch) < packing.size:
-            self._scratch = torch.empty(packing.size, dtype=torch.uint8)
-        write(packing, self._scratch)
-        return self.hold(self._scratch[: packing.size]), packing.layout
+        slot = self.reserve(packing.size)
+        self.store(packing, slot.position)
+        return slot, packing.layout
 
-    def hold(self, data: Tensor) -> Slot:
-        """Write bytes, uint8 (n,), into a free slot.
+    def reserve(self, size: int) -> Slot:
+        """Return a free slot for so many bytes.
 
         Raises:
             SpoolError: if the disk is full.
         """
-        size = max(PAGE, -(-len(data) // PAGE) * PAGE)
+        pages = _in_pages(size)
         try:
-            slot = self._slot(size)
-            _write(self._file, data.numpy().data, slot.position)
+            return self._slot(pages)
         except OSError as error:
-            raise SpoolError(self._full(size, error)) from error
-        return slot
+            raise SpoolError(self._full(pages, error)) from error
+
+    def store(self, packing: Packing, position: int) -> None:
+        """Write a tree's bytes to a slot's position: in this process, or in a fork of the one that reserved it.
+
+        Raises:
+            SpoolError: if the disk or the memory is full.
+        """
+        try:
+            _write(self._file, buffers(packing), position)
+        except OSError as error:
+            raise SpoolError(self._full(_in_pages(packing.size), error)) from error
 
     def take_back(self, position: int, address: int, size: int) -> None:
         """Give a slot's place to the next tree of its size; the file is not shortened."""
@@ -135,6 +146,10 @@ class Spool:
         )
 
 
+def _in_pages(size: int) -> int:
+    return max(1, -(-size // PAGE)) * PAGE
+
+
 def _unlinked(folder: Path) -> int:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -143,7 +158,12 @@ def _unlinked(folder: Path) -> int:
         raise SpoolError(f"{folder}: the clients' models cannot be laid there ({error.strerror})") from error
 
 
-def _write(file: int, data: memoryview, position: int) -> None:
-    done = 0
-    while done < len(data):  # the kernel takes 2 GB at most at a time
-        done += os.pwrite(file, data[done:], position + done)
+def _write(file: int, parts: Iterable[memoryview], position: int) -> None:
+    waiting = deque(parts)
+    while waiting:
+        done = os.pwritev(file, list(islice(waiting, AT_ONCE)), position)  # it may take less: 2 GB at most
+        position += done
+        while waiting and len(waiting[0]) <= done:
+            done -= len(waiting.popleft())
+        if done:
+            waiting[0] = waiting[0][done:]

@@ -17,7 +17,7 @@ from sim.engines import Processes, choose
 from sim.engines.forked import ATTEMPTS, forked, is_supported
 from sim.engines.processes import TOGETHER, operations_of_a_step, work_of
 from sim.errors import EngineError, SettingsError
-from sim.memory.packing import ALIGNMENT, lay_out, read, write
+from sim.memory.packing import ALIGNMENT, buffers, lay_out, read
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
@@ -121,8 +121,9 @@ def test_a_tree_is_packed_once_for_a_tensor_that_it_holds_twice() -> None:
     tree: Tree = {"a": {"x": twice, "none": {}}, "b": twice, "t": torch.rand(3, 4).T, "flag": torch.tensor(True)}
     packing = lay_out(tree)
     assert (len(packing.parts), packing.size) == (3, 3 * ALIGNMENT)
-    memory = torch.zeros(packing.size, dtype=torch.uint8)
-    write(packing, memory)
+    written = b"".join(buffers(packing))
+    assert len(written) == packing.size
+    memory = torch.frombuffer(bytearray(written), dtype=torch.uint8)
     found = read(packing.layout, memory)
     assert list(found) == list(tree)
     assert found["a"]["none"] == {}

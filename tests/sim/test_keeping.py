@@ -217,7 +217,7 @@ def test_the_file_has_no_name(tmp_path: Path) -> None:
 # ---- a full disk
 
 
-@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "ftruncate"])
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwritev", "ftruncate"])
 def test_a_full_disk_is_an_error_with_the_way_out(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
