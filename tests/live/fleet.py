@@ -1,4 +1,4 @@
-"""A whole federation as processes that can be killed and started again: Mosquitto, the server, devices."""
+"""A whole federation as processes that can be killed and started again: a broker, the server, devices."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from federation import wire
+from federation.records import Tree
 from tests.live.real_parts import SYSTEM, free_port, wait_for_port
 
 PATIENCE_S = float(os.environ.get("GAITWAY_PATIENCE_S", "240"))
@@ -55,11 +57,16 @@ class Program:
                 return True
         return False
 
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM, and wait for nothing."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+
     def stop(self) -> None:
         """End it in order."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGTERM)
+        self.ask_to_stop()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -87,15 +94,44 @@ class Program:
             return []
 
 
-class Fleet:
-    """The programs of one federation, whose files lie in `folder`; `under` is what a program of ours is run under."""
+def mosquitto_of(folder: Path, port: int) -> list[str]:
+    """Return the command of a broker that keeps what it holds, but writes it seldom, as in production."""
+    binary = shutil.which("mosquitto", path=SYSTEM)
+    if binary is None:
+        pytest.skip("there is no mosquitto on this machine")
+    state = folder / "mosquitto"
+    state.mkdir()
+    user = "user root\n" if os.geteuid() == 0 else ""
+    path = folder / "mosquitto.conf"
+    path.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\n{user}"
+        f"persistence true\npersistence_location {state}/\nautosave_interval 1\n"
+    )
+    return [binary, "-c", str(path)]
 
-    def __init__(self, folder: Path, under: Callable[[str], list[str]] = lambda name: []) -> None:
+
+def embedded(_folder: Path, port: int) -> list[str]:
+    """Return the command of Gaitway's own broker."""
+    return [sys.executable, "-m", "aggregator_api", "broker", "--port", str(port)]
+
+
+class Fleet:
+    """The programs of one federation, whose files lie in `folder`.
+
+    `under` is what a program of ours is run under, `broker` the broker's command from its folder and port.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        under: Callable[[str], list[str]] = lambda name: [],
+        broker: Callable[[Path, int], list[str]] = mosquitto_of,
+    ) -> None:
         self._under = under
         self.folder, self.http, self.mqtt = folder, free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.http}"
         serve = ["serve", "--port", str(self.http), "--broker-port", str(self.mqtt), "--data-dir", str(folder / "data")]
-        self.broker = Program(_mosquitto(folder, self.mqtt), folder / "broker.log")
+        self.broker = Program(broker(folder, self.mqtt), folder / "broker.log")
         self.server = Program([*under("server"), sys.executable, "-m", "aggregator_api", *serve], folder / "server.log")
         self.devices: dict[str, Program] = {}
 
@@ -107,14 +143,17 @@ class Fleet:
         self.wait_for(lambda: self.is_ready() or self.server.has_left, "the server is not ready")
         assert not self.server.has_left, self.server.said()
 
-    def add_device(self, config: Path) -> None:
-        """Start a device."""
-        command = [*self._under(config.stem), sys.executable, "-m", "edge_agent", "run", "--config", str(config)]
+    def add_device(self, config: Path, *words: str) -> None:
+        """Start a device; `words` are further ones of its command."""
+        run = [sys.executable, "-m", "edge_agent", "run", "--config", str(config), *words]
+        command = [*self._under(config.stem), *run]
         self.devices[config.stem] = Program(command, self.folder / f"{config.stem}.log")
         self.devices[config.stem].start()
 
     def stop(self) -> None:
         """End everything."""
+        for device in self.devices.values():  # together: each may take seconds
+            device.ask_to_stop()
         for program in (*self.devices.values(), self.server, self.broker):
             program.stop()
 
@@ -148,6 +187,11 @@ class Fleet:
         with urllib.request.urlopen(f"{self.url}/v1/blobs/{sha256}", timeout=20) as answer:
             return bytes(answer.read())
 
+    def last_broadcast(self) -> Tree:
+        """Download the newest model."""
+        latest = max(self.listing("/v1/federations/live/models"), key=lambda model: int(model["version"]))
+        return wire.decode(self.blob(latest["sha256"]), limit_bytes=1 << 24)
+
     def wait_for(self, condition: Callable[[], bool], failure: str, *, within_s: float = PATIENCE_S) -> None:
         """Ask until a condition holds; on failure show what every program said last."""
         deadline = time.monotonic() + within_s
@@ -159,27 +203,15 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder: Path, under: Callable[[str], list[str]] = lambda name: []) -> Iterator[Fleet]:
+def fleet(
+    folder: Path,
+    under: Callable[[str], list[str]] = lambda name: [],
+    broker: Callable[[Path, int], list[str]] = mosquitto_of,
+) -> Iterator[Fleet]:
     """Run a federation's programs; end whatever still runs."""
-    found = Fleet(folder, under)
+    found = Fleet(folder, under, broker)
     try:
         found.start()
         yield found
     finally:
         found.stop()
-
-
-def _mosquitto(folder: Path, port: int) -> list[str]:
-    """Return the command of a broker that keeps what it holds, but writes it seldom, as in production."""
-    binary = shutil.which("mosquitto", path=SYSTEM)
-    if binary is None:
-        pytest.skip("there is no mosquitto on this machine")
-    state = folder / "mosquitto"
-    state.mkdir()
-    user = "user root\n" if os.geteuid() == 0 else ""
-    path = folder / "mosquitto.conf"
-    path.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous true\n{user}"
-        f"persistence true\npersistence_location {state}/\nautosave_interval 1\n"
-    )
-    return [binary, "-c", str(path)]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from federation import wire
 from tests.live.bad_network import bad_network
 from tests.live.fleet import Fleet, fleet
 from tests.live.test_kills import PATIENT, answered
@@ -30,8 +29,7 @@ def test_a_network_that_cuts_chunks_in_two(tmp_path: Path, monkeypatch: pytest.M
             config.write_text(config.read_text() + PATIENT)
             here.add_device(config)
         here.wait_for(lambda: over(here, tmp_path), "the federation does not finish")
-        latest = max(here.listing("/v1/federations/live/models"), key=lambda model: int(model["version"]))
-        broadcast = wire.decode(here.blob(latest["sha256"]), limit_bytes=1 << 24)
+        broadcast = here.last_broadcast()
     assert network.cuts == CUTS
     assert_same(broadcast, simulation.setup.method.broadcast(simulation.state, ""), "the last broadcast")
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from federation import wire
 from federation.records import Tree
 from tests.live.fleet import Fleet, fleet
 from tests.live.walks import DEVICES, agent_toml, assert_same, plan_of, run_settings, simulated
@@ -117,9 +116,7 @@ def check(here: Fleet, folder: Path, undisturbed: Tree) -> None:
     told = sorted((device, update) for device in DEVICES for update in answered(folder, device, "accepted"))
     assert accepted == told
     assert len(told) == ROUNDS * len(DEVICES)
-    latest = max(here.listing("/v1/federations/live/models"), key=lambda model: int(model["version"]))
-    broadcast = wire.decode(here.blob(latest["sha256"]), limit_bytes=1 << 24)
-    assert_same(broadcast, undisturbed, "the last broadcast")
+    assert_same(here.last_broadcast(), undisturbed, "the last broadcast")
 
 
 def answered(folder: Path, device: str, status: str) -> list[str]:
