@@ -24,17 +24,18 @@ from peers import python_of
 
 HERE = Path(__file__).parent
 TRAINING = HERE / "training"
-CONTESTANTS = ("ours", "loop", "pfl", "pfl-processes", "flower", "limit")
+CONTESTANTS = ("ours", "ours-compiled", "loop", "pfl", "pfl-processes", "flower", "limit")
 WORKS = ("public", "cnn", "hart", "hart_alp", "tan")
-CAN_NOT = {("tan", "pfl"), ("tan", "pfl-processes"), ("tan", "limit"), ("public", "limit")}
-"""pfl has no fedproto; the limit is asked for where the data are HAR's."""
+CAN_NOT = {("tan", "pfl"), ("tan", "pfl-processes"), ("tan", "limit"), ("public", "limit")} | {
+    (work, "ours-compiled") for work in WORKS if work != "tan"
+}
+"""pfl has no fedproto; the limit is asked for where the data are HAR's; only Tan's steps are small enough to stack."""
 
 
 def command(contestant: str, cores: int) -> list[str]:
     """Return what starts a contestant, without the work."""
-    script = {"ours": "ours", "loop": "loop", "limit": "centralized", "flower": "flower_peer"}.get(
-        contestant, "pfl_peer"
-    )
+    scripts = {"ours-compiled": "ours_compiled", "limit": "centralized", "flower": "flower_peer"}
+    script = "pfl_peer" if contestant.startswith("pfl") else scripts.get(contestant, contestant)
     path = str(TRAINING / f"{script}.py")
     if contestant == "pfl-processes":
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(cores)]
@@ -44,7 +45,7 @@ def command(contestant: str, cores: int) -> list[str]:
 
 
 def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int) -> list[float]:
-    """Play a contestant once and return its rounds but for the first."""
+    """Play a contestant once and return its rounds, the first of which warms up."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(TRAINING)])}
     asked = ["--work", work, "--options", options, "--rounds", str(rounds + 1)]
     done = subprocess.run(
@@ -56,7 +57,7 @@ def seconds_of(contestant: str, work: str, options: str, rounds: int, cores: int
     told = [json.loads(line)["seconds"] for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
     if len(told) != rounds + 1:
         raise SystemExit(f"{contestant} ended with {done.returncode} after {len(told)} rounds:\n{done.stderr[-3000:]}")
-    return told[1:]
+    return told
 
 
 def counted_work(work: str, options: dict[str, Any]) -> dict[str, float]:
@@ -83,8 +84,10 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in playing}
     for turn in range(wanted.repeats):
         for name in playing:
-            seconds[name] += seconds_of(name, wanted.work, wanted.options, wanted.rounds, cores)
-            print(f"{turn + 1}/{wanted.repeats} {name}: {seconds[name][-1]:.2f} s a round", file=sys.stderr)
+            first, *rest = seconds_of(name, wanted.work, wanted.options, wanted.rounds, cores)
+            seconds[name] += rest
+            said = f"{turn + 1}/{wanted.repeats} {name}: {rest[-1]:.2f} s a round, the first {first:.2f}"
+            print(said, file=sys.stderr)
     median = {name: statistics.median(each) for name, each in seconds.items()}
     rate, counted = matmul_rate(cores), counted_work(wanted.work, json.loads(wanted.options))
     rows = [

@@ -154,7 +154,7 @@ def run_command(
         bool | None,
         typer.Option(
             "--compile/--no-compile",
-            help="Compile the stacked engine's training step: minutes at first for each network and size of chunk, "
+            help="Compile the training step of stacked clients: minutes at first for each network and size of chunk, "
             "then faster steps (a CUDA graph on CUDA). Where the compiler is missing or fails, the run goes on "
             "without it and says so.",
             rich_help_panel=_RUNNING,

@@ -50,7 +50,7 @@ class RunSettings(Strict):
         description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU, in processes as pays",
     )
     keep: Keep = Field(default="auto", description="where the clients' models lie")
-    compile: bool = Field(default=False, description="the stacked engine's training step, by torch.compile")
+    compile: bool = Field(default=False, description="the training step of stacked clients, by torch.compile")
     split: Split = "temporal"
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)

@@ -19,7 +19,7 @@ from sim.run import build_simulation
 from sim.settings import RunSettings
 
 
-def prepare(work: Work, threads: int) -> Callable[[], object]:
+def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[], object]:
     """Build the simulation that `python -m sim run` would, with as many processes as cores."""
     torch.set_num_threads(1)
     tensors = [Examples(torch.from_numpy(each.x), torch.from_numpy(each.y)) for each in work.clients()]
@@ -39,6 +39,7 @@ def prepare(work: Work, threads: int) -> Callable[[], object]:
         rounds=RoundSettings(rounds=1_000_000, clients_per_round=work.cohort),
         engine="auto",
         workers=threads,
+        compile=compiled,
         eval_every=1_000_000,
     )  # fmt: skip
     simulation = build_simulation(settings, data)

@@ -14,6 +14,8 @@ from sim.engines.stacked import Stacked
 from sim.errors import SettingsError
 from sim.settings import RunSettings
 
+_COMPILE = "--compile is for clients that train stacked, not for {}: say --engine stacked or processes"
+
 
 class Choice(NamedTuple):
     """An engine, how many processes it takes, and why it was chosen."""
@@ -33,8 +35,8 @@ def choose(settings: RunSettings, clients: int) -> Choice:
     cores = settings.workers or usable_cores()
     workers = max(1, min(cores, clients))
     stacked = Stacked(settings.chunk, settings.device, compiled=settings.compile)
-    if settings.compile and settings.engine != "stacked" and (settings.engine != "auto" or settings.device == "cpu"):
-        raise SettingsError(f"--compile is for the stacked engine, not for {settings.engine}: say --engine stacked")
+    if settings.compile and settings.engine in ("serial", "ray"):
+        raise SettingsError(_COMPILE.format(settings.engine))
     at_a_time = "as many clients at a time as fit" if stacked.meter else f"{stacked.chunk} clients at a time"
     match settings.engine:
         case "serial":
@@ -43,7 +45,9 @@ def choose(settings: RunSettings, clients: int) -> Choice:
             return Choice(stacked, "stacked", 1, f"as asked, {at_a_time}")
         case "processes":
             _check(settings)
-            return Choice(Processes(workers, settings.chunk or 1), "processes", workers, f"as asked, {workers} of them")
+            chunk = settings.chunk or (None if settings.compile else 1)
+            processes = Processes(workers, chunk, compiled=settings.compile)
+            return Choice(processes, "processes", workers, f"as asked, {workers} of them")
         case "ray":
             where = os.environ.get("RAY_ADDRESS", "this machine")
             return Choice(RayCluster(settings.workers, settings.device), "ray", 1, f"as asked, on {where}")
@@ -51,8 +55,11 @@ def choose(settings: RunSettings, clients: int) -> Choice:
         return Choice(stacked, "stacked", 1, f"on {settings.device}, {at_a_time}")
     if workers == 1 or not is_supported():
         why = "one core or one client a round" if workers == 1 else "this system cannot fork"
+        if settings.compile:
+            raise SettingsError(_COMPILE.format(f"serial, which auto chooses here ({why})"))
         return Choice(Serial(), "serial", 1, why)
-    return Choice(Processes(workers, settings.chunk), "processes", workers, f"{cores} cores, {clients} clients a round")
+    processes = Processes(workers, settings.chunk, compiled=settings.compile)
+    return Choice(processes, "processes", workers, f"{cores} cores, {clients} clients a round")
 
 
 def usable_cores() -> int:

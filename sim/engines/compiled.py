@@ -31,11 +31,15 @@ class Compiler:
     def __init__(self, device: str = "cpu", *, say: Callable[[str], None] = _log.warning, most: int = PROGRAMS) -> None:
         self.on_cuda, self.say, self.most = device.startswith("cuda"), say, most
         self._programs: dict[Hashable, Program] = {}
-        self._gave_up = False
+        self._closed = False
 
     def compiled(self, key: Hashable, step: Step) -> Step:
         """Return a step that gives what `step` gives, up to float order; `key` tells apart what shapes do not."""
         return partial(self._run, key, step)
+
+    def close(self) -> None:
+        """Compile nothing more, and go on with what there is."""
+        self._closed = True
 
     def _run(self, key: Hashable, step: Step, *trees: Any) -> Any:
         tensors, layout = _pytree.tree_flatten(trees)
@@ -45,7 +49,7 @@ class Compiler:
         key = (key, str(layout), *((tensor.shape, tensor.dtype) for tensor in tensors))
         if key in self._programs:
             return self._programs[key](tensors)
-        if self._gave_up:
+        if self._closed:
             return step(*trees)
         if len(self._programs) == self.most:
             self._give_up(
@@ -86,7 +90,7 @@ class Compiler:
         return program
 
     def _give_up(self, why: str) -> None:
-        self._gave_up = True
+        self._closed = True
         self.say(why)
 
 

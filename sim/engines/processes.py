@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from federation.client_round import Setup
 from federation.local_round import LocalRound
 from federation.records import Client, Examples, Tree
 from sim.engines import serial, stacked
+from sim.engines.compiled import Compiler
 from sim.engines.forked import forked
 from sim.engines.job import Job
 from sim.memory.allocator import keep_freed_memory
@@ -34,12 +38,20 @@ class Processes:
 
     One at a time, the numbers are those of `Serial` on one thread, bit for bit; stacked, up to float order. With
     `chunk` None clients are stacked where a step of theirs is small: counted in operations, not by the clock, so that
-    a run chooses the same again.
+    a run chooses the same again. `compiled`: the step of stacked clients is compiled, here, and inherited by the forks.
     """
 
-    def __init__(self, workers: int, chunk: int | None = 1, *, say: Callable[[str], None] = _log.warning) -> None:
+    def __init__(
+        self,
+        workers: int,
+        chunk: int | None = 1,
+        *,
+        compiled: bool = False,
+        say: Callable[[str], None] = _log.warning,
+    ) -> None:
         keep_freed_memory()  # forks inherit it
         self.workers, self.chunk, self.say = workers, chunk, say
+        self.compiler = Compiler(say=say) if compiled else None
         self._spool = Spool(None)  # a result lies where one of an earlier round lay that nobody needs any more
         self.together: dict[Setup, int] = {}
         self.warm: set[tuple[Setup, int]] = set()
@@ -54,7 +66,9 @@ class Processes:
         self._warm_up(groups, shortest, round_number)
 
         def work(number: int) -> Tree:
-            results = trained(groups[number], round_number)
+            if self.compiler:
+                self.compiler.close()  # in this fork, with which it would be lost
+            results = trained(groups[number], round_number, self.compiler)
             return {str(k): _tree(result) for k, result in enumerate(results)}
 
         def name(number: int) -> str:
@@ -78,6 +92,8 @@ class Processes:
                     f"A training step has {operations / 1e6:.0f} million operations, less than calling torch costs: "
                     f"each process trains up to {TOGETHER} clients together."
                 )
+        if self.compiler and self.together[setup] == 1:
+            self.say("Clients train one by one here, as their steps are large: --compile has nothing to compile.")
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Divide the jobs into chunks alike in network, length and number, the longest first."""
@@ -93,34 +109,36 @@ class Processes:
         return sorted(groups, key=lambda group: (-sum(map(work_of, group)), group[0].client_id))
 
     def _warm_up(self, groups: Sequence[Sequence[Job]], shortest: dict[Setup, Job], round_number: int) -> None:
-        """Train the shortest client of each setup for an epoch, once and for nothing, in as many copies as a chunk has.
+        """Train a batch of each setup's shortest client, once and for nothing, in as many copies as a chunk has.
 
-        What torch prepares for a network's shapes (oneDNN's kernels) forks inherit; else each makes it anew each round.
+        What torch prepares for a network's shapes (oneDNN's kernels) and what is compiled forks inherit; else each
+        makes it anew each round. On one thread, as the forks have: a compiled program keeps the number it was made for.
         """
         for group in groups:
             setup, size = group[0].setup, len(group)
             if (setup, size) not in self.warm:
-                job = shortest[setup]
-                steps = -(-len(job.examples.y) // setup.task.batch_size)
-                trained([job._replace(max_steps=min(steps, job.max_steps or steps))] * size, round_number)
+                with _one_thread():
+                    trained([_one_batch(shortest[setup])] * size, round_number, self.compiler)
                 self.warm.add((setup, size))
 
 
 def operations_of_a_step(job: Job, round_number: int) -> int:
     """Count the floating-point operations of a client's training step on a batch as full as its examples make it."""
-    batch = Examples(*(part[: job.setup.task.batch_size] for part in job.examples))
+    job = _one_batch(job)
 
     def counted(steps: int) -> int:
         with FlopCounterMode(display=False) as counter:
-            serial.trained(job._replace(examples=batch, max_steps=steps), round_number)
+            serial.trained(job._replace(max_steps=steps), round_number)
         return int(counter.get_total_flops())
 
     return counted(1) - counted(0)  # less what a round measures before and after its steps
 
 
-def trained(group: Sequence[Job], round_number: int) -> list[LocalRound]:
+def trained(group: Sequence[Job], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
     """Train clients together, or one alone as a device does."""
-    return stacked.trained(group, round_number) if len(group) > 1 else [serial.trained(group[0], round_number)]
+    if len(group) == 1:
+        return [serial.trained(group[0], round_number)]
+    return stacked.trained(group, round_number, partial(compiler.compiled, group[0].setup) if compiler else None)
 
 
 def longest_first(jobs: Sequence[Job]) -> list[int]:
@@ -133,6 +151,22 @@ def work_of(job: Job) -> int:
     count, task = len(job.examples.y), job.setup.task
     epochs = sum(phase.epochs for phase in job.setup.method.phases(task))
     return count * epochs if job.max_steps is None else min(count * epochs, job.max_steps * task.batch_size)
+
+
+def _one_batch(job: Job) -> Job:
+    return job._replace(
+        examples=Examples(*(part[: job.setup.task.batch_size] for part in job.examples)), max_steps=None
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _tree(result: LocalRound) -> Tree:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from federation.records import Examples
 from har_pipeline import dataset_labels
 from sim.data import ClientData, FederatedData
+from sim.engines.forked import is_supported
 from sim.options import assignments, run_settings
 from sim.presets import with_defaults
 from sim.settings import RunSettings
@@ -17,6 +19,8 @@ from sim.settings import RunSettings
 DATA = ["data.subjects=2", "data.phones=1", "data.places=1", "data.minutes=3"]
 CNN = ["model.channels=[8,8]", "model.feature_dim=16", "model.hidden=8"]
 ALP = [*CNN, "model.prototypes=[8]"]
+
+needs_fork = pytest.mark.skipif(not is_supported(), reason="this system has no fork, or no files in memory")
 
 
 def settings_for(method: str = "fedavg", **options: Any) -> RunSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from federation.plan import Task
 from federation.records import Examples, Tensors
 from federation.tree import flatten
 from models import build
-from sim.engines import Job, Stacked
+from sim.engines import Engine, Job, Processes, Stacked
 from sim.engines.compiled import Compiler
+from tests.sim.small_runs import needs_fork
 
 CLIENTS = 5
 
@@ -49,7 +52,7 @@ def numbers(result: LocalRound) -> Tensors:
     return flatten({"client": result.client._asdict(), "upload": result.upload, "loss": result.loss})
 
 
-def assert_same(engine: Stacked, work: list[Job], rounds: int = 1) -> None:
+def assert_same(engine: Engine, work: list[Job], rounds: int = 1) -> None:
     """The engine's numbers are those of one without a compiler."""
     for number in range(1, rounds + 1):
         found, wanted = dict(engine.run(work, number)), dict(Stacked(2).run(work, number))
@@ -87,6 +90,38 @@ def test_one_program_for_each_phase_and_size_of_chunk(graphs: list[nn.Module]) -
     engine, work = Stacked(2, compiled=True), jobs("fedrep")
     assert_same(engine, work[:3], rounds=2)
     assert len(graphs) == 2 * 2  # head and base train in turn; a chunk of two clients, and one of one
+
+
+@needs_fork
+@pytest.mark.parametrize("method", ["fedavg", "fedrep"])
+def test_forks_run_what_their_parent_compiled(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiled_by, ran_in = list[int](), tmp_path / "ran-in"
+
+    def keep(graph: nn.Module, **_options: Any) -> Callable[..., Any]:
+        def run(*tensors: Tensor) -> Any:
+            with ran_in.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            return graph(*tensors)
+
+        compiled_by.append(os.getpid())
+        (tmp_path / f"compiled-by-{os.getpid()}").touch()
+        return run
+
+    monkeypatch.setattr(torch, "compile", keep)
+    engine = Processes(2, 2, compiled=True)
+    assert_same(engine, jobs(method)[:4], rounds=2)
+    assert len(compiled_by) == (2 if method == "fedrep" else 1)  # head and base train in turn
+    assert [path.name for path in tmp_path.glob("compiled-by-*")] == [f"compiled-by-{os.getpid()}"]
+    forks = set(ran_in.read_text().split()) - {str(os.getpid())}
+    assert len(forks) >= 2
+
+
+@needs_fork
+def test_that_nothing_is_compiled_for_large_steps_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.engines.processes.SMALL_STEP", 1)
+    said: list[str] = []
+    assert_same(Processes(2, None, compiled=True, say=said.append), jobs("fedavg")[:2])
+    assert said == ["Clients train one by one here, as their steps are large: --compile has nothing to compile."]
 
 
 def test_steps_of_the_same_shapes_are_told_apart_by_their_key(graphs: list[nn.Module]) -> None:

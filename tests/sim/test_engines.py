@@ -14,15 +14,13 @@ from federation.records import Tree
 from federation.tree import flatten
 from sim.data import FederatedData
 from sim.engines import Processes, choose
-from sim.engines.forked import ATTEMPTS, forked, is_supported
+from sim.engines.forked import ATTEMPTS, forked
 from sim.engines.processes import TOGETHER, operations_of_a_step, work_of
 from sim.errors import EngineError, SettingsError
 from sim.memory.packing import ALIGNMENT, buffers, lay_out, read
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
-from tests.sim.small_runs import first, settings_for
-
-needs_fork = pytest.mark.skipif(not is_supported(), reason="this system has no fork, or no files in memory")
+from tests.sim.small_runs import first, needs_fork, settings_for
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,12 @@ import torch
 
 from federation import wire
 from federation.methods import METHODS as EVERY_METHOD
+from federation.records import Tree
 from federation.tree import flatten
 from sim import checkpoint
 from sim.checkpoint import Checkpoint
 from sim.data import FederatedData
 from sim.engines import Processes, Stacked
-from sim.engines.forked import is_supported
 from sim.errors import RunDirectoryError, SettingsError, SpoolError
 from sim.evaluation import in_blocks
 from sim.keeping import Federation, InMemory, OnDisk, choice, choose, client_bytes, remembered
@@ -30,12 +30,10 @@ from sim.memory.packing import read
 from sim.memory.spool import PAGE, Spool
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
-from tests.sim.small_runs import first, settings_for
+from tests.sim.small_runs import first, needs_fork, settings_for
 
 METHODS = ["fedavg", "moon", "scaffold", "fedrep", "ditto", "fedali", "fedproto", "fesem"]
 """Without memory, with the model before, variates, a private head, a second model, buffers, own uploads, centres."""
-
-needs_fork = pytest.mark.skipif(not is_supported(), reason="this system has no fork, or no files in memory")
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +213,27 @@ def test_the_file_has_no_name(tmp_path: Path) -> None:
 
 
 # ---- a full disk
+
+
+def test_a_write_that_the_kernel_cuts_short_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, asked = os.pwritev, list[int]()
+
+    def cut(file: int, parts: list[memoryview], position: int) -> int:
+        asked.append(len(parts))
+        left, some = 1001, list[memoryview]()
+        for part in parts:
+            some.append(part[:left])
+            left -= len(some[-1])
+        return whole(file, some, position)
+
+    tree: Tree = {f"{k}": torch.full((k % 7,), float(k)) for k in range(3000)}
+    tree |= {"odd": torch.arange(2001, dtype=torch.uint8), "none": torch.empty(0), "scalar": torch.tensor(3)}
+    monkeypatch.setattr(os, "pwritev", cut)
+    slot, layout = Spool(tmp_path).lay(tree)
+    assert max(asked) == 1024
+    assert all(torch.equal(value, tree[name]) for name, value in read(layout, slot.memory).items())
 
 
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwritev", "ftruncate"])

@@ -11,7 +11,7 @@ import torch
 from federation.tree import flatten
 from sim.comparison.comparability import training_differences
 from sim.data import FederatedData
-from sim.engines import Stacked, choose
+from sim.engines import Processes, Stacked, choose
 from sim.engines.forked import is_supported
 from sim.errors import SettingsError
 from sim.repeat import repeat_command
@@ -65,10 +65,13 @@ def test_a_run_notes_its_precision_and_differs_by_it(few: FederatedData, tmp_pat
     assert settings_tables(runs[1])["Training"]["autocast"] == "bfloat16"
 
 
-def test_compiling_is_of_the_stacked_engine_alone() -> None:
-    chosen = choose(settings_for(engine="stacked", compile=True), 3).engine
-    assert isinstance(chosen, Stacked)
-    assert chosen.compiler
-    for engine in ("auto", "serial", "processes", "ray"):
-        with pytest.raises(SettingsError, match=f"not for {engine}: say --engine stacked"):
+def test_compiling_is_for_engines_that_stack() -> None:
+    for engine in ("stacked", "processes", "auto"):
+        chosen = choose(settings_for(engine=engine, compile=True, workers=2), 3).engine
+        assert isinstance(chosen, Stacked | Processes)
+        assert chosen.compiler
+    for engine in ("serial", "ray"):
+        with pytest.raises(SettingsError, match=f"not for {engine}: say --engine stacked or processes"):
             choose(settings_for(engine=engine, compile=True), 3)
+    with pytest.raises(SettingsError, match=r"not for serial, which auto chooses here \(one core or"):
+        choose(settings_for(engine="auto", compile=True, workers=1), 3)
