@@ -5,6 +5,7 @@ Vaswani et al., 'Attention Is All You Need', NeurIPS 2017, arXiv 1706.03762.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Attention(nn.Module):
@@ -25,11 +26,18 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens (B, Z, width) to (B, Z, width)."""
         batch, tokens, _ = x.shape
-        split = (batch, tokens, self.heads, self.head_width)
-        query = self.query(x).view(split).transpose(1, 2) * self.head_width**-0.5
-        key = self.key(x).view(split).permute(0, 2, 3, 1)
-        value = self.value(x).view(split).transpose(1, 2)
-        # Two matmuls: scaled_dot_product_attention falls back to a loop under vmap on the CPU.
-        mixed = torch.softmax(query @ key, dim=-1) @ value
-        attended: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, self.heads * self.head_width))
+        query, key, value = self._projected(x)
+        # Keys stand before queries, since a softmax over the last few numbers of a row is slow on a CPU. Two matmuls:
+        # scaled_dot_product_attention falls back to a loop under vmap there.
+        weights = torch.softmax(key @ query.transpose(1, 2) * self.head_width**-0.5, dim=1)
+        mixed = weights.transpose(1, 2) @ value
+        heads = mixed.view(batch, self.heads, tokens, self.head_width).transpose(1, 2)
+        attended: Tensor = self.out(heads.reshape(batch, tokens, self.heads * self.head_width))
         return attended
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return query, key and value, each (B · heads, Z, head_width): one product, and one copy into this order."""
+        weight = torch.cat([self.query.weight, self.key.weight, self.value.weight])
+        bias = torch.cat([self.query.bias, torch.zeros_like(self.query.bias), self.value.bias])
+        split = functional.linear(x, weight, bias).view(*x.shape[:2], 3, self.heads, self.head_width)
+        return split.permute(2, 0, 3, 1, 4).reshape(3, -1, x.shape[1], self.head_width).unbind()

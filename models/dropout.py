@@ -73,7 +73,7 @@ class Dropout(nn.Module):
         shape = self._mask_shape(x)
         keep = keep_mask(self.noise_state, shape.numel(), self.p).view(shape)
         self.noise_state = self.noise_state + 1
-        return x * keep.to(x.dtype).mul_(1.0 / (1.0 - self.p))
+        return x * keep.view(torch.uint8).to(x.dtype).mul_(1.0 / (1.0 - self.p))
 
     def _mask_shape(self, x: Tensor) -> torch.Size:
         return x.shape
