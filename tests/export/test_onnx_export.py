@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 from export import gates, onnx_export
@@ -241,3 +242,26 @@ def test_the_parity_gate_holds_on_real_recordings(gaitway_data: Path, exported: 
     x = np.stack([r[i : i + 128] for r in recordings for i in range(0, len(r) - 128, 16)])
     assert len(x) >= gates.MIN_WINDOWS
     check_parity(Session.load(exported.path), x, torch_logits(exported.module, x))
+
+
+def _int8(exported: Exported) -> onnx.ModelProto:
+    return onnx.load(exported.path.with_suffix(".int8.onnx"))
+
+
+def test_every_kernel_is_stored_as_int8_and_none_in_float32(exported: Exported) -> None:
+    graph = _int8(exported).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    kernels = [node.input[1] for node in graph.node if node.op_type == "Conv"]
+    assert bool(kernels) == exported.name.startswith("cnn")
+    for name in kernels:
+        assert name not in stored
+        assert stored[f"{name}.int8"].dtype == np.int8
+
+
+def test_kernels_are_widened_when_the_file_is_loaded_not_for_every_window(exported: Exported, tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    onnxruntime.InferenceSession(_int8(exported).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    left = [node.name for node in onnx.load(tmp_path / "loaded.onnx").graph.node]
+    assert not [name for name in left if name.endswith((".wide", ".widened"))]

@@ -15,7 +15,14 @@ MINUTES = 2.0
 
 
 @pytest.mark.service
-@pytest.mark.parametrize(("method", "models"), [("fedavg", ("", "")), ("fedali", ("", "")), ("fedproto", ("", "hart"))])
+@pytest.mark.parametrize(
+    ("method", "models"),
+    [
+        pytest.param("fedavg", ("", ""), marks=pytest.mark.slow),  # the kills and the network's faults run it as well
+        ("fedali", ("", "")),
+        ("fedproto", ("", "hart")),
+    ],
+)
 def test_the_live_federation_is_the_simulation(method: str, models: tuple[str, str], tmp_path: Path) -> None:
     settings = run_settings(method, minutes=MINUTES, alternatives=(HART,) if "hart" in models else ())
     simulation = simulated(settings)
