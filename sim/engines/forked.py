@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from federation.records import Tree
-from sim.errors import EngineError
+from sim.errors import EngineError, SpoolError
 from sim.memory.packing import lay_out, read
 from sim.memory.spool import Slot, Spool
 
@@ -154,23 +154,24 @@ def _serve(connection: Connection, inherited: Sequence[Connection], work: Work, 
     for other in inherited:
         other.close()  # else the pipe of a killed parent would stay open in a sibling
     torch.set_num_threads(1)
-    with suppress(EOFError):
+    with suppress(EOFError, ConnectionError):
         while True:
-            _work_on(int(connection.recv_bytes()), connection, work, spool)
+            _tell(connection, _answer(int(connection.recv_bytes()), connection, work, spool))
 
 
-def _work_on(number: int, connection: Connection, work: Work, spool: Spool) -> None:
-    """Do one piece of work, and write its result where the parent says."""
+def _answer(number: int, connection: Connection, work: Work, spool: Spool) -> dict[str, Any]:
+    """Do one piece of work, ask the parent where its result goes, and write it there; return the last word on it."""
     try:
         packing = lay_out(work(number))
-        _tell(connection, {"layout": packing.layout, "size": packing.size})
-        spool.store(packing, int(connection.recv_bytes()))
-    except EOFError:
-        raise
     except Exception as error:  # it is the parent's to raise
-        _tell(connection, {"error": f"{type(error).__name__}: {error}"})
-    else:
-        _tell(connection, {})
+        return {"error": f"{type(error).__name__}: {error}"}
+    _tell(connection, {"layout": packing.layout, "size": packing.size})
+    position = int(connection.recv_bytes())
+    try:
+        spool.store(packing, position)
+    except SpoolError as error:
+        return {"error": str(error)}
+    return {}
 
 
 def _tell(connection: Connection, message: dict[str, Any]) -> None:

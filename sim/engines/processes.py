@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -138,7 +137,7 @@ def trained(group: Sequence[Job], round_number: int, compiler: Compiler | None =
     """Train clients together, or one alone as a device does."""
     if len(group) == 1:
         return [serial.trained(group[0], round_number)]
-    return stacked.trained(group, round_number, partial(compiler.compiled, group[0].setup) if compiler else None)
+    return stacked.trained(group, round_number, compiler)
 
 
 def longest_first(jobs: Sequence[Job]) -> list[int]:

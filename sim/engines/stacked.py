@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from federation.client_round import Setup, train_stacked
-from federation.local_round import LocalRound, Step
+from federation.local_round import LocalRound
 from sim.engines.compiled import Compiler
 from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
 from sim.engines.job import Job
@@ -66,7 +66,7 @@ class Stacked:
         if self.meter:
             self.meter.begin()
         try:
-            results = trained(jobs, round_number, self._step_of(jobs[0].setup))
+            results = trained(jobs, round_number, self.compiler)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -76,9 +76,6 @@ class Stacked:
             self.chunk = max(self.chunk, self.meter.room_for(len(jobs)))
             self.meter = None  # measured once: the longest clients came first
         return results
-
-    def _step_of(self, setup: Setup) -> Callable[[Step], Step] | None:
-        return partial(self.compiler.compiled, setup) if self.compiler else None
 
     def _halve(self, tried: int, client_id: str) -> None:
         if torch.cuda.is_available():
@@ -91,7 +88,7 @@ class Stacked:
         self.say(f"Memory ran out with {tried} clients at a time; going on with {self.chunk}.")
 
 
-def trained(jobs: Sequence[Job], round_number: int, compiled: Callable[[Step], Step] | None = None) -> list[LocalRound]:
+def trained(jobs: Sequence[Job], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
     """Train these clients, which have one setup, together."""
     return train_stacked(
         jobs[0].setup,
@@ -101,5 +98,5 @@ def trained(jobs: Sequence[Job], round_number: int, compiled: Callable[[Step], S
         client_ids=[job.client_id for job in jobs],
         round_number=round_number,
         max_steps=[job.max_steps for job in jobs],
-        compiled=compiled,
+        compiled=partial(compiler.compiled, jobs[0].setup) if compiler else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -177,6 +178,25 @@ def test_an_error_of_the_work_is_told_with_its_name() -> None:
 
     with pytest.raises(EngineError, match="client 3: ValueError: no 3"):
         list(forked([3], work, 1, lambda number: f"client {number}"))
+
+
+@needs_fork
+def test_an_end_of_file_within_the_work_is_its_error_and_not_its_processes() -> None:
+    def work(number: int) -> Tree:
+        raise EOFError("half a file")
+
+    with pytest.raises(EngineError, match="7: EOFError: half a file"):
+        list(forked([7], work, 1))
+
+
+@needs_fork
+def test_full_memory_in_a_fork_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(EngineError, match=r"client ada: memory: no room for 4,096 more .* train fewer clients a round"):
+        list(forked([0], lambda _number: {"x": torch.ones(3)}, 1, lambda _number: "client ada"))
 
 
 @needs_fork
