@@ -204,7 +204,8 @@ def _single(function: Any) -> Any:
 
 
 def _copied(tree: Any) -> Any:
-    return map_tree(torch.clone, tree)
+    # contiguous, whatever was given: a kernel that works in place may walk raw memory
+    return map_tree(lambda value: value.clone(memory_format=torch.contiguous_format), tree)
 
 
 def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:

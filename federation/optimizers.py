@@ -64,7 +64,7 @@ def adam(
     b1, b2 = betas
 
     def init(params: Tensors) -> Any:
-        m, v = ({name: torch.zeros_like(value) for name, value in params.items()} for _ in range(2))
+        m, v = ({name: value.new_zeros(value.shape) for name, value in params.items()} for _ in range(2))
         first = next(iter(params.values()))
         return {"m": m, "v": v, "t": first.new_zeros(())}
 
@@ -79,8 +79,11 @@ def adam(
 
     def change(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
         m, v = state["m"], state["v"]
+        _check_contiguous({"parameter": params, "first moment": m, "second moment": v})
+        # autograd returns a convolution's gradient channels last, as it was computed; only torch's own `.grad` is laid
+        # out as its parameter, which is what the kernel expects of all four
         fused_adam(
-            list(params.values()), [gradients[name] for name in params], [m[name] for name in params],
+            list(params.values()), [gradients[name].contiguous() for name in params], [m[name] for name in params],
             [v[name] for name in params], [], [state["t"].clone() for _ in params], fused=True, amsgrad=False,
             beta1=b1, beta2=b2, lr=lr, weight_decay=weight_decay, eps=epsilon, maximize=False,
         )  # fmt: skip
@@ -100,6 +103,16 @@ def optimizer_for(task: Task, *, stacked: bool = False) -> Optimizer:
     if task.optimizer == "sgd":
         return sgd(task.lr, task.momentum, task.weight_decay, in_place=not stacked)
     raise unknown_name("optimizer", task.optimizer, ["adam", "sgd"])
+
+
+def _check_contiguous(trees: dict[str, Tensors]) -> None:
+    for owner, tensors in trees.items():
+        for name, value in tensors.items():
+            if not value.is_contiguous():
+                raise ValueError(
+                    f"{owner} of {name!r}: strides {value.stride()} of shape {tuple(value.shape)}; "
+                    "fused Adam walks raw memory and changes it: clone it contiguous first"
+                )
 
 
 def _decayed(gradients: Tensors, params: Tensors, weight_decay: float) -> dict[str, Tensor]:
