@@ -1,0 +1,62 @@
+"""Short federations on real recordings and pictures, and the scores that they end with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sim.data import FederatedData
+from sim.options import run_settings
+from sim.presets import with_defaults
+from sim.run import build_simulation, load_data
+from sim.settings import RunSettings
+from sim.sources import source_named
+
+SMALL_HART = ("model.feature_dim=96", "model.blocks=3", "model.head_width=256")
+SMALL_ALP = (*SMALL_HART, "model.prototypes=[64,32,16]")
+SMALLEST_HART = ("model.feature_dim=48", "model.blocks=2", "model.head_width=128")
+
+
+def settings_of(**options: Any) -> RunSettings:
+    """Return the settings of `python -m sim run` with these options; training on all training windows."""
+    given = {"lr": 1e-3, "engine": "processes", **options, "set": list(options.get("set", ()))}
+    chosen = with_defaults(None, given)
+    return run_settings(chosen, source_named(chosen["data"]).labels({}), None)
+
+
+_READ: dict[tuple[str, Path | None], FederatedData] = {}
+
+
+def loaded(settings: RunSettings, root: Path | None, clients: int | None = None) -> FederatedData:
+    """Read a run's examples, of the first `clients` clients; what several runs share is read once."""
+    seed = settings.task.seed if settings.partition else 0  # recordings are split in time, without a draw
+    key = f"{settings.model_dump_json(include={'data', 'data_options', 'partition'})} {seed}", root
+    if key not in _READ:
+        _READ[key] = load_data(settings, root, None, None)
+    return _READ[key] if clients is None else first_clients(_READ[key], clients)
+
+
+def first_clients(data: FederatedData, count: int) -> FederatedData:
+    """Keep the first clients by name."""
+    chosen = sorted(data.clients)[:count]
+    return replace(
+        data,
+        clients={name: data.clients[name] for name in chosen},
+        statistics={name: data.statistics[name] for name in chosen},
+    )
+
+
+def scores(settings: RunSettings, data: FederatedData) -> dict[str, float]:
+    """Play a run in this process; macro-F1 in percent of its last round: personalization, global where there are."""
+    *_, last = build_simulation(settings, data).play()
+    return percentages(last)
+
+
+def percentages(record: Mapping[str, Any]) -> dict[str, float]:
+    """Read both scores off a round's record."""
+    found = {"global": (record["global"] or {}).get("macro_f1")}
+    if record["personalization"]:
+        found["personalization"] = record["personalization"]["macro_f1"]["mean"]
+    return {name: 100 * value for name, value in found.items() if value is not None}
