@@ -5,14 +5,14 @@ Simulation engines and the device call these; nothing else decides what a client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from federation.forward import Network, reseed
-from federation.local_round import LocalRound, Step, Work, local_round
+from federation.local_round import Compile, LocalRound, Work, local_round
 from federation.method import Method
 from federation.optimizers import optimizer_for
 from federation.plan import Task
@@ -62,7 +62,7 @@ def train_stacked(
     client_ids: Sequence[str],
     round_number: int,
     max_steps: Sequence[int | None] | None = None,
-    compiled: Callable[[Step], Step] | None = None,
+    compiled: Compile | None = None,
 ) -> list[LocalRound]:
     """Run K clients' rounds as one program, whose step `compiled` may make faster.
 

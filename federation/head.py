@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from federation.errors import SettingsError
+
 _HEAD = "head."
+HEAD_LR_FACTOR = 10.0
+"""The head's learning rate over the base's, where each trains alone: as in FedPAC's and in FedAli's authors' code."""
 
 
 def is_head(name: str) -> bool:
@@ -13,3 +17,16 @@ def is_head(name: str) -> bool:
 def is_base(name: str) -> bool:
     """Whether a parameter belongs to the feature extractor E."""
     return not is_head(name)
+
+
+def check_head_lr_factor(method: str, factor: float) -> None:
+    """Refuse a factor that is no learning rate's.
+
+    Raises:
+        SettingsError: unless it is above 0 and finite.
+    """
+    if not 0 < factor < float("inf"):
+        raise SettingsError(
+            f"{method}: head_lr_factor={factor}: expected a number above 0, by which the learning rate is multiplied "
+            "while the head trains alone; 1 trains it at the base's"
+        )

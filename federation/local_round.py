@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
@@ -21,6 +22,8 @@ from federation.watch import Checkpoint, Watch
 
 Step = Callable[..., Any]
 """One training step: a pure function of trees of tensors."""
+Compile = Callable[[float, Step], Step]
+"""compile(rate, step) -> a faster step; steps of one rate and of tensors of the same shapes are the same."""
 
 
 class Work(NamedTuple):
@@ -59,7 +62,7 @@ def local_round(
     *,
     stacked: bool = False,
     watch: Watch | None = None,
-    compiled: Callable[[Step], Step] | None = None,
+    compiled: Compile | None = None,
 ) -> LocalRound:
     """Receive, train through the method's phases, and make the upload.
 
@@ -74,10 +77,10 @@ def local_round(
     before = _statistics("before", method, task, network, client, work, stacked)
     zero = work.examples.x.new_zeros(work.examples.y.shape[:1] if stacked else ())
     state, done, watch = _State(client.params, client.buffers, zero, zero), 0, watch or Watch()
-    begun = watch.resume()
+    begun, phases = watch.resume(), method.phases(task)
     if begun:
         state = _State(begun.params, begun.buffers, begun.loss, begun.examples, begun.steps)
-    for phase in method.phases(task):
+    for phase in phases:
         epochs = range(done, done + phase.epochs)
         done += phase.epochs
         if begun is None or epochs.stop > begun.epoch:
@@ -86,8 +89,8 @@ def local_round(
             )
     client = client._replace(params=state.params, buffers=state.buffers)
     after = _statistics("after", method, task, network, client, work, stacked)
-    steps = _steps(work.order, zero) if stacked else zero.new_tensor(state.steps)
-    training = Training(before, after, task.lr * steps)
+    rates = _rates(task, phases, work.order, None if stacked else state.steps)
+    training = Training(before, after, task.lr * torch.as_tensor(rates).to(zero))
     client, upload = lift(method.upload)(client, round_state, training)
     return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
 
@@ -104,9 +107,9 @@ def _train(
     stacked: bool,
     watch: Watch,
     begun: Checkpoint | None,
-    compiled: Callable[[Step], Step] | None,
+    compiled: Compile | None,
 ) -> _State:
-    """Run one phase with a fresh optimizer; parameters outside it stay as they are."""
+    """Run one phase with a fresh optimizer, at the phase's rate; parameters outside it stay as they are."""
     lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
@@ -119,16 +122,16 @@ def _train(
 
     def step(trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree) -> Any:
         def objective(params: Tensors) -> tuple[Tensor, Tensors]:
-            return method.loss(network.train, {**frozen, **params}, buffers, batch, extra)
+            return method.loss(network, {**frozen, **params}, buffers, batch, extra)
 
         gradients, loss, moved = differentiate(objective, trained)
-        new_momenta, new = optimizer.apply(gradients, momenta, trained)
+        new_momenta, new = optimizer.apply(gradients, momenta, trained, phase.rate)
         count = batch.mask.sum()
         if stacked:  # a single client never runs an empty step; a stacked one waits for the longest
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
         return (new, moved, new_momenta), loss * count, count
 
-    run = compiled(lift(step)) if compiled and stacked else lift(step)
+    run = compiled(phase.rate, lift(step)) if compiled and stacked else lift(step)
     loss, examples, steps, stopped = state.loss, state.examples, state.steps, state.stopped
     for epoch in epochs:
         epoch_loss = epoch_examples = torch.zeros_like(state.loss)
@@ -162,9 +165,20 @@ def _statistics(
     return stats
 
 
-def _steps(order: Schedule, like: Tensor) -> Tensor:
-    """Count the steps with at least one example: (), or (K,) where clients are stacked."""
-    return torch.as_tensor((order.mask.sum(-1) > 0).sum((-1, -2))).to(like)
+def _rates(task: Task, phases: Sequence[Phase], order: Schedule, limit: int | None) -> Any:
+    """Sum the phases' rates over the steps with an example, or the first `limit` of them: (), or (K,) stacked.
+
+    SGD with momentum m takes a constant gradient Σ_{s≤t} m^(t−s) = (1 − m^t)/(1 − m) times in a phase's step t, which
+    is what counts then: times the learning rate, it is how far that gradient moves a parameter.
+    """
+    real = order.mask.sum(-1) > 0  # (..., epochs, steps)
+    if limit is not None:
+        real &= np.cumsum(real).reshape(real.shape) <= limit
+    ends = np.cumsum([phase.epochs for phase in phases])[:-1]
+    m = task.momentum if task.optimizer == "sgd" else 0.0
+    counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)]
+    steps = [(count - m * (1 - m**count) / (1 - m)) / (1 - m) for count in counts]
+    return sum(phase.rate * taken for phase, taken in zip(phases, steps, strict=True))
 
 
 def _batches(examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from federation import robust
 from federation.averaging import add_weighted, mean_of
 from federation.errors import RoundError, SettingsError
+from federation.forward import Network
 from federation.losses import cross_entropy
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Forward, Phase, Tensors, Training, Tree, Update
@@ -84,10 +85,13 @@ class Method:
         return (Phase(lambda name: True, task.epochs),)
 
     def loss(
-        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
-        """Return the scalar to minimize and the buffers that the network moved."""
-        output = forward(params, buffers, batch.x, batch.mask)
+        """Return the scalar to minimize, of `network.train`, and the buffers that this moved.
+
+        `network.evaluate` serves for what is only compared with: no dropout, and nothing moves.
+        """
+        output = network.train(params, buffers, batch.x, batch.mask)
         return cross_entropy(output, batch), output.buffers
 
     def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,15 +14,23 @@ from federation.plan import Task
 from federation.records import Tensors
 
 
+class Apply(Protocol):
+    """One step at `rate` times the optimizer's learning rate."""
+
+    def __call__(self, gradients: Tensors, state: Any, params: Tensors, rate: float = 1.0) -> tuple[Any, Tensors]:
+        """Return the next state and parameters."""
+        ...
+
+
 class Optimizer(NamedTuple):
-    """`init(params) -> state`; `apply(gradients, state, params) -> (state, params)`.
+    """`init(params) -> state`; `apply(gradients, state, params, rate) -> (state, params)`.
 
     With `in_place` what `apply` returns is what it was given, changed: no parameter is copied, which is a fifth of a
     step for a network of a million parameters on small batches. The caller must own state and parameters.
     """
 
     init: Callable[[Tensors], Any]
-    apply: Callable[[Tensors, Any, Tensors], tuple[Any, Tensors]]
+    apply: Apply
     in_place: bool = False
 
 
@@ -32,18 +40,18 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *, in_place
     def init(params: Tensors) -> Tensors:
         return {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
 
-    def apply(gradients: Tensors, state: Tensors, params: Tensors) -> tuple[Tensors, Tensors]:
+    def apply(gradients: Tensors, state: Tensors, params: Tensors, rate: float = 1.0) -> tuple[Tensors, Tensors]:
         step = _decayed(gradients, params, weight_decay)
         if momentum:
             # torch starts the velocity at the first gradient; from zero that is the same: m·0 + g
             step = state = {name: momentum * state[name] + step[name] for name in params}
-        return state, {name: params[name] - lr * step[name] for name in params}
+        return state, {name: params[name] - lr * rate * step[name] for name in params}
 
-    def change(gradients: Tensors, state: Tensors, params: Tensors) -> tuple[Tensors, Tensors]:
+    def change(gradients: Tensors, state: Tensors, params: Tensors, rate: float = 1.0) -> tuple[Tensors, Tensors]:
         step = _decayed(gradients, params, weight_decay)
         for name, value in params.items():
             moving = state[name].mul_(momentum).add_(step[name]) if momentum else step[name]
-            value.add_(moving, alpha=-lr)
+            value.add_(moving, alpha=-lr * rate)
         return state, params
 
     return Optimizer(init, change, in_place=True) if in_place else Optimizer(init, apply)
@@ -68,16 +76,16 @@ def adam(
         first = next(iter(params.values()))
         return {"m": m, "v": v, "t": first.new_zeros(())}
 
-    def apply(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
+    def apply(gradients: Tensors, state: Any, params: Tensors, rate: float = 1.0) -> tuple[Any, Tensors]:
         t = state["t"] + 1
         gradients = _decayed(gradients, params, weight_decay)
         m = {name: torch.lerp(state["m"][name], gradients[name], 1 - b1) for name in params}
         v = {name: b2 * state["v"][name] + (1 - b2) * gradients[name] ** 2 for name in params}
-        rate, root = lr / (1 - b1**t), (1 - b2**t).sqrt()
-        new = {name: params[name] - rate * m[name] / (v[name].sqrt() / root + epsilon) for name in params}
+        size, root = lr * rate / (1 - b1**t), (1 - b2**t).sqrt()
+        new = {name: params[name] - size * m[name] / (v[name].sqrt() / root + epsilon) for name in params}
         return {"m": m, "v": v, "t": t}, new
 
-    def change(gradients: Tensors, state: Any, params: Tensors) -> tuple[Any, Tensors]:
+    def change(gradients: Tensors, state: Any, params: Tensors, rate: float = 1.0) -> tuple[Any, Tensors]:
         m, v = state["m"], state["v"]
         _check_contiguous({"parameter": params, "first moment": m, "second moment": v})
         # autograd returns a convolution's gradient channels last, as it was computed; only torch's own `.grad` is laid
@@ -85,7 +93,7 @@ def adam(
         fused_adam(
             list(params.values()), [gradients[name].contiguous() for name in params], [m[name] for name in params],
             [v[name] for name in params], [], [state["t"].clone() for _ in params], fused=True, amsgrad=False,
-            beta1=b1, beta2=b2, lr=lr, weight_decay=weight_decay, eps=epsilon, maximize=False,
+            beta1=b1, beta2=b2, lr=lr * rate, weight_decay=weight_decay, eps=epsilon, maximize=False,
         )  # fmt: skip
         return {"m": m, "v": v, "t": state["t"] + 1}, params
 

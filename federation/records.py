@@ -48,6 +48,7 @@ class Phase(NamedTuple):
 
     trainable: Callable[[str], bool]
     epochs: int
+    rate: float = 1.0  # what the task's learning rate is multiplied by
 
 
 class ClassStats(NamedTuple):
@@ -63,7 +64,7 @@ class Training(NamedTuple):
 
     before: ClassStats  # with the received model, if the method asked for it
     after: ClassStats  # with the trained model, if the method asked for it
-    lr_sum: Tensor  # () Σ of learning rates over the optimizer's steps
+    lr_sum: Tensor  # () Σ of learning rates over all phases' steps; with SGD's momentum as many times as it steps so
 
 
 class Update(NamedTuple):

@@ -15,10 +15,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from federation.forward import Network
 from federation.losses import cross_entropy
 from federation.method import Method
 from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Forward, Tensors, Tree
+from federation.records import Batch, Broadcast, Client, Tensors, Tree
 from federation.tree import squared_distance
 
 _PERSONAL = "personal:"
@@ -47,12 +48,12 @@ class Ditto(Method):
         return client, {"anchor": broadcast["params"]}
 
     def loss(
-        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """CE(w) + CE(v) + λ/2 ‖v − w_t‖²."""
-        loss, moved = super().loss(forward, _global(params), buffers, batch, round_state)
+        loss, moved = super().loss(network, _global(params), buffers, batch, round_state)
         personal = _personal(params)
-        own = cross_entropy(forward(personal, buffers, batch.x, batch.mask), batch)
+        own = cross_entropy(network.train(personal, buffers, batch.x, batch.mask), batch)
         return loss + own + self.pull / 2 * squared_distance(personal, round_state["anchor"]), moved
 
     def deployed(self, client: Client) -> Client:

@@ -3,6 +3,7 @@
 J. Xu, X. Tong, S.-L. Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration,
 ICLR 2023, arXiv 2306.11867: local training section 4.1, combination weights eq. 8 to 11, algorithm 1.
 
+The head trains at ten times the base's learning rate, as in the authors' code; the paper does not say so.
 Differs from the paper: negative eigenvalues of the quadratic form, which only rounding makes, are clipped to 0 (the
 authors drop those under 0.01). A client that has not reported yet gets the mean of the heads.
 """
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from federation.averaging import add_weighted, mean_of
-from federation.head import is_base, is_head
+from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
 from federation.losses import class_prototypes
 from federation.methods.fedpr import FedPr
 from federation.plan import Task
@@ -40,10 +41,16 @@ class FedPac(FedPr):
 
     predict_by: Literal["prototype", "head"] = "head"
     head_epochs: int = 1
+    head_lr_factor: float = HEAD_LR_FACTOR
+
+    def __post_init__(self) -> None:
+        """Refuse a learning rate that does not train the head, too."""
+        super().__post_init__()
+        check_head_lr_factor(self.name, self.head_lr_factor)
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
-        """Train the head alone, then the base alone."""
-        return Phase(is_head, self.head_epochs), Phase(is_base, task.epochs)
+        """Train the head alone, at its own learning rate, then the base alone."""
+        return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, task.epochs)
 
     def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
         """Send the model, the prototypes, and the received base's h_k[c] = π_c · mean e of c, and its variance v_k."""

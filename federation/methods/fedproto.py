@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from federation import prototypes
+from federation.forward import Network
 from federation.losses import cross_entropy, masked_mean
 from federation.method import Method
 from federation.plan import Task
@@ -50,10 +51,10 @@ class FedProto(Method):
         return client._replace(memory=known), known
 
     def loss(
-        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the pull towards the prototype of each example's class (eq. 8)."""
-        output = forward(params, buffers, batch.x, batch.mask)
+        output = network.train(params, buffers, batch.x, batch.mask)
         return cross_entropy(output, batch) + self.pull * self._regularization(
             output, batch, round_state
         ), output.buffers

@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from federation.forward import Network
 from federation.method import Method
-from federation.records import Batch, Broadcast, Client, Forward, Tensors, Tree
+from federation.records import Batch, Broadcast, Client, Tensors, Tree
 from federation.tree import squared_distance
 
 
@@ -31,8 +32,8 @@ class FedProx(Method):
         return client, {"anchor": broadcast["params"]}
 
     def loss(
-        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the proximal term."""
-        loss, buffers = super().loss(forward, params, buffers, batch, round_state)
+        loss, buffers = super().loss(network, params, buffers, batch, round_state)
         return loss + self.mu / 2 * squared_distance(params, round_state["anchor"]), buffers

@@ -4,7 +4,8 @@ L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai: Exploiting Shared Representa
 Learning, ICML 2021, arXiv 2102.07078, algorithm 1.
 
 Differs from the paper: it takes one epoch for the base and more for the head; here `head_epochs` is an option and the
-base trains for the task's epochs, as every other method's does.
+base trains for the task's epochs, as every other method's does. The paper gives
+both one learning rate; here the head's is ten times the base's, as for `fedpac`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from federation.head import is_base, is_head
+from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
 from federation.methods.fedper import FedPer
 from federation.plan import Task
 from federation.records import Phase
@@ -25,7 +26,13 @@ class FedRep(FedPer):
     name: ClassVar[str] = "fedrep"
 
     head_epochs: int = 1
+    head_lr_factor: float = HEAD_LR_FACTOR
+
+    def __post_init__(self) -> None:
+        """Refuse a learning rate that does not train the head, too."""
+        super().__post_init__()
+        check_head_lr_factor(self.name, self.head_lr_factor)
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
-        """Return the two phases."""
-        return Phase(is_head, self.head_epochs), Phase(is_base, task.epochs)
+        """Return the two phases; the head trains at its own learning rate."""
+        return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, task.epochs)

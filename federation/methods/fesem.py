@@ -19,9 +19,10 @@ from torch import Tensor
 
 from federation.averaging import mean_of
 from federation.errors import RoundError
+from federation.forward import Network
 from federation.method import Method
 from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Forward, Tensors, Tree, Update
+from federation.records import Batch, Broadcast, Client, Tensors, Tree, Update
 from federation.tree import squared_distance
 
 
@@ -43,10 +44,10 @@ class FeSem(Method):
         return client, {"anchor": broadcast["params"]}
 
     def loss(
-        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the pull towards the centre, if it has weight."""
-        loss, buffers = super().loss(forward, params, buffers, batch, round_state)
+        loss, buffers = super().loss(network, params, buffers, batch, round_state)
         if self.mu:
             loss = loss + self.mu / 2 * squared_distance(params, round_state["anchor"])
         return loss, buffers

@@ -2,6 +2,8 @@
 
 Q. Li, B. He, D. Song: Model-Contrastive Federated Learning, CVPR 2021, arXiv 2103.16257, equations 3 and 4.
 
+Both models that are compared with are fixed and in evaluation mode. A client that has not trained yet, in whichever
+round it joins, has no previous model: the received one stands in, and the contrast moves nothing.
 Differs from the paper: the contrast is taken on the features that enter the head, without an extra projection head,
 so that every model of the table can be used.
 """
@@ -11,12 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
+from federation.forward import Network
 from federation.losses import cross_entropy, masked_mean
 from federation.method import Method
-from federation.records import Batch, Broadcast, Client, Forward, Tensors, Tree
+from federation.plan import Task
+from federation.records import Batch, Broadcast, Client, Tensors, Training, Tree
+from federation.tree import leaves, where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +34,34 @@ class Moon(Method):
     mu: float = 1.0
     temperature: float = 0.5
 
+    def join(self, client: Client, task: Task) -> Client:
+        """Note that the client's model is not one that it has trained."""
+        return client._replace(memory={"trained": leaves(client.params)[0].new_zeros(())})
+
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Keep what the client ended its previous round with, and what came; a new client has only the latter."""
         received, _ = super().receive(client, broadcast)
-        previous = {"params": client.params, "buffers": client.buffers}
-        return received, {"previous": previous, "global": {"params": received.params, "buffers": received.buffers}}
+        sent, own = ({"params": one.params, "buffers": one.buffers} for one in (received, client))
+        return received, {"previous": where(client.memory["trained"] > 0, own, sent), "global": sent}
 
     def loss(
-        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the contrast (eq. 3); the fraction is softplus of the difference, so nothing overflows."""
-        output = forward(params, buffers, batch.x, batch.mask)
-        alike = cosine_similarity(output.features, _features(forward, round_state["global"], batch), dim=-1)
-        unlike = cosine_similarity(output.features, _features(forward, round_state["previous"], batch), dim=-1)
+        output = network.train(params, buffers, batch.x, batch.mask)
+        alike, unlike = (
+            cosine_similarity(output.features, _target(network, round_state[model], batch), dim=-1)
+            for model in ("global", "previous")
+        )
         contrast = masked_mean(softplus((unlike - alike) / self.temperature), batch.mask)
         return cross_entropy(output, batch) + self.mu * contrast, output.buffers
 
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+        """Send the parameters, and note that from now on there is a previous model."""
+        client, tensors = super().upload(client, round_state, training)
+        return client._replace(memory={"trained": torch.ones_like(client.memory["trained"])}), tensors
 
-def _features(forward: Forward, model: Tree, batch: Batch) -> Tensor:
-    return forward(model["params"], model["buffers"], batch.x, batch.mask).features.detach()
+
+def _target(network: Network, model: Tree, batch: Batch) -> Tensor:
+    # of a fixed model: no dropout in it, no prototype moved by it, and no gradient through it
+    return network.evaluate(model["params"], model["buffers"], batch.x, batch.mask).features.detach()

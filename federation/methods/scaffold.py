@@ -4,8 +4,9 @@ S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SC
 for Federated Learning, ICML 2020, arXiv 1910.06378, algorithm 1, equations 3 to 5, with option II for c_i.
 
 Differs from the paper: c is the mean of the c_i of the clients that have ever reported, since the server does not know
-how many there are; the paper counts those to come as zeros. With momentum c_i is scaled by what momentum adds to a
-step in the long run, 1/(1 − m).
+how many there are; the paper counts those to come as zeros. The paper's steps have no momentum. With it, K η_l in
+option II is what a constant gradient moves a parameter by in K steps, η_l Σ_{t≤K} (1 − m^t)/(1 − m), so that c_i stays
+a mean of the client's gradients; with K η_l it is up to 1/(1 − m) times as long, and diverges.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from federation.averaging import add_weighted
 from federation.errors import SettingsError
+from federation.forward import Network
 from federation.method import Method
 from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Forward, Tensors, Training, Tree, Update
+from federation.records import Batch, Broadcast, Client, Tensors, Training, Tree, Update
 from federation.tree import map_tree
 
 
@@ -43,15 +45,15 @@ class Scaffold(Method):
         return client, {"anchor": broadcast["params"], "correction": correction, "variate": broadcast["variate"]}
 
     def loss(
-        self, forward: Forward, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add ⟨c − c_i, y⟩, whose gradient is the correction (eq. 3)."""
-        loss, buffers = super().loss(forward, params, buffers, batch, round_state)
+        loss, buffers = super().loss(network, params, buffers, batch, round_state)
         linear = [(params[name] * value).sum() for name, value in round_state["correction"].items()]
         return loss + torch.stack(linear).sum(), buffers
 
     def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
-        """c_i⁺ = c_i − c + (w − y)/(K η_l) (eq. 4, option II); send y and c_i⁺ − c_i."""
+        """c_i⁺ = c_i − c + (w − y)/(K η_l) (eq. 4, option II), K η_l as in `lr_sum`; send y and c_i⁺ − c_i."""
         client, tensors = super().upload(client, round_state, training)
         walked = training.lr_sum.clamp(min=torch.finfo(training.lr_sum.dtype).tiny)
         slope = {name: (value - client.params[name]) / walked for name, value in round_state["anchor"].items()}

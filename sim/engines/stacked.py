@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import torch
 
 from federation.client_round import Setup, train_stacked
-from federation.local_round import LocalRound
+from federation.local_round import LocalRound, Step
 from sim.engines.compiled import Compiler
 from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
 from sim.engines.job import Job
@@ -90,13 +89,18 @@ class Stacked:
 
 def trained(jobs: Sequence[Job], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
     """Train these clients, which have one setup, together."""
+    setup = jobs[0].setup
+
+    def compiled(rate: float, step: Step) -> Step:
+        return compiler.compiled((setup, rate), step) if compiler else step
+
     return train_stacked(
-        jobs[0].setup,
+        setup,
         [job.client for job in jobs],
         [job.broadcast for job in jobs],
         [job.examples for job in jobs],
         client_ids=[job.client_id for job in jobs],
         round_number=round_number,
         max_steps=[job.max_steps for job in jobs],
-        compiled=partial(compiler.compiled, jobs[0].setup) if compiler else None,
+        compiled=compiled,
     )

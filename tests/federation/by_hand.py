@@ -51,11 +51,13 @@ def sigmoid(z: float) -> float:
 
 
 class Play:
-    """Both clients train with SGD 1.0; the server aggregates."""
+    """Both clients train with SGD 1.0, unless told otherwise; the server aggregates."""
 
-    def __init__(self, method: Method, module: nn.Module | None = None, epochs: int = 1) -> None:
+    def __init__(self, method: Method, module: nn.Module | None = None, epochs: int = 1, **changes: Any) -> None:
         self.method, module = method, module or OneWeight()
-        task = Task(classes=2, feature_dim=1, epochs=epochs, batch_size=8, optimizer="sgd", lr=1.0)
+        task = Task(
+            classes=2, feature_dim=1, batch_size=8, **{"epochs": epochs, "optimizer": "sgd", "lr": 1.0, **changes}
+        )
         self.setup = Setup(method, task, network(module))
         initial = initial_client(module)
         self.state: Tree = method.server_init(initial.params, initial.buffers, task)

@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from federation.errors import RoundError, SettingsError
+from federation.forward import Network
 from federation.methods import METHODS, method_from_json
 from federation.plan import Task
 from federation.records import Batch, Client, Output, Tensors, Tree, Update
@@ -68,28 +70,89 @@ def test_fedper() -> None:
     assert weight(played.state["params"], "base") == pytest.approx((ADA + 2 * BOB) / 3) == pytest.approx(-0.0847489654)
 
 
-def test_fedrep() -> None:
-    clients, state = one_round(METHODS["fedrep"](), TwoWeights())
-    ada = 1 - (sigmoid(ADA) - 1) * ADA  # the head has moved to ADA when the base begins
-    bob = 1 - sigmoid(2 * BOB) * 2 * BOB
-    assert weight(clients["ada"].params, "head.w") == pytest.approx(ADA)
-    assert weight(clients["ada"].params, "base") == pytest.approx(ada) == pytest.approx(1.27845462)
-    assert weight(clients["bob"].params, "base") == pytest.approx(bob) == pytest.approx(1.27263929)
+@pytest.mark.parametrize(
+    ("options", "factor", "bases"),
+    [({}, 10.0, (1.08993878, 1.00000000)), ({"head_lr_factor": 1.0}, 1.0, (1.27845462, 1.27263929))],
+)
+def test_fedrep(options: dict[str, float], factor: float, bases: tuple[float, float]) -> None:
+    clients, state = one_round(METHODS["fedrep"](**options), TwoWeights())
+    head_ada, head_bob = 1 - factor * (sigmoid(1) - 1), 1 - factor * sigmoid(2) * 2
+    ada = 1 - (sigmoid(head_ada) - 1) * head_ada  # the head has moved so far when the base begins, at its own rate
+    bob = 1 - sigmoid(2 * head_bob) * 2 * head_bob
+    assert weight(clients["ada"].params, "head.w") == pytest.approx(head_ada)
+    assert weight(clients["bob"].params, "head.w") == pytest.approx(head_bob)
+    assert weight(clients["ada"].params, "base") == pytest.approx(ada) == pytest.approx(bases[0])
+    assert weight(clients["bob"].params, "base") == pytest.approx(bob) == pytest.approx(bases[1])
     assert weight(state["params"], "base") == pytest.approx((ada + 2 * bob) / 3)
 
 
-def test_moon() -> None:
-    """Alike 1, unlike 0, τ = ½: −log(e² / (e² + 1)) = log(1 + e⁻²), and the cross-entropy of equal logits is log 2."""
+@pytest.mark.parametrize("name", ["fedrep", "fedpac"])
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
+def test_a_head_that_would_not_train_is_refused(name: str, factor: float) -> None:
+    with pytest.raises(SettingsError, match=f"{name}: head_lr_factor=.*: expected a number above 0"):
+        method_from_json({"name": name, "head_lr_factor": factor})
 
-    def forward(params: Tensors, buffers: Tensors, x: torch.Tensor, mask: torch.Tensor | None) -> Output:
+
+@pytest.mark.parametrize(
+    ("trained", "contrast"),
+    # alike 1, unlike 0, τ = ½: −log(e² / (e² + 1)) = log(1 + e⁻²); who has not trained has nothing to be unlike
+    [(1.0, math.log1p(math.exp(-2))), (0.0, math.log(2))],
+)
+def test_moon(trained: float, contrast: float) -> None:
+    """The cross-entropy of equal logits is log 2; the client had (0, 1) and receives (1, 0)."""
+
+    def train(params: Tensors, buffers: Tensors, x: torch.Tensor, mask: torch.Tensor | None = None) -> Output:
+        return Output(params["z"][None], torch.zeros(1, 2), {"seen": buffers["seen"] + 1})
+
+    def evaluate(params: Tensors, buffers: Tensors, x: torch.Tensor, mask: torch.Tensor | None = None) -> Output:
         return Output(params["z"][None], torch.zeros(1, 2), buffers)
 
-    method = METHODS["moon"]()
+    method, seen = METHODS["moon"](), {"seen": torch.tensor(0)}
     toward, across = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
-    client, state = method.receive(Client({"z": across}, {}, {}), {"params": {"z": toward}})
+    memory = {"trained": torch.tensor(trained)}
+    client, state = method.receive(Client({"z": across}, seen, memory), {"params": {"z": toward}})
     batch = Batch(torch.zeros(1, 1), torch.tensor([0]), torch.ones(1))
-    loss, _ = method.loss(forward, client.params, {}, batch, state)
-    assert float(loss) == pytest.approx(math.log(2) + math.log1p(math.exp(-2))) == pytest.approx(0.8200751)
+    loss, moved = method.loss(Network(train, evaluate), client.params, seen, batch, state)
+    assert float(loss) == pytest.approx(math.log(2) + contrast)
+    assert moved == {"seen": torch.tensor(1)}, "the network in training moves its buffers, the targets none"
+
+
+class Dropping(nn.Module):
+    """Feature (w·x, x) and logits (w·x, 0); in training the feature's first half is dropped, in evaluation none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = 0.5 if self.training else 1.0
+        return torch.cat([kept * self.w * x, x], 1), torch.cat([self.w * x, torch.zeros_like(x)], 1)
+
+
+def test_moon_of_a_late_joiner_and_of_an_old_hand() -> None:
+    """The server is at w = 1 in round 2; ada trained in round 1 and ended at 3, bob joins at the initial 2.
+
+    z = (½·w, 1)·x at w = 1 in training; the targets are whole: (1, 1)·x received, (3, 1)·x ada's own. With
+    ∂z/∂w = (½, 0) and n = ‖(½, 1)‖, ∂cos(z, t)/∂w = ½ (t₁/(‖z‖‖t‖) − cos·z₁/‖z‖²).
+    """
+    played = Play(METHODS["moon"](), Dropping())
+    played.state = {"params": scalars(w=1.0)}
+    ada = played.clients["ada"]
+    played.clients["ada"] = ada._replace(params=scalars(w=3.0), memory={"trained": torch.ones_like(ada.params["w"])})
+    played.round()
+
+    def cosine(target: float) -> tuple[float, float]:
+        z, t = math.hypot(0.5, 1), math.hypot(target, 1)
+        value = (0.5 * target + 1) / (z * t)
+        return value, 0.5 * (target / (z * t) - value * 0.5 / z**2)
+
+    (alike, toward), (unlike, away) = cosine(1.0), cosine(3.0)
+    pull = sigmoid((unlike - alike) / 0.5) * (away - toward) / 0.5  # ∂ softplus((unlike − alike)/τ)
+    assert (
+        weight(played.clients["ada"].params) == pytest.approx(1 - (sigmoid(1) - 1) - pull) == pytest.approx(1.14964269)
+    )
+    assert weight(played.clients["bob"].params) == pytest.approx(1 - sigmoid(2) * 2), "nothing but the cross-entropy"
+    assert [float(one.memory["trained"]) for one in played.clients.values()] == [1.0, 1.0]
 
 
 def test_scaffold() -> None:
@@ -102,6 +165,32 @@ def test_scaffold() -> None:
     gradient = sigmoid(-0.5) - 1  # ada at w = −½; its correction is c − c_i = 0.25 + 0.5
     assert weight(played.clients["ada"].params) == pytest.approx(-0.5 - (gradient + 0.75)) == pytest.approx(-0.62754067)
     assert weight(played.clients["ada"].memory["variate"]) == pytest.approx(gradient)
+
+
+def test_scaffold_with_momentum() -> None:
+    """ada's two steps with m = ½: y = 0 − g₁ − (½·g₁ + g₂), and a constant gradient would count 1 + 1½ times."""
+    played = Play(METHODS["scaffold"](), epochs=2, momentum=0.5).round()
+    first, second = -0.5, sigmoid(0.5) - 1
+    ada = played.clients["ada"]
+    assert weight(ada.params) == pytest.approx(-(1.5 * first + second)) == pytest.approx(1.12754067)
+    assert weight(ada.memory["variate"]) == pytest.approx((1.5 * first + second) / 2.5) == pytest.approx(-0.45101627)
+
+
+@pytest.mark.parametrize(("momentum", "lr"), [(0.0, 0.5), (0.5, 0.25), (0.9, 0.05)])
+def test_scaffold_finds_the_optimum(momentum: float, lr: float) -> None:
+    """Of (f_ada + f_bob)/2: (σ(w) − 1) + 2 σ(2w) = 0. Client drift ends elsewhere: fedavg is off by a tenth."""
+    low, high = -5.0, 5.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sigmoid(middle) - 1 + 2 * sigmoid(2 * middle) < 0 else (low, middle)
+    ends = {}
+    for name in ("scaffold", "fedavg"):
+        played = Play(METHODS[name](weighting="uniform"), epochs=10, momentum=momentum, lr=lr)
+        for _ in range(60):
+            played.round()
+        ends[name] = weight(played.state["params"])
+    assert ends["scaffold"] == pytest.approx(low, abs=1e-6)
+    assert abs(ends["fedavg"] - low) > 0.1
 
 
 def test_scaffold_counts_everybody_who_has_reported() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from federation import wire
-from federation.client_round import steps_of, train_one
+from federation.client_round import steps_of, train_one, train_stacked
 from federation.local_round import LocalRound
-from federation.methods import METHODS
-from federation.records import Tree
+from federation.methods import METHODS, method_from_json
+from federation.methods.fedavg import FedAvg
+from federation.plan import Task
+from federation.records import Client, Phase, Training, Tree
 from federation.tree import flatten
 from federation.watch import Checkpoint, Watch
 from tests.federation.federated import SIZES, Federation, federation
@@ -58,9 +63,17 @@ def through_bytes(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint._replace(**{**found, "momenta": found.get("momenta", {}), **in_order})
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_round_that_is_resumed_after_any_epoch_ends_with_the_same_bits(name: str) -> None:
-    scene = federation(METHODS[name](), dropout=0.3, epochs=3)
+LONG_HEADS = [{"name": name, "head_epochs": 2} for name in ("fedrep", "fedpac")]
+"""Interrupted in the middle of a phase that has its own learning rate."""
+
+
+@pytest.mark.parametrize(
+    "description",
+    [*({"name": name} for name in METHODS), *LONG_HEADS],
+    ids=lambda one: "-".join(map(str, one.values())),
+)
+def test_a_round_that_is_resumed_after_any_epoch_ends_with_the_same_bits(description: dict[str, Any]) -> None:
+    scene = federation(method_from_json(description), dropout=0.3, epochs=3)
     notes = Notes()
     whole = watched(scene, notes)
     assert_equal(whole, watched(scene))
@@ -88,3 +101,47 @@ def test_a_round_changes_nothing_that_it_was_given(name: str) -> None:
     before = {key: value.clone() for key, value in flatten(given).items()}
     watched(scene)
     assert all(torch.equal(value, before[key]) for key, value in flatten(given).items())
+
+
+class TwoRates(FedAvg):
+    """Trains at three times the learning rate for an epoch, then at it, and sends what it is told of both."""
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        first, *_ = super().phases(task)
+        return first._replace(epochs=1, rate=3.0), first
+
+    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+        return client, {"params": {}, "lr_sum": training.lr_sum}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_sum_of_learning_rates_is_how_far_a_gradient_of_one_moves_torchs_sgd(momentum: float) -> None:
+    scene = federation(TwoRates())
+    scene = scene._replace(
+        setup=replace(scene.setup, task=scene.setup.task.model_copy(update={"momentum": momentum, "epochs": 2}))
+    )
+    lr, epoch = scene.setup.task.lr, -(-SIZES["ada"] // 4)
+
+    def moved(*phases: tuple[float, int]) -> float:
+        weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        for rate, steps in phases:
+            optimizer = torch.optim.SGD([weight], lr=rate, momentum=momentum)
+            for _ in range(steps):
+                weight.grad = torch.ones_like(weight)
+                optimizer.step()
+        return -float(weight.detach())
+
+    notes = Notes()
+    whole = watched(scene, notes)
+    assert float(whole.upload["lr_sum"]) == pytest.approx(moved((3 * lr, epoch), (lr, 2 * epoch)))
+    assert float(watched(scene, max_steps=epoch + 1).upload["lr_sum"]) == pytest.approx(moved((3 * lr, epoch), (lr, 1)))
+    for checkpoint in notes.seen:
+        assert_equal(watched(scene, Notes(through_bytes(checkpoint))), whole)
+    names = list(SIZES)
+    together = train_stacked(
+        scene.setup, [scene.initial] * len(names), [scene.state] * len(names), [scene.examples[n] for n in names],
+        client_ids=names, round_number=1, max_steps=[None, 1, 3],
+    )  # fmt: skip
+    # bob's four examples are a step an epoch, cyd's seven are two
+    wanted = [moved((3 * lr, 3), (lr, 6)), moved((3 * lr, 1)), moved((3 * lr, 2), (lr, 1))]
+    assert [float(one.upload["lr_sum"]) for one in together] == pytest.approx(wanted)

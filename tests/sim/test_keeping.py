@@ -136,7 +136,7 @@ def test_a_run_that_forgets_goes_on_to_the_same_numbers(few: FederatedData, tmp_
     [
         ("ditto", {}, r"what it had before \(parameter personal:convolutions"),
         ("scaffold", {}, r"what it had before \(memory variate/convolutions"),
-        ("moon", {}, r"what it had before \(former previous/params"),
+        ("moon", {}, r"what it had before \(memory trained"),
         ("fedavg", {"model": "cnn_alp"}, r"what it had before \(buffer alp.local_prototypes"),
         ("fedavg", {"precision": "int8"}, r"what it had before \(its residual"),
         ("local", {}, "local has no model of the server's"),
