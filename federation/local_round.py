@@ -166,7 +166,7 @@ def _statistics(
 
 
 def _rates(task: Task, phases: Sequence[Phase], order: Schedule, limit: int | None) -> Any:
-    """Sum the phases' rates over the steps with an example, or the first `limit` of them: (), or (K,) stacked.
+    """Sum the phases' rates over the steps that have examples, or the first `limit`: (), or (K,) where stacked.
 
     SGD with momentum m takes a constant gradient Σ_{s≤t} m^(t−s) = (1 − m^t)/(1 − m) times in a phase's step t, which
     is what counts then: times the learning rate, it is how far that gradient moves a parameter.

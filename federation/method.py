@@ -105,6 +105,19 @@ class Method:
         """
         return {"params": broadcast.get("params", {})}
 
+    @property
+    def predicts_by_broadcast(self) -> bool:
+        """Whether `refresh` changes what a client predicts, so that all are scored anew when the server has moved."""
+        return False
+
+    def refresh(self, client: Client, broadcast: Broadcast) -> Client:
+        """Return the client with what it predicts by taken from a newer broadcast; its own model stays as it is.
+
+        A client is scored after a round with what that round made of the server's state. It trains, and is kept,
+        without: it receives the same at the beginning of its next round.
+        """
+        return client
+
     def deployed(self, client: Client) -> Client:
         """Return the client reduced to the one network that it serves with."""
         return client

@@ -84,7 +84,7 @@ def _served(simulation: Simulation, network: Architecture, name: str) -> Client:
 def _by_clients(simulation: Simulation) -> dict[str, Any] | None:
     """Mean and deviation over newcomers of each one's mean score under all clients' models."""
     tests = {name: client.test for name, client in simulation.data.newcomers.items() if len(client.test.y)}
-    models = simulation.models(simulation.clients, simulation.clients)
+    models = simulation.models(simulation.clients, simulation.scored_clients())
     if not tests or not models:
         return None
     means = [_mean_scores(simulation.evaluator.on_union(models, test)) for test in tests.values()]

@@ -182,9 +182,11 @@ class Simulation:
 
     def _evaluated(self) -> dict[str, Any]:
         with self._phase("evaluate"):
-            due = sorted(self.clients.keys() - self.board.matrices.keys())
+            clients = self.scored_clients()
+            scored = set() if self.setup.method.predicts_by_broadcast else self.board.matrices.keys()
+            due = sorted(clients.keys() - scored)
             tests = {name: self.data.clients[name].test for name in due}
-            self.board.matrices |= self.evaluator.each_own(self.models(due, self.clients), tests)
+            self.board.matrices |= self.evaluator.each_own(self.models(due, clients), tests)
             served = self.global_matrices()
         scores = {
             "evaluated": True,
@@ -193,8 +195,15 @@ class Simulation:
             "global": plain(total(served)) if served else None,
             "global_per_client": spread(served),
         }
-        self.board.offer(self.round_number, scores, self.clients)
+        self.board.offer(self.round_number, scores, clients)
         return scores
+
+    def scored_clients(self) -> Clients:
+        """Those that have trained, as they predict now: with what the server sends since the last round."""
+        method, state = self.setup.method, self.state
+        if not method.predicts_by_broadcast:
+            return self.clients
+        return self.clients.seen_as(lambda name, client: method.refresh(client, method.broadcast(state, name)))
 
     def global_matrices(self) -> dict[str, Matrix]:
         """Confusion matrices of the server's model on every client's test set; {} for methods without one."""

@@ -5,8 +5,10 @@ Clients, AAAI 2022, arXiv 2105.00243: local loss eq. 7 and 8, aggregation eq. 6,
 Not to be confused with Michieli and Ozay's FedProto, here `fedproto_margin`.
 
 Differs from the paper: eq. 6 prints a factor 1/|N_j| that would shrink every prototype; it is left out.
-`weighting="uniform"` is what the authors' code does. A client predicts with the prototypes that it received last, and
-by its head while it knows none.
+`weighting="uniform"` is what the authors' code does. A client predicts with the prototypes that it received last: when
+it is scored after a round, those which that round made. It looks among all classes, which a device that moves needs, or
+with `predict_classes="own"`, as the authors' code does, among those that it had examples of when it last trained (among
+all, if it never has; so does the server's model of `fedpr`); by its head while it knows no prototype of them.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from federation import prototypes
+from federation.errors import SettingsError
 from federation.forward import Network
 from federation.losses import cross_entropy, masked_mean
 from federation.method import Method
@@ -36,19 +40,33 @@ class FedProto(Method):
 
     pull: float = 1.0  # λ
     predict_by: Literal["prototype", "head"] = "prototype"
+    predict_classes: Literal["all", "own"] = "all"
+
+    def __post_init__(self) -> None:
+        """Refuse what only prediction by prototypes can do, too.
+
+        Raises:
+            SettingsError: naming the option.
+        """
+        super().__post_init__()
+        if self.predict_classes == "own" and self.predict_by == "head":
+            raise SettingsError(
+                f"{self.name}: predict_classes=own chooses among prototypes, but predict_by=head: "
+                "set predict_by=prototype, or leave predict_classes at all"
+            )
 
     def shared(self, name: str) -> bool:
         """Share no parameter."""
         return False
 
     def join(self, client: Client, task: Task) -> Client:
-        """Make room for the prototypes that the client predicts with."""
-        return client._replace(memory=prototypes.nothing_known(task, client.params))
+        """Make room for the prototypes that the client predicts with, and for its examples of each class."""
+        nothing = prototypes.nothing_known(task, client.params)
+        return client._replace(memory={**nothing, "counts": torch.zeros_like(nothing["known"])})
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Remember the global prototypes."""
-        known = {"prototypes": broadcast["prototypes"], "known": broadcast["known"]}
-        return client._replace(memory=known), known
+        return self.refresh(client, broadcast), {name: broadcast[name] for name in ("prototypes", "known")}
 
     def loss(
         self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
@@ -60,8 +78,19 @@ class FedProto(Method):
         ), output.buffers
 
     def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
-        """Send p_k[c] and n_k[c], measured with the trained model."""
-        return client, prototypes.uploaded(training.after)
+        """Send p_k[c] and n_k[c], measured with the trained model; keep the latter."""
+        sent = prototypes.uploaded(training.after)
+        return client._replace(memory={**client.memory, "counts": sent["counts"]}), sent
+
+    @property
+    def predicts_by_broadcast(self) -> bool:
+        """By the prototypes."""
+        return self.predict_by == "prototype"
+
+    def refresh(self, client: Client, broadcast: Broadcast) -> Client:
+        """Predict with newer prototypes."""
+        newer = {name: broadcast[name] for name in ("prototypes", "known")}
+        return client._replace(memory={**client.memory, **newer})
 
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Take the nearest global prototype (eq. 4), or the head."""
@@ -69,7 +98,8 @@ class FedProto(Method):
         if self.predict_by == "head":
             return output.logits
         memory = client.memory
-        return prototypes.nearest(output.features, memory["prototypes"], memory["known"], output.logits)
+        among = memory["known"] * self._candidates(memory["counts"])
+        return prototypes.nearest(output.features, memory["prototypes"], among, output.logits)
 
     def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
         """Know no prototype."""
@@ -84,6 +114,12 @@ class FedProto(Method):
     def finish(self, state: Tree, accumulator: Any) -> Tree:
         """Average them class by class (eq. 6)."""
         return prototypes.finish(state, accumulator["prototypes"])
+
+    def _candidates(self, counts: Tensor) -> Tensor:
+        """Mark (C,) the classes that a client with so many examples of each chooses among."""
+        if self.predict_classes == "all":
+            return torch.ones_like(counts)
+        return ((counts > 0) | (counts.sum() == 0)).to(counts.dtype)
 
     def _regularization(self, output: Output, batch: Batch, round_state: Tree) -> Tensor:
         squared = prototypes.squared_error(output.features, batch.y, round_state["prototypes"], round_state["known"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -54,6 +54,20 @@ class _Held(NamedTuple):
     client: Client
 
 
+class _Seen:
+    """A client as a view makes it."""
+
+    __slots__ = ("_kept", "_name", "_view")
+
+    def __init__(self, name: str, kept: Kept, view: Callable[[str, Client], Client]) -> None:
+        self._name, self._kept, self._view = name, kept, view
+
+    @property
+    def client(self) -> Client:
+        """The view."""
+        return self._view(self._name, self._kept.client)
+
+
 class Clients(Mapping[str, Client]):
     """Clients by name; `kept` are the places, which two of these may share."""
 
@@ -68,6 +82,10 @@ class Clients(Mapping[str, Client]):
 
     def __len__(self) -> int:
         return len(self.kept)
+
+    def seen_as(self, view: Callable[[str, Client], Client]) -> Clients:
+        """Return the same clients, each as `view` makes it of its name and what is kept, when it is asked for."""
+        return Clients({name: _Seen(name, kept, view) for name, kept in self.kept.items()})
 
     def shared_with(self, other: Clients) -> frozenset[str]:
         """Name those whose place is the same in both."""

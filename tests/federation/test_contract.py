@@ -131,6 +131,7 @@ def test_hooks_do_not_change_their_inputs(name: str) -> None:
     received, round_state = method.receive(fed.initial, broadcast)
     method.upload(received, round_state, no_training(task, next(iter(fed.initial.params.values()))))
     method.global_model(fed.initial, broadcast)
+    method.refresh(received, method.broadcast(method.aggregate(fed.state, updates), "ada"))
     method.predict(fed.setup.network.evaluate, received, fed.examples["ada"].x)
     method.aggregate(fed.state, updates)
     fed.train("ada")
@@ -245,6 +246,19 @@ def test_a_client_joins_in_one_shape(name: str) -> None:
     fed = federation(METHODS[name]())
     after = fed.train("ada").client
     assert [flatten(part._asdict()).keys() for part in (fed.initial, after)] == [flatten(after._asdict()).keys()] * 2
+
+
+@every_method
+def test_a_newer_broadcast_changes_predictions_only_where_a_method_says_so(name: str) -> None:
+    fed = federation(METHODS[name]())
+    method, client, x = fed.setup.method, fed.train("ada").client, fed.examples["bob"].x
+    after = fed.next()
+    newer = method.refresh(client, method.broadcast(after.state, "ada"))
+    assert all(torch.equal(value, newer.params[path]) for path, value in client.params.items())
+    ours, theirs = (method.predict(fed.setup.network.evaluate, one, x) for one in (client, newer))
+    assert torch.equal(ours, theirs) is not method.predicts_by_broadcast
+    again = after.train("ada", newer, 2), after.train("ada", client, 2)
+    assert difference(as_tree(again[0]), as_tree(again[1])) == 0.0, "its next round is the same with and without"
 
 
 @every_method

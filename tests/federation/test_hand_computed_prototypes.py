@@ -75,12 +75,47 @@ def test_prediction_by_the_nearest_prototype() -> None:
         return Output(x, torch.tensor([[0.0, 9.0, 0.0]]).expand(len(x), 3), {})
 
     def classes(known: list[float]) -> list[int]:
-        memory = {"prototypes": rows(0.0, 4.0, 3.0), "known": torch.tensor(known)}
+        memory = {"prototypes": rows(0.0, 4.0, 3.0), "known": torch.tensor(known), "counts": torch.zeros(3)}
         return method.predict(forward, Client({}, {}, memory), rows(1.0, 3.2)).argmax(-1).tolist()
 
     assert classes([1.0, 1.0, 0.0]) == [0, 1]
     assert classes([1.0, 1.0, 1.0]) == [0, 2]
     assert classes([0.0, 0.0, 0.0]) == [1, 1], "before the first round the head decides"
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    # features 1, 3.2 and 3.6 against prototypes 0, 4 and 3 of the classes 0, 1 and 2
+    [([5, 2, 9], [0, 2, 1]), ([5, 2, 0], [0, 1, 1]), ([0, 0, 1], [2, 2, 2]), ([0, 0, 0], [0, 2, 1])],
+)
+@pytest.mark.parametrize("name", ["fedproto", "fedpr", "fedpac"])
+def test_prediction_among_a_clients_own_classes(name: str, own: list[int], expected: list[int]) -> None:
+    def forward(params: Tree, buffers: Tree, x: torch.Tensor, mask: torch.Tensor | None = None) -> Output:
+        return Output(x, torch.tensor([[0.0, 9.0, 0.0]]).expand(len(x), 3), {})
+
+    def classes(predict_classes: str, known: torch.Tensor) -> list[int]:
+        options = {"name": name, "predict_by": "prototype", "predict_classes": predict_classes}
+        memory = {"prototypes": rows(0.0, 4.0, 3.0), "known": known, "counts": torch.tensor(own).double()}
+        scores = method_from_json(options).predict(forward, Client({}, {}, memory), rows(1.0, 3.2, 3.6))
+        return scores.argmax(-1).tolist()
+
+    assert classes("own", torch.ones(3)) == expected, "of who has never trained: among all"
+    assert classes("all", torch.ones(3)) == [0, 2, 1]
+    assert classes("own", torch.zeros(3)) == [1, 1, 1], "by the head"
+
+
+def test_a_client_remembers_its_own_classes() -> None:
+    """ada has an example of class 0 only, bob two of class 1; round 2's prototypes do not overwrite that."""
+    played = Play(METHODS["fedproto"](), TwoWeights()).round().round()
+    assert {name: one.memory["counts"].tolist() for name, one in played.clients.items()} == {
+        "ada": [1.0, 0.0],
+        "bob": [0.0, 2.0],
+    }
+
+
+def test_own_classes_are_refused_where_the_head_predicts() -> None:
+    with pytest.raises(SettingsError, match="fedpac: predict_classes=own chooses among prototypes, but predict_by=hea"):
+        method_from_json({"name": "fedpac", "predict_classes": "own"})
 
 
 def test_fedproto_sends_four_and_a_half_kilobytes_for_six_classes() -> None:

@@ -15,8 +15,9 @@ from federation import client_round
 from federation.client_round import steps_of
 from federation.errors import SettingsError as MethodError
 from federation.methods import METHODS
+from federation.records import Client
 from federation.schedule import Schedule, schedule
-from federation.scores import scores_of
+from federation.scores import confusion, scores_of
 from federation.tree import flatten
 from sim import checkpoint
 from sim.data import FederatedData
@@ -105,6 +106,43 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(method: str, few: FederatedDa
     resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
     assert played(resumed) == records[1:]
     same(whole, resumed, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("classes", ["all", "own"])
+@pytest.mark.parametrize("method", ["fedproto", "fedpr", "fedpac"])
+def test_clients_are_scored_by_the_prototypes_that_the_round_made(
+    method: str, classes: str, few: FederatedData, tmp_path: Path
+) -> None:
+    """From the first round on, and those too that were not in the round's cohort; as numpy finds the nearest."""
+    options = ["predict_by=prototype", f"predict_classes={classes}"]
+    settings = settings_for(method, rounds=4, batch=8, clients_per_round=1, set=options)
+    simulation, resting, made = build_simulation(settings, few), 0, dict[int, torch.Tensor]()
+    for record in simulation.play():
+        made[record["round"]] = simulation.state["prototypes"]
+        assert set(simulation.board.matrices) == set(simulation.clients)
+        for name, client in simulation.clients.items():
+            wanted = _nearest(simulation, name, client, classes)
+            assert np.array_equal(simulation.board.matrices[name], wanted), (record["round"], name)
+            resting += name not in record["cohort"]
+    assert resting
+    again = build_simulation(settings, few)
+    checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
+    again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    for each in (simulation, again):
+        kept = [client.memory["prototypes"] for client in each.board.best.values()]
+        assert kept
+        assert all(torch.equal(one, made[each.board.best_round]) for one in kept)
+
+
+def _nearest(simulation: Simulation, name: str, client: Client, classes: str) -> np.ndarray:
+    test, state = simulation.data.clients[name].test, simulation.state
+    with torch.no_grad():
+        features = simulation.setup.network.evaluate(client.params, client.buffers, test.x).features.numpy()
+    distances = ((features[:, None] - state["prototypes"].numpy()) ** 2).sum(-1)
+    distances[:, state["known"].numpy() == 0] = np.inf
+    if classes == "own":
+        distances[:, ~np.isin(np.arange(distances.shape[1]), simulation.data.clients[name].train.y)] = np.inf
+    return confusion(test.y.numpy(), distances.argmin(1), distances.shape[1])
 
 
 def test_a_run_with_mixed_networks_keeps_each_clients_own(few: FederatedData, tmp_path: Path) -> None:
