@@ -45,6 +45,10 @@ class Method:
     """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
     pools_data: ClassVar[bool] = False
     """Whether it trains on everybody's examples in one place, which only a simulation can."""
+    default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = None
+    """What a run starts with where nobody says anything else, if the method does not work with every optimizer."""
+    default_lr: ClassVar[float | None] = None
+    """The learning rate to that optimizer."""
 
     weighting: Literal["examples", "uniform"] = "examples"
     aggregation: robust.Rule = "mean"

@@ -13,6 +13,7 @@ from sim.partitions import PARTITIONS
 from sim.presets import DEFAULTS, with_defaults
 from sim.presets.cli import presets
 from sim.pretraining.cli import pretrain
+from sim.settings import RunSettings
 from sim.sources import DATA
 from sim.sweep.cli import sweep
 from sim.terminal import bar, console, explained, round_line
@@ -247,6 +248,7 @@ def _run(
 
     labels = source_named(options["data"]).labels(assignments(options["set"])["data"])
     settings = run_settings(options, labels, preset)
+    _tell_own_optimizer(settings)
     start = time.perf_counter()
     with bar(f"reading {settings.data}") as (shown, task):
 
@@ -276,3 +278,13 @@ def _run(
     path = write_report(directory)
     print_summary(directory)
     console.print(f"Report: [bold]{path}[/bold]")
+
+
+def _tell_own_optimizer(settings: RunSettings) -> None:
+    """Say what a method starts with that nobody has asked for."""
+    from federation.methods import METHODS
+
+    method, task = METHODS[settings.method["name"]], settings.task
+    if method.default_optimizer and (task.optimizer, task.lr) == (method.default_optimizer, method.default_lr):
+        own = f"{method.name}'s own; --optimizer and --lr say otherwise"
+        console.print(f"Optimizer: {task.optimizer}, learning rate {task.lr:g} ({own})")

@@ -12,7 +12,7 @@ a mean of the client's gradients; with K η_l it is up to 1/(1 − m) times as l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ class Scaffold(Method):
     """y ← y − η_l (g(y) − c_i + c); w ← w + η_g · mean(y_i − w)."""
 
     name: ClassVar[str] = "scaffold"
+    default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = "sgd"
+    default_lr: ClassVar[float | None] = 0.1
 
     server_lr: float = 1.0
 

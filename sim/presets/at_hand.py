@@ -8,7 +8,7 @@ from sim.presets.preset import Options, Preset
 
 _SHORT = {"rounds": 30, "epochs": 2, "lr": 1e-3, "method": "fedavg"}
 _LONG = {"rounds": 100, "epochs": 5, "lr": 1e-4, "method": "fedavg"}
-_BY_METHOD: dict[str, Options] = {"fedprox": {"set": ["mu=0.01"]}, "scaffold": {"optimizer": "sgd", "lr": 0.01}}
+_BY_METHOD: dict[str, Options] = {"fedprox": {"set": ["mu=0.01"]}}
 _SETS = {
     "motionsense": (24, "MotionSense, by user"),
     "ucihar": (30, "UCI HAR, by user"),
@@ -43,7 +43,6 @@ PRESETS = {
             "lr": 1e-3,
             "set": ["data.subjects=2", "data.phones=2", "data.places=1", "data.minutes=4"],
         },
-        by_method={"scaffold": {"optimizer": "sgd", "lr": 0.01}},
     ),
     **{f"{name}-cnn": _recordings(name, "cnn", _SHORT) for name in _SETS},
     **{f"{name}-hart": _recordings(name, "hart", _LONG) for name in _SETS},

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from federation.methods import METHODS
 from sim.scaling import scaled_rounds
 
 Options = Mapping[str, Any]
@@ -73,14 +74,26 @@ class Preset:
 def laid_over(preset: Preset | None, given: Options) -> dict[str, Any]:
     """Lay the given options over the preset's, and those over the defaults; `set` accumulates.
 
+    Where defaults and preset have an optimizer that the method does not start with, its own takes that one's place.
+
     A scale shrinks the rounds too, unless they are given.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     own = preset.options if preset else {}
     method: str = {**DEFAULTS, **own, **chosen}["method"]
-    layers = [DEFAULTS, own, (preset.by_method if preset else {}).get(method, {}), chosen]
+    by_method = (preset.by_method if preset else {}).get(method, {})
+    unasked = {**DEFAULTS, **own, **by_method}
+    layers = [DEFAULTS, own, by_method, optimizer_of(method, unasked["optimizer"]), chosen]
     options = {name: value for layer in layers for name, value in layer.items()}
     options["set"] = [text for layer in layers for text in layer.get("set", [])]
     if "rounds" not in chosen:
         options["rounds"] = scaled_rounds(options["rounds"], options["scale"])
     return options
+
+
+def optimizer_of(method: str, otherwise: str) -> Options:
+    """Return the optimizer and learning rate that a method starts with; {} where it would start with any, or that."""
+    known = METHODS.get(method)
+    if known is None or known.default_optimizer in (None, otherwise):
+        return {}
+    return {"optimizer": known.default_optimizer, "lr": known.default_lr}

@@ -68,7 +68,10 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
         (["--data", "mnits"], "unknown data set 'mnits'; did you mean 'mnist'"),
         (["--data", "mnist", "--model", "cnn"], "cnn is not for these data, whose examples are (1, 28, 28); models"),
         (["--model", "dense"], "dense is not for these data, whose examples are (128, 6); models that are: hart"),
-        (["--method", "scaffold"], "scaffold reads gradients off SGD's steps, not off adam's: choose sgd"),
+        (
+            ["--method", "scaffold", "--optimizer", "adam"],
+            "scaffold reads gradients off SGD's steps, not off adam's: choose",
+        ),
         (["--holdout", "leave-one-out"], "expected leave-subjects-out|leave-devices-out|leave-clients-out, a colon"),
         (["--holdout", "leave-clients-out:1", "--set", "holdout.epochs=abc"], "epochs = 'abc': Input should be"),
         (["--set", "holdout.epochs=3"], "--set holdout.epochs: there is no --holdout to set it of"),
@@ -86,6 +89,19 @@ def test_errors_are_one_line_that_helps(words: list[str], message: str, tmp_path
     assert done.exit_code == 2, done.output
     assert message in done.output.replace("\n", " ")
     assert "Traceback" not in done.output
+
+
+def test_a_method_starts_with_an_optimizer_that_it_works_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.plots.draw_run", lambda _run: None)
+    sets = [word for text in [*DATA, *ALP] for word in ("--set", text)]
+    words = ["run", "--method", "scaffold", "--model", "cnn_alp", "--rounds", "1", *sets]
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(
+        app, [*words, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "Optimizer: sgd, learning rate 0.1 (scaffold's own; --optimizer and --lr say otherwise)" in done.output
+    task = json.loads((tmp_path / "run" / "config.json").read_text())["task"]
+    assert (task["optimizer"], task["lr"], task["momentum"]) == ("sgd", 0.1, 0.0)
 
 
 @pytest.mark.parametrize(

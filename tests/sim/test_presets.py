@@ -81,6 +81,18 @@ def test_what_a_paper_changes_with_the_method() -> None:
     assert settings_of("tan2022-cifar10-5").method["pull"] == 0.1
 
 
+def test_a_method_brings_its_optimizer_where_the_presets_does_not_suit_it() -> None:
+    def training(name: str, **given: Any) -> tuple[str, float, float]:
+        task = settings_of(name, method="scaffold", **given).task
+        return task.optimizer, task.lr, task.momentum
+
+    assert training("ek2024-hhar") == training("motionsense-cnn") == training("synthetic-smoke") == ("sgd", 0.1, 0.0)
+    assert training("tan2022-mnist-3") == ("sgd", 0.01, 0.5), "a preset's own SGD stays"
+    assert training("ek2024-hhar", lr=0.3) == ("sgd", 0.3, 0.0)
+    assert training("ek2024-hhar", optimizer="adam")[0] == "adam", "which the method then refuses in words"
+    assert settings_of("ek2024-hhar", method="fedavg").task.optimizer == "adam"
+
+
 def test_what_is_given_wins() -> None:
     settings = settings_of("ek2024-hhar", lr=0.5, rounds=7, scale=0.05, set=["model.dropout=0"])
     assert (settings.task.lr, settings.rounds.rounds, settings.model.options["dropout"]) == (0.5, 7, 0)
