@@ -36,10 +36,12 @@ class ALP(nn.Module):
     ones in evaluation too; the local buffer still moves, since the server's next centres come from it.
     `inference`: "plan" is the paper; its column sums run over the batch, so a window's output depends on
     its neighbours. "row" takes the row's largest similarity: independent of the batch, to export and serve.
+    The buffer `beta_scale` () multiplies β: 1, or 0 in FedAli's first rounds, where the output is x / ‖x‖.
     """
 
     local_prototypes: Tensor
     global_prototypes: Tensor
+    beta_scale: Tensor
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class ALP(nn.Module):
         self.glu = nn.Linear(dim, 2 * dim) if glu else None
         self.register_buffer("local_prototypes", torch.randn(num_prototypes, dim))
         self.register_buffer("global_prototypes", torch.randn(num_prototypes, dim))
+        self.register_buffer("beta_scale", torch.ones(()))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map x (B, Z, d) to aligned tokens of unit length (B, Z, d); mask (B,) is 0 for padding examples."""
@@ -81,7 +84,8 @@ class ALP(nn.Module):
         with _without_autocast(x.device):
             matched = self._train_match(detached, valid) if self.training else self._match(detached, valid)
         pulled = self._gate(matched.to(x.dtype))
-        aligned = self.beta * pulled + (1.0 - self.beta) * flat
+        beta = self.beta * self.beta_scale.to(x.dtype)
+        aligned = beta * pulled + (1.0 - beta) * flat
         return F.normalize(aligned, dim=-1).reshape(batch, tokens, dim)
 
     def scores(self, x: Tensor, active: Tensor, valid: Tensor | None = None) -> Tensor:

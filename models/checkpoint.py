@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +74,15 @@ class CheckpointInfo:
 def save_checkpoint(path: Path | str, module_or_state: nn.Module | Mapping[str, Tensor], info: CheckpointInfo) -> None:
     """Write parameters and buffers under their names, by a temporary file, fsync and rename.
 
+    The file names every option of the model, so that another default in a later version does not change what it is.
     Raises CheckpointError where a tensor is missing, superfluous or of another shape than `info.model` has.
     """
     state = module_or_state.state_dict() if isinstance(module_or_state, nn.Module) else module_or_state
     path = Path(path)
     CheckpointInfo.from_json(info.to_json())
-    _check_state(_skeleton(info).state_dict(), state, path)
+    skeleton = _skeleton(info)
+    info = replace(info, options=skeleton.options)
+    _check_state(skeleton.state_dict(), state, path)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not mkstemp: its mode 0600 would stay with the file, and another user's server could not read it.
@@ -103,6 +106,7 @@ def load_checkpoint(path: Path | str) -> tuple[Model, CheckpointInfo]:
         raise CheckpointError(f"{path}: no metadata {_KEY!r}; expected a checkpoint that Gaitway wrote")
     info = CheckpointInfo.from_json(text)
     module = _skeleton(info)
+    _check_placement(info, module, path)
     _check_state(module.state_dict(), tensors, path)
     module.load_state_dict(tensors, assign=True)
     return module.eval(), info
@@ -139,6 +143,15 @@ def _skeleton(info: CheckpointInfo) -> Model:
             f"one for each channel of {info.model!r}'s input {model.input_shape}"
         )
     return model
+
+
+def _check_placement(info: CheckpointInfo, module: Model, path: Path) -> None:
+    if "placement" in module.options and "placement" not in info.options:
+        raise CheckpointError(
+            f"{path}: a {info.model} of an earlier version, which had its ALP layers on the residual stream; now they "
+            "stand before the branches, as their authors have them, and its weights would answer wrongly there. Train "
+            "it again; with model.placement=residual for a network as the old one was"
+        )
 
 
 def _check_state(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], path: Path) -> None:

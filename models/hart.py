@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.alp import ALP
-from models.alp_blocks import AlpBlocks, Transformer
+from models.alp_blocks import PLACEMENTS, AlpBlocks, Transformer, entering
 from models.attention import Attention
 from models.dropout import Dropout, DropPath
 from models.errors import OptionError
@@ -66,10 +66,18 @@ class Block(nn.Module):
     """Pre-norm block: attention, LightConv, attention on a quarter, a half, a quarter of the width; then MLP."""
 
     def __init__(
-        self, width: int, heads: int, kernel: int, mlp: int, drop: float, drop_path: float, alp: ALP | None
+        self,
+        width: int,
+        heads: int,
+        kernel: int,
+        mlp: int,
+        drop: float,
+        drop_path: float,
+        alp: ALP | None,
+        placement: str = PLACEMENTS[0],
     ) -> None:
         super().__init__()
-        self.alp = alp
+        self.alp, self.placement = alp, placement
         self.norm_mix = nn.LayerNorm(width, eps=1e-6)
         self.accelerometer = Attention(width // 4, heads)
         self.both = LightConv(kernel, heads=4)
@@ -80,10 +88,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map tokens (B, 8, width) to (B, 8, width)."""
-        if self.alp is not None:
-            x = self.alp(x, mask)
+        x, tokens = entering(x, self.norm_mix, self.alp, self.placement, mask)
         quarter = x.shape[-1] // 4
-        first, middle, last = self.norm_mix(x).split([quarter, 2 * quarter, quarter], dim=-1)
+        first, middle, last = tokens.split([quarter, 2 * quarter, quarter], dim=-1)
         mixed = torch.cat([self.accelerometer(first), self.both(middle), self.gyroscope(last)], dim=-1)
         x = x + self.drop_mix(mixed)
         out: Tensor = x + self.drop_mlp(self.mlp(self.norm_mlp(x)))
@@ -126,7 +133,7 @@ class Hart(Transformer):
         self.position = nn.Parameter(torch.randn(TOKENS, feature_dim) * 0.02)
         layers = self.alp_layers(blocks)
         self.blocks = nn.ModuleList(
-            Block(feature_dim, heads, kernel, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i])
+            Block(feature_dim, heads, kernel, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i], self.placement)
             for i, kernel in enumerate(KERNELS[:blocks])
         )
         self.norm = nn.LayerNorm(feature_dim, eps=1e-6)
@@ -152,7 +159,7 @@ class Hart(Transformer):
 
 
 class HartAlp(AlpBlocks, Hart):
-    """HART with an ALP layer before the attention of each block."""
+    """HART with an ALP layer before the attention of each block; `models.alp_blocks` says where exactly."""
 
 
 def _check_sizes(feature_dim: int, blocks: int) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from models.alp import ALP
 from models.dropout import uniform_words
 from models.errors import OptionError
 from models.hart import CHANNELS, PATCH, TOKENS, WINDOW, Block, Hart
@@ -41,8 +42,8 @@ def visible_patches(seed: Tensor, batch: int, visible: int) -> Tensor:
 class MaskedAutoencoder(nn.Module):
     """`encoder` sees the patches that are not masked; four HART blocks and a dense layer restore the window.
 
-    The encoder's own head takes no part. Without a server nothing moves ALP's global prototypes, which training
-    aligns to: `alp={"prototypes": "local"}` for pretraining alone, and the same sizes afterwards.
+    The encoder's own head takes no part. ALP's global prototypes, which training aligns with, move only where the
+    training loop calls `renew_global_prototypes`, as a server would after a round.
     """
 
     def __init__(
@@ -99,12 +100,22 @@ def reconstruction_loss(restored: Reconstruction, x: Tensor, mask: Tensor | None
     return (squares * weight).sum() / weight.sum().clamp(min=1.0)
 
 
+def renew_global_prototypes(module: nn.Module) -> None:
+    """Set P_g ← P_l in every ALP layer, as FedAli's server does with one client: k-means of G points into G clusters.
+
+    The layers keep their own P_l, which starts a client's next round from these centres anyway.
+    """
+    for layer in module.modules():
+        if isinstance(layer, ALP):
+            layer.global_prototypes = layer.local_prototypes.detach().clone()
+
+
 def pretrained_state(autoencoder: MaskedAutoencoder, model: Hart) -> dict[str, Tensor]:
     """Return a state for `model` (Hart or HartAlp, any classes): the encoder's, with the model's own fresh head.
 
-    ALP's global prototypes become the local ones, as a server does with the only client of a round: FedAli's server
-    starts from the global ones, and pretraining moved the others. `autoencoder.encoder.state_dict()` has both as
-    they are. Raises OptionError if encoder and model are not of the same sizes.
+    ALP's global prototypes become the local ones, where the last epoch left them: FedAli's server starts from the
+    global ones. `autoencoder.encoder.state_dict()` has both as they are.
+    Raises OptionError if encoder and model are not of the same sizes.
     """
     own, encoder = model.state_dict(), autoencoder.encoder.state_dict()
     differing = {name for name in own.keys() ^ encoder.keys() if not _in_head(name)}

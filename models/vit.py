@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.alp import ALP
-from models.alp_blocks import AlpBlocks, Transformer
+from models.alp_blocks import PLACEMENTS, AlpBlocks, Transformer, entering
 from models.attention import Attention
 from models.dropout import Dropout, DropPath
 from models.errors import OptionError
@@ -42,9 +42,18 @@ class Patches(nn.Module):
 class VitBlock(nn.Module):
     """Pre-norm block: ALP if there is one, attention, then MLP."""
 
-    def __init__(self, width: int, heads: int, mlp: int, drop: float, drop_path: float, alp: ALP | None) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        mlp: int,
+        drop: float,
+        drop_path: float,
+        alp: ALP | None,
+        placement: str = PLACEMENTS[0],
+    ) -> None:
         super().__init__()
-        self.alp = alp
+        self.alp, self.placement = alp, placement
         self.norm_mix = nn.LayerNorm(width, eps=1e-6)
         self.attention = Attention(width, heads, width // heads)
         self.norm_mlp = nn.LayerNorm(width, eps=1e-6)
@@ -53,9 +62,8 @@ class VitBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map tokens (B, Z, width) to (B, Z, width)."""
-        if self.alp is not None:
-            x = self.alp(x, mask)
-        x = x + self.drop_mix(self.attention(self.norm_mix(x)))
+        x, tokens = entering(x, self.norm_mix, self.alp, self.placement, mask)
+        x = x + self.drop_mix(self.attention(tokens))
         out: Tensor = x + self.drop_mlp(self.mlp(self.norm_mlp(x)))
         return out
 
@@ -95,7 +103,7 @@ class Vit(Transformer):
         self.position = nn.Parameter(torch.randn((height // patch) * (width // patch), feature_dim) * 0.02)
         layers = self.alp_layers(blocks)
         self.blocks = nn.ModuleList(
-            VitBlock(feature_dim, heads, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i])
+            VitBlock(feature_dim, heads, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i], self.placement)
             for i in range(blocks)
         )
         self.norm = nn.LayerNorm(feature_dim, eps=1e-6)
@@ -111,4 +119,4 @@ class Vit(Transformer):
 
 
 class VitAlp(AlpBlocks, Vit):
-    """ViT with an ALP layer before the attention of each block."""
+    """ViT with an ALP layer before the attention of each block; `models.alp_blocks` says where exactly."""

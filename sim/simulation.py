@@ -31,12 +31,14 @@ from federation.server_round import (
     UpdateArrived,
     discount,
 )
+from federation.tree import flatten
 from sim.analysis.diagnostics import diagnose
 from sim.architectures import Architecture, in_turn
 from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
 from sim.engines import Engine, Job
 from sim.engines.parts import in_parts
+from sim.errors import RunDirectoryError
 from sim.evaluation import Evaluator, Matrix, Model, drawn, plain, spread, total
 from sim.keeping import Clients, InMemory, Keeper, Kept, Result
 from sim.on_demand import Listed, Mapped
@@ -251,7 +253,12 @@ class Simulation:
         return Checkpoint(self.round_number, self.state, self.clients, self.board.best, same, progress)
 
     def restore(self, saved: Checkpoint) -> None:
-        """Go on after the checkpoint's round."""
+        """Go on after the checkpoint's round.
+
+        Raises:
+            RunDirectoryError: if an earlier version wrote it, whose networks or methods had other tensors.
+        """
+        _check_whole("the server's state", saved.state, self._initial_state())
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.state = in_order(saved.state, self._initial_state())
         self.clients = self._shelved(saved.clients)
@@ -266,11 +273,22 @@ class Simulation:
 
     def _kept(self, name: str, client: Client) -> Kept | None:
         like = self.network_of[name].initial
+        _check_whole(f"client {name}", client._asdict(), {"params": like.params, "buffers": like.buffers})
         ordered = Client(*(in_order(mine, theirs) for mine, theirs in zip(client, like, strict=True)))
         return self.keeper.keep(LocalRound(ordered, {}, torch.zeros(())))[0]
 
     def _initial_state(self) -> Tree:
         return self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.task)
+
+
+def _check_whole(whose: str, saved: Tree, like: Tree) -> None:
+    lacking = flatten(like).keys() - flatten(saved).keys()
+    if lacking:
+        raise RunDirectoryError(
+            f"the run's checkpoint is of an earlier version: {whose} lacks {min(lacking)!r}. Networks or methods were "
+            "others there (ALP layers sat on the residual stream), so that going on would mix two; choose another "
+            "--out, or delete the directory to begin again"
+        )
 
 
 def _mean_bytes(trees: Iterable[Tree]) -> int:

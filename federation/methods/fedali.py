@@ -4,8 +4,10 @@ S. Ek, K. Wang, F. Portet, P. Lalanda, J. Cao: FedAli: Personalized Federated Le
 for Generalized Mobile Services, 2024, arXiv 2411.10595, section 4 and algorithm 1; the layer itself is `models.alp`.
 
 Differs from the paper: a cluster that k-means empties keeps its previous centre (the authors' code drops it), so the
-number of prototypes never shrinks. `clustering="streaming"` is ours: k-means in one pass from the last round's centres,
-which holds one client's prototypes at a time instead of all K·G.
+number of prototypes never shrinks. As in the authors' code, of which the paper says nothing, the first round trains
+with β = 0 (`beta_warmup_rounds`): ALP only normalizes tokens, while the local prototypes already move.
+`clustering="streaming"` is ours: k-means in one pass from the last round's centres, which holds one client's prototypes
+at a time instead of all K·G.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from torch import Tensor
 
 from federation import kmeans_streaming
 from federation.averaging import add_weighted, mean_of
-from federation.errors import SettingsError
+from federation.errors import RoundError, SettingsError
 from federation.kmeans import kmeans
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Broadcast, Client, Tensors, Training, Tree, Update
 from federation.tree import merge
 
-LOCAL, GLOBAL = "local_prototypes", "global_prototypes"
+LOCAL, GLOBAL, BETA = "local_prototypes", "global_prototypes", "beta_scale"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,24 @@ class FedAli(Method):
     kmeans_iterations: int = 300
     kmeans_tolerance: float = 1e-4
     clustering: Literal["lloyd", "streaming"] = "lloyd"
+    beta_warmup_rounds: int = 1
+    """So many rounds begin with β = 0; 0: none."""
+
+    def __post_init__(self) -> None:
+        """Refuse a negative number of rounds.
+
+        Raises:
+            SettingsError: naming the option.
+        """
+        super().__post_init__()
+        if self.beta_warmup_rounds < 0:
+            raise SettingsError(f"beta_warmup_rounds={self.beta_warmup_rounds}: expected 0 (none) or more rounds")
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
-        """Lay the parameters over the client and set both prototype sets of each block to the centres."""
+        """Lay the parameters over the client, set both prototype sets of each block to the centres, and β's factor."""
         client, state = super().receive(client, broadcast)
         centres = {block + kind: value for block, value in broadcast["prototypes"].items() for kind in (LOCAL, GLOBAL)}
-        return client._replace(buffers=merge(client.buffers, centres)), state
+        return _with_beta(client._replace(buffers=merge(client.buffers, centres)), broadcast["beta_scale"]), state
 
     def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
         """Send the parameters and each block's local prototypes (G, d)."""
@@ -54,6 +68,10 @@ class FedAli(Method):
         """Prototypes, too, start at what came: the centres."""
         return {**super().origin(broadcast), "prototypes": broadcast["prototypes"]}
 
+    def global_model(self, client: Client, broadcast: Broadcast) -> Client:
+        """Serve with the β that the weights were trained with, not with the next round's."""
+        return _with_beta(super().global_model(client, broadcast), broadcast["served_beta_scale"])
+
     def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
         """Start from the model's own global prototypes, drawn from N(0, 1).
 
@@ -63,7 +81,19 @@ class FedAli(Method):
         prototypes = _blocks(buffers, GLOBAL)
         if not prototypes:
             raise SettingsError("fedali needs a model with ALP layers, such as hart_alp or cnn_alp; this one has none")
-        return {**super().server_init(params, buffers, task), "prototypes": prototypes}
+        rounds = torch.zeros((), dtype=torch.int64)
+        return {**super().server_init(params, buffers, task), "prototypes": prototypes, "rounds": rounds}
+
+    def broadcast(self, state: Tree, client_id: str) -> Tree:
+        """Send parameters and centres, and β's factor in the round to come and in the one that made them."""
+        done, sent = int(_rounds(state)), {name: value for name, value in state.items() if name != "rounds"}
+        like = next(iter(state["prototypes"].values()))
+        scales = {"beta_scale": self._beta_scale(done + 1), "served_beta_scale": self._beta_scale(done)}
+        return {**sent, **{name: like.new_tensor(scale) for name, scale in scales.items()}}
+
+    def _beta_scale(self, number: int) -> float:
+        # round 0 made the initial model, which no β has formed
+        return 0.0 if 1 <= number <= self.beta_warmup_rounds else 1.0
 
     def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
         """Sum parameters; pool the prototypes, or let each draw its centre at once."""
@@ -86,7 +116,7 @@ class FedAli(Method):
         else:
             start = mean_of(accumulator["prototype_sum"], accumulator["weight"], before)
             centres = {block: self._centres(accumulator["pool"][block], start[block]) for block in start}
-        return {**super().finish(state, accumulator), "prototypes": centres}
+        return {**super().finish(state, accumulator), "prototypes": centres, "rounds": _rounds(state) + 1}
 
     def _centres(self, pool: list[Tensor], start: Tensor) -> Tensor:
         # a client's prototypes began at the last centres in this order, and hardly any is nearer to another one
@@ -94,6 +124,23 @@ class FedAli(Method):
         return kmeans(
             pool, start, hint=hint, max_iterations=self.kmeans_iterations, tolerance=self.kmeans_tolerance
         ).centres
+
+
+def _rounds(state: Tree) -> Tensor:
+    """Return how many rounds the server has aggregated, ()."""
+    if "rounds" not in state:
+        raise RoundError(
+            "the server's state counts no rounds: an earlier version of fedali wrote it, whose ALP layers sat "
+            "elsewhere; begin a new federation"
+        )
+    rounds: Tensor = state["rounds"]
+    return rounds
+
+
+def _with_beta(client: Client, scale: Tensor) -> Client:
+    """Set β's factor () of every ALP layer."""
+    scales = {block + BETA: scale for block in _blocks(client.buffers, BETA)}
+    return client._replace(buffers=merge(client.buffers, scales))
 
 
 def _blocks(buffers: Tensors, kind: str) -> Tensors:

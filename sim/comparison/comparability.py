@@ -59,7 +59,7 @@ def _training_keys(runs: Iterable[RunDirectory]) -> list[str]:
     keys = {key for run in runs for key in settings_of(run)}
     keys = {key for key in keys if _section(key) not in _TESTED_ON | _ROW}
     # a network without ALP has none of its options
-    return sorted(key for key in keys if not key.startswith("model_options.alp"))
+    return sorted(key for key in keys if not key.startswith(("model_options.alp", "model_options.placement")))
 
 
 def written(settings: Settings, keys: Iterable[str]) -> str:

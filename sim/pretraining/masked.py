@@ -1,7 +1,8 @@
 """The masked autoencoder's training loop, which goes on after a kill where its last epoch ended.
 
 Ek et al., FedAli, 2024, arXiv 2411.10595, section 5 'Pretraining' and appendix E: Adam 3e-4, batches of 128, 200
-epochs, 60 % of the patches masked; the model is `models.mae`.
+epochs, 60 % of the patches masked; the model is `models.mae`. Differs from the paper, which does not say what moves
+ALP's global prototypes without a server: an epoch is a round of one client, so that P_g ← P_l after each.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from federation.tree import flatten
 from har_pipeline import ChannelStatistics
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from models.hart import Hart
-from models.mae import MaskedAutoencoder, pretrained_state, reconstruction_loss
+from models.mae import MaskedAutoencoder, pretrained_state, reconstruction_loss, renew_global_prototypes
 from sim.checkpoint import write_atomically
 from sim.errors import RunDirectoryError, SettingsError
 
@@ -75,6 +76,7 @@ def pretrain(
     done = _resume(progress, settings, autoencoder, optimizer)
     for epoch in range(done + 1, settings.epochs + 1):
         loss = _epoch(autoencoder, optimizer, x, settings, epoch)
+        renew_global_prototypes(autoencoder)
         _keep(progress, settings, autoencoder, optimizer, epoch)
         on_epoch(epoch, loss)
     _write(out, settings, autoencoder, encoder, labels, statistics)

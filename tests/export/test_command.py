@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from export.__main__ import app
@@ -49,6 +50,18 @@ def test_export_on_given_windows(tmp_path: Path, checkpoint: Path) -> None:
     assert code == 0, text
     assert "260 windows" in text
     assert "macro-F1" in text
+
+
+def test_a_checkpoint_of_the_earlier_alp_is_refused(tmp_path: Path) -> None:
+    options = {"blocks": 1, "prototypes": [4], "head_width": 8}
+    state = build("hart_alp", classes=4, **options).state_dict()
+    info = CheckpointInfo("hart_alp", options, ("rest", "walk", "jog", "run"), MEAN, STD)
+    old = {name: value for name, value in state.items() if not name.endswith("beta_scale")}
+    save_file(old, tmp_path / "old", metadata={"gaitway": info.to_json()})
+    code, text = run("--checkpoint", tmp_path / "old", "--out", tmp_path / "m.onnx")
+    assert code == 1
+    assert "a hart_alp of an earlier version, which had its ALP layers on the residual" in " ".join(text.split())
+    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_refusals_leave_no_file_and_exit_with_one(tmp_path: Path, checkpoint: Path) -> None:

@@ -7,14 +7,19 @@ import math
 import pytest
 import torch
 
-from federation.errors import SettingsError
+from federation import wire
+from federation.client_round import train_stacked
+from federation.errors import RoundError, SettingsError
 from federation.losses import class_stats, no_training
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedpac import combination_weights
 from federation.methods.fedproto_margin import class_margins, normalized
 from federation.plan import Task
 from federation.records import Batch, Client, Output, Tree, Update
+from models.alp import ALP
+from models.matching import similarity, transport_plan
 from tests.federation.by_hand import Play, TwoWeights, scalars, sigmoid, update, weight
+from tests.federation.federated import federation
 
 
 def rows(*values: float) -> torch.Tensor:
@@ -188,7 +193,7 @@ def test_fedali() -> None:
     """Start (1·0 + 3·2)/4 = 1.5 and (1·10 + 3·14)/4 = 13; then {0, 2} and {10, 14} are the clusters."""
     method = METHODS["fedali"]()
     params = {"w": torch.tensor(0.0)}
-    state = {"params": params, "prototypes": prototypes(0.0, 0.0)}
+    state = {"params": params, "prototypes": prototypes(0.0, 0.0), "rounds": torch.tensor(0)}
     updates = [
         update("ada", 1, 1.0, prototypes=prototypes(0.0, 10.0)),
         update("bob", 3, 5.0, prototypes=prototypes(2.0, 14.0)),
@@ -197,9 +202,73 @@ def test_fedali() -> None:
     assert weight(new["params"]) == pytest.approx(4.0)
     assert new["prototypes"]["alp."].flatten().tolist() == pytest.approx([1.0, 12.0])
     buffers = {"alp.local_prototypes": torch.zeros(2, 1), "alp.global_prototypes": torch.ones(2, 1)}
-    client, _ = method.receive(Client(params, buffers, {}), new)
+    client, _ = method.receive(Client(params, buffers, {}), method.broadcast(new, ""))
     for kind in ("local", "global"):
         assert client.buffers[f"alp.{kind}_prototypes"].flatten().tolist() == pytest.approx([1.0, 12.0])
+
+
+@pytest.mark.parametrize(("warmup", "factors"), [(None, [0, 1, 1]), (0, [1, 1, 1]), (2, [0, 0, 1])])
+def test_fedali_begins_without_beta(warmup: int | None, factors: list[int]) -> None:
+    """Rounds 1 to 3 by the wire; the server's model serves with the factor of the round that made it, at first 1."""
+    given = {} if warmup is None else {"beta_warmup_rounds": warmup}
+    method = method_from_json({"name": "fedali", **given})
+    buffers = {f"alp.{kind}_prototypes": rows(0.0, 0.0) for kind in ("local", "global")}
+    client = Client({"w": torch.tensor(0.0)}, {**buffers, "alp.beta_scale": torch.tensor(0.25).double()}, {})
+    state = method.server_init(client.params, client.buffers, Task(classes=2))
+    trained, served = [], []
+    for _ in factors:
+        broadcast = by_wire(method.broadcast(state, ""))
+        trained.append(method.receive(client, broadcast)[0].buffers["alp.beta_scale"].item())
+        served.append(method.global_model(client, broadcast).buffers["alp.beta_scale"].item())
+        state = by_wire(method.aggregate(state, [update("ada", 1, 1.0, prototypes=prototypes(0.0, 1.0))]))
+    assert trained == factors
+    assert served == [1, *factors[:-1]]
+
+
+def by_wire(tree: Tree) -> Tree:
+    return wire.decode(wire.encode(tree), limit_bytes=1 << 20)
+
+
+def test_fedali_does_not_go_on_with_a_state_that_counts_no_rounds() -> None:
+    method = METHODS["fedali"]()
+    state = {"params": {"w": torch.tensor(0.0)}, "prototypes": prototypes(0.0, 1.0)}
+    updates = [update("ada", 1, 1.0, prototypes=prototypes(0.0, 1.0))]
+    for act in (lambda: method.broadcast(state, ""), lambda: method.aggregate(state, updates)):
+        with pytest.raises(RoundError, match=r"an earlier version of fedali wrote it.*begin a new federation"):
+            act()
+
+
+def test_fedali_counts_rounds_from_none() -> None:
+    with pytest.raises(SettingsError, match=r"beta_warmup_rounds=-1: expected 0 \(none\) or more"):
+        method_from_json({"name": "fedali", "beta_warmup_rounds": -1})
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_fedalis_first_round_trains_on_normalized_tokens_and_its_second_on_aligned_ones(stacked: bool) -> None:
+    """What each round's client computes, against eq. 7 by hand with β = 0, then 0.2."""
+    begun = federation(METHODS["fedali"](), epochs=1)
+    for number, (beta, moves) in enumerate([(0.0, False), (0.2, True)], 1):
+        broadcast = begun.setup.method.broadcast(begun.state, "ada")
+        if stacked:
+            one = [begun.initial] * 2, [broadcast] * 2, [begun.examples["ada"]] * 2
+            result = train_stacked(begun.setup, *one, client_ids=["ada", "ada"], round_number=number)[1]
+        else:
+            result = begun.train("ada", round_number=number)
+        layer, trained = ALP(16, 5).double().eval(), result.client
+        everything = {**trained.params, **trained.buffers}
+        layer.load_state_dict({n.removeprefix("alp."): v for n, v in everything.items() if n.startswith("alp.")})
+        tokens = torch.randn(3, 4, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+        flat, local = tokens.reshape(-1, 16), trained.buffers["alp.local_prototypes"]
+        taken = local[transport_plan(similarity(flat, local, "plan"), 0.05, 3, None).argmax(1)]
+        value, gate = (taken @ trained.params["alp.glu.weight"].T + trained.params["alp.glu.bias"]).chunk(2, 1)
+        wanted = beta * value / (1 + (-gate).exp()) + (1 - beta) * flat
+        wanted = wanted / wanted.norm(dim=1, keepdim=True)
+        torch.testing.assert_close(layer(tokens).reshape(-1, 16), wanted, rtol=1e-10, atol=1e-10)
+        started = broadcast["params"]["alp.glu.weight"]
+        # without β no gradient reaches the GLU
+        assert torch.equal(trained.params["alp.glu.weight"], started) != moves
+        assert not torch.equal(local, broadcast["prototypes"]["alp."])
+        begun = begun.next()
 
 
 def test_fedali_says_that_it_needs_prototypes() -> None:

@@ -1,5 +1,6 @@
-"""The ALP layer in float64 numpy, written from methods.md with loops and without the package: the tests' oracle."""
+"""ALP and where it sits in float64 numpy, from methods.md and models.md, without the package: the tests' oracle."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,3 +85,19 @@ def alp(
         pulled = value / (1 + np.exp(-gate))
     output = unit(beta * pulled + (1 - beta) * x).reshape(tokens.shape)
     return Reference(values, assignment, moved, output)
+
+
+def layer_norm(x: Array) -> Array:
+    """Normalise tokens (..., d) as LayerNorm does before it has learned a weight or a bias; ε is 1e-6."""
+    return (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
+
+
+def block(x: Array, align: Callable[[Array], Array], mix: Callable[[Array], Array], mlp: Callable[[Array], Array],
+          placement: str) -> Array:  # fmt: skip
+    """Run a pre-norm block on tokens (B, Z, d): ALP before the branches, or the ablation's on the residual."""
+    if placement == "branch":
+        x = x + mix(align(layer_norm(x)))
+    else:
+        aligned = align(x)
+        x = aligned + mix(layer_norm(aligned))
+    return x + mlp(layer_norm(x))

@@ -1,4 +1,6 @@
-"""ALP against the numpy reference, under padding, under vmap, and its gradients."""
+"""ALP against the numpy reference, where blocks have it, under padding, under vmap, and its gradients."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,10 +8,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from models import OptionError
+from models import OptionError, build
 from models.alp import ALP, set_inference
+from models.hart import Block
 from models.matching import assign, similarity, top_entries, transport_plan
+from models.vit import VitBlock
 from tests.models import alp_reference as reference
+from tests.models.small_models import small
 
 # (B, Z, d, G): N = B·Z a multiple of G, not a multiple, smaller than G, and one prototype only.
 SIZES = [(4, 8, 6, 8), (5, 7, 6, 8), (3, 4, 5, 20), (3, 8, 4, 1)]
@@ -231,3 +236,89 @@ def test_wrong_number_of_prototypes_is_refused() -> None:
         ALP(4, 0)
     with pytest.raises(OptionError, match="plan, row"):
         set_inference(ALP(4, 2), "rows")
+
+
+# ---- β = 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", [{}, {"glu": False}, {"prototypes": "global"}, {"match": "cosine"}])
+def test_without_beta_tokens_are_only_normalised_while_prototypes_move(
+    options: dict[str, object], training: bool
+) -> None:
+    layer, x = layer_and_tokens((5, 7, 6, 8), torch.float64, gamma=0.5, **options)
+    layer.train(training)
+    layer.beta_scale = torch.zeros((), dtype=torch.float64)
+    before = layer.local_prototypes.clone()
+    want = expected(layer, x, beta=0.0, gamma=0.5)
+    out = layer(x)
+    close(out, reference.unit(x.numpy()), 1e-12)
+    close(out, want.output, 1e-12)
+    close(layer.local_prototypes, want.moved, 1e-10)
+    assert torch.equal(layer.local_prototypes, before) != training
+
+
+def test_the_scale_multiplies_beta() -> None:
+    layer, x = layer_and_tokens((5, 7, 6, 8), torch.float64, beta=0.4)
+    layer.eval()
+    layer.beta_scale = torch.full((), 0.5, dtype=torch.float64)
+    close(layer(x), expected(layer, x, beta=0.2).output, 1e-10)
+
+
+# ---- where a block has its layer
+
+
+def hart_mix(block: Any, tokens: Tensor) -> Tensor:
+    quarter = tokens.shape[-1] // 4
+    first, middle, last = tokens.split([quarter, 2 * quarter, quarter], dim=-1)
+    return torch.cat([block.accelerometer(first), block.both(middle), block.gyroscope(last)], dim=-1)
+
+
+def vit_mix(block: Any, tokens: Tensor) -> Tensor:
+    mixed: Tensor = block.attention(tokens)
+    return mixed
+
+
+def on_arrays(function: Any) -> Any:
+    return lambda x: function(torch.from_numpy(x)).detach().numpy()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("placement", ["branch", "residual"])
+@pytest.mark.parametrize("kind", ["hart", "vit"])
+def test_the_residual_goes_round_alp_but_for_the_ablation(kind: str, placement: str, training: bool) -> None:
+    """x + branches(ALP(LayerNorm(x))) token by token; the branches and the MLP are torch's, tested elsewhere."""
+    torch.manual_seed(5)
+    layer = ALP(32, 9, gamma=0.5)
+    block = Block(32, 3, 3, 24, 0.0, 0.0, layer, placement) if kind == "hart" else (
+        VitBlock(32, 4, 24, 0.0, 0.0, layer, placement)
+    )  # fmt: skip
+    block.double().train(training)
+    x = 3.0 * torch.randn(5, 8, 32, dtype=torch.float64)
+    mix = hart_mix if kind == "hart" else vit_mix
+    seen: list[reference.Reference] = []
+
+    def align(tokens: reference.Array) -> reference.Array:
+        seen.append(expected(layer, torch.from_numpy(tokens), gamma=0.5))
+        return seen[0].output
+
+    wanted = reference.block(x.numpy(), align, on_arrays(lambda t: mix(block, t)), on_arrays(block.mlp), placement)
+    close(block(x, None), wanted, 1e-9)
+    close(layer.local_prototypes, seen[0].moved, 1e-9)
+
+
+@pytest.mark.parametrize("name", ["hart_alp", "vit_tiny_alp"])
+def test_placement_is_an_option_of_the_transformers(name: str) -> None:
+    branch, residual = small(name), small(name, placement="residual")
+    assert (branch.options["placement"], residual.options["placement"]) == ("branch", "residual")
+    residual.load_state_dict(branch.state_dict())
+    x = torch.randn(4, *branch.input_shape, dtype=torch.float64)
+    assert not torch.allclose(branch.eval()(x).features, residual.eval()(x).features, rtol=0.1)
+    with pytest.raises(OptionError, match="placement='both': expected one of branch, residual"):
+        small(name, placement="both")
+
+
+@pytest.mark.parametrize("name", ["hart", "vit_tiny", "cnn_alp"])
+def test_placement_is_refused_where_no_block_has_alp(name: str) -> None:
+    with pytest.raises(OptionError, match="has no option 'placement'"):
+        build(name, classes=4, placement="branch")

@@ -41,7 +41,8 @@ def test_round_trip(tmp_path: Path, name: str) -> None:
     path = tmp_path / "model.safetensors"
     save_checkpoint(path, model, info(name))
     again, read = load_checkpoint(path)
-    assert read == info(name)
+    assert read == replace(info(name), options=model.options)
+    assert set(model.options) >= set(SIZES[name])
     x = torch.randn(4, *model.input_shape)
     assert torch.equal(again(x).logits, model(x).logits)
     assert all(torch.equal(t, again.state_dict()[n]) for n, t in model.state_dict().items())
@@ -96,6 +97,28 @@ def test_foreign_metadata_is_refused(tmp_path: Path, changes: dict[str, Any], me
     rewrite(path, **changes)
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["hart_alp", "vit_tiny_alp"])
+def test_the_earlier_placement_of_alp_is_refused_in_words(tmp_path: Path, name: str) -> None:
+    """As version 0.1 wrote it: only the options that were given, none of them the placement, and no factor of β."""
+    path = tmp_path / "old.safetensors"
+    state = {n: t for n, t in build(name, classes=3, **SIZES[name]).state_dict().items() if "beta_scale" not in n}
+    save_file(state, path, metadata={"gaitway": info(name).to_json()})
+    message = rf"old\.safetensors: a {name} of an earlier version, which had its ALP layers on the residual stream"
+    with pytest.raises(CheckpointError, match=message + r".*Train it again; with model\.placement=residual"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("placement", ["branch", "residual"])
+def test_both_placements_come_back_as_they_were(tmp_path: Path, placement: str) -> None:
+    options = SIZES["hart_alp"] | {"placement": placement}
+    model = build("hart_alp", classes=3, **options).eval()
+    save_checkpoint(tmp_path / "a", model, replace(info("hart_alp"), options=options))
+    again, read = load_checkpoint(tmp_path / "a")
+    x = torch.randn(4, 128, 6)
+    assert read.options["placement"] == placement
+    assert torch.equal(again(x).logits, model(x).logits)
 
 
 def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:

@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from federation import wire
+from federation.forward import initial_model
 from federation.plan import ModelSpec
+from federation.tree import flatten
 from har_pipeline import ChannelStatistics
-from models.checkpoint import load_checkpoint
+from models import CheckpointError, build
+from models.checkpoint import CheckpointInfo, load_checkpoint
 from sim.cli import app
 from sim.errors import RunDirectoryError, SettingsError
 from sim.pretraining import PretrainingSettings, pretrain
@@ -55,6 +60,25 @@ def test_it_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.progress"))
     states = [load_checkpoint(tmp_path / f"{name}.safetensors")[0].state_dict() for name in ("whole", "killed")]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def test_the_prototypes_that_training_aligns_with_are_the_local_ones_of_the_epoch_before(tmp_path: Path) -> None:
+    """As after a round of a single client: k-means of G points into G clusters gives the points."""
+    built = initial_model(lambda: build("hart_alp", classes=2, **HART), 0)
+    before, found = built.state_dict()["blocks.0.alp.global_prototypes"], []
+    for epochs in (1, 2):
+        out = tmp_path / f"{epochs}.safetensors"
+        with pytest.raises(KilledError):
+            losses_of(out, settings_of(), killed_after=epochs)
+        data = out.with_name(out.name + ".progress").read_bytes()
+        body = data[8 + int.from_bytes(data[:8], "little") :]
+        state = flatten(wire.decode(body, limit_bytes=len(body))["model"])
+        found.append([state[f"encoder.blocks.0.alp.{kind}_prototypes"] for kind in ("local", "global")])
+    (local, shared), (later_local, later_shared) = found
+    assert torch.equal(shared, local)
+    assert torch.equal(later_shared, later_local)
+    assert not torch.equal(shared, before)
+    assert not torch.equal(later_shared, shared)
 
 
 def test_progress_of_other_settings_or_damaged_is_refused(tmp_path: Path) -> None:
@@ -101,3 +125,13 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     given = {"model": "hart_alp", "init": tmp_path / "mae.safetensors"}
     with pytest.raises(SettingsError, match=r"holds a hart_alp whose .* start from a checkpoint of the same model"):
         build_simulation(settings_for("fedali", **given, set=["model.feature_dim=32", "model.blocks=1"]), None)  # type: ignore[arg-type]
+
+
+def test_weights_of_the_earlier_placement_are_refused(tmp_path: Path) -> None:
+    old = tmp_path / "old.safetensors"
+    state = {n: t for n, t in build("hart_alp", classes=2, **HART).state_dict().items() if "beta_scale" not in n}
+    info = CheckpointInfo("hart_alp", HART, ("a", "b"), (0.0,) * 6, (1.0,) * 6)
+    save_file(state, old, metadata={"gaitway": info.to_json()})
+    sets = [f"model.{key}={value}" for key, value in HART.items()]
+    with pytest.raises(CheckpointError, match=r"old\.safetensors: a hart_alp of an earlier version"):
+        build_simulation(settings_for("fedali", model="hart_alp", init=old, set=sets), None)  # type: ignore[arg-type]

@@ -308,7 +308,8 @@ def test_bytes_are_what_the_method_shares(few: FederatedData) -> None:
     known = 6 * 16 * 4 + 6 * 4  # six prototypes of 16 float32, and which of them there are
     assert travelled("local") == (0, 0)
     assert travelled("fedavg") == (parameters, parameters)
-    assert travelled("fedali") == (parameters + 8 * 16 * 4,) * 2
+    up = parameters + 8 * 16 * 4
+    assert travelled("fedali") == (up, up + 2 * 4)  # β's factor, to train and to serve with
     assert travelled("fedproto") == (known, known)
     assert travelled("fesem") == (parameters, parameters)
     # each client its own head, and no other's
@@ -339,6 +340,25 @@ def test_a_directory_of_an_earlier_version_is_gone_on_with(few: FederatedData, t
     (tmp_path / "config.json").write_text(json.dumps(config))
     run(settings_for(rounds=1), few, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["stragglers"] == 0
+
+
+@pytest.mark.parametrize(("method", "whose"), [("fedali", "the server's state lacks"), ("fedavg", "client ada lacks")])
+def test_a_run_of_the_earlier_alp_is_not_gone_on_with(
+    method: str, whose: str, few: FederatedData, tmp_path: Path
+) -> None:
+    """Its clients had no factor of β, and FedAli's server counted no rounds."""
+    settings = settings_for(method, rounds=2)
+    begun = build_simulation(settings, few)
+    next(begun.play())
+    saved = begun.checkpoint()
+    clients = {
+        name: client._replace(buffers={n: v for n, v in client.buffers.items() if not n.endswith("beta_scale")})
+        for name, client in saved.clients.items()
+    }
+    state = {name: value for name, value in saved.state.items() if name != "rounds"}
+    checkpoint.save(tmp_path / "checkpoint.bin", saved._replace(state=state, clients=clients, best=clients))
+    with pytest.raises(RunDirectoryError, match=rf"is of an earlier version: {whose} .*residual.*choose another --out"):
+        run(settings, few, tmp_path)
 
 
 def test_a_damaged_checkpoint_is_refused(few: FederatedData, tmp_path: Path) -> None:
