@@ -24,8 +24,10 @@ LEAKS = {
     "are dropped, so no test window overlaps a training window.",
     "random80": "Windows were drawn at random (80/20) although they overlap by half: test windows share samples with "
     "training windows. This split leaks and flatters every score; it exists to compare with the paper.",
-    "kfold7_3": "Stratified folds (70/30) of overlapping windows, as in the authors' code: test windows share samples "
-    "with training windows. This split leaks and flatters every score; it exists to compare with that code.",
+    "kfold7_3": "Ten stratified folds without shuffling, of which the last three are the test set (70/30), as in the "
+    "authors' code: within each client and class nearly the last 30 % in time. Windows overlap by half and none is "
+    "dropped where the folds meet, so a test window there shares samples with a training window. This split leaks, far "
+    "less than one at random; it exists to compare with that code.",
 }
 NORMALIZATIONS = {
     "federated": "statistics from the sums, square sums and counts of the training clients",

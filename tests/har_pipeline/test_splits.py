@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import warnings
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from sklearn.model_selection import StratifiedKFold
 
 from har_pipeline import (
     ChannelStatistics,
     ClientWindows,
     PipelineSettings,
     SettingsError,
+    Split,
     WindowedDataset,
     channel_statistics,
     leave_devices_out,
@@ -22,6 +26,7 @@ from har_pipeline import (
     normalize_clients,
     split_client,
 )
+from har_pipeline.splits import overlaps
 
 
 def client(y, start_s, name="c", seed=0) -> ClientWindows:
@@ -63,7 +68,7 @@ def test_temporal_takes_the_last_fifth_and_drops_only_the_window_across_the_cut(
     assert split.train.tolist() == list(range(15))
 
 
-def test_random80_and_kfold_are_seeded_stratified_and_say_that_they_leak():
+def test_random80_is_seeded_and_says_that_it_leaks():
     windows = client([0] * 50 + [1] * 30, 1.28 * np.arange(80))
     settings = PipelineSettings()
     split = split_client(windows, "random80", seed=1, settings=settings)
@@ -73,10 +78,42 @@ def test_random80_and_kfold_are_seeded_stratified_and_say_that_they_leak():
     again = split_client(windows, "random80", seed=1, settings=settings)
     assert (again.test == split.test).all()
     assert (split_client(windows, "random80", seed=2, settings=settings).test != split.test).any()
-    folds = [split_client(windows, "kfold7_3", seed=1, fold=fold, settings=settings) for fold in (0, 1)]
-    assert all(fold.leaks for fold in folds)
-    assert np.bincount(windows.y[folds[0].test]).tolist() == [15, 9]
-    assert not set(folds[0].test) & set(folds[1].test)
+
+
+def kfold(windows: ClientWindows, fold: int = 0, seed: int = 0) -> Split:
+    return split_client(windows, "kfold7_3", fold=fold, seed=seed, settings=PipelineSettings())
+
+
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 40)), min_size=1, max_size=12),
+    seed=st.integers(0, 3),
+)
+def test_kfold_takes_the_folds_of_scikit_learn_without_shuffling(runs, seed):
+    """The oracle is what the FedAli authors' processFLData does: seven folds train, the last three test."""
+    labels = np.repeat([label for label, _ in runs], [length for _, length in runs])
+    hypothesis.assume(max(np.bincount(labels)) >= 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer examples than folds
+        folds = [test for _, test in StratifiedKFold(10, shuffle=False).split(labels, labels)]
+    in_time = client(labels, 1.28 * np.arange(len(labels)))
+    split = kfold(in_time, seed=seed)
+    assert split.train.tolist() == sorted(np.hstack(folds[:7]))
+    assert split.test.tolist() == sorted(np.hstack(folds[7:]))
+    assert kfold(in_time, fold=1).test.tolist() == sorted(np.hstack(folds[:3]))
+    # the same windows in another order: time decides
+    order = np.random.default_rng(seed).permutation(len(labels))
+    assert set(order[kfold(in_time.select(order)).test]) == set(split.test)
+
+
+def test_kfold_leaks_only_where_training_and_test_meet():
+    windows = client([0] * 50 + [1] * 30, 1.28 * np.arange(80))
+    split = kfold(windows)
+    assert split.leaks
+    assert split.test.tolist() == [*range(35, 50), *range(71, 80)]
+    shared = overlaps(windows.start_s[split.test], windows.start_s[split.train], 2.56)
+    # 35 with 34, 49 with 50, 71 with 70; of windows drawn at random nearly all do
+    assert split.test[shared].tolist() == [35, 49, 71]
 
 
 def test_unknown_splits_and_shares_are_refused():
