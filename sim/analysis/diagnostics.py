@@ -6,7 +6,7 @@ computed here that a method computes: attention comes from the methods' own func
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +62,7 @@ def diagnose(method: Method, before: Tree, after: Tree, updates: Sequence[Update
     sets = prototype_sets(after)
     found = Diagnostics(
         movement=_movements(prototype_sets(before), sets),
-        aggregate_margin=aggregate_margin(*sets[CLASSES]) if CLASSES in sets else None,
+        aggregate_margin=aggregate_margin(update.tensors for update in updates) if CLASSES in sets else None,
         **_attention(method, before, updates),
     )
     record: dict[str, Any] = _rounded(found.model_dump(mode="json", exclude_defaults=True))
@@ -104,13 +104,21 @@ def _movements(before: dict[str, Prototypes], after: dict[str, Prototypes]) -> d
     return moved
 
 
-def aggregate_margin(prototypes: Tensor, known: Tensor) -> float | None:
-    """Mean distance d⁻ between normalised prototypes (C, D) of different classes; None with fewer than two.
+def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
+    """Mean distance d⁻ between aggregate prototypes Σ n_k[c] p̂_k[c] / Σ n_k[c] of different classes.
+
+    Takes what clients upload, `prototypes` (C, D) and `counts` (C,), whichever mean of them the method itself keeps.
+    None where clients have fewer than two classes.
 
     Michieli and Ozay 2021, eq. 15, repaired. Differs from the paper: as printed it takes the margin of a set against
     itself, whose d⁺ is 0, so that it is 1 for every model.
     """
-    vectors = normalized(prototypes.double())[known > 0]
+    came = list(uploads)
+    counts = torch.stack([each["counts"].double() for each in came])
+    scaled = torch.stack([normalized(each["prototypes"].double()) for each in came])  # p̂_k, (K, C, D)
+    examples = counts.sum(0)
+    aggregate = (counts[..., None] * scaled).sum(0) / examples.clamp(min=1)[:, None]
+    vectors = aggregate[examples > 0]
     return float(torch.pdist(vectors).mean()) if len(vectors) > 1 else None
 
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from matplotlib.figure import Figure
 
-from federation.losses import class_prototypes
-from federation.methods.fedproto_margin import normalized
+from federation.prototypes import uploaded
 from federation.records import ClassStats
 from sim.analysis.diagnostics import aggregate_margin
 from sim.analysis.finished import FinishedRun
@@ -20,10 +18,11 @@ from sim.errors import AnalysisError
 from sim.figures import BLUE, by_round, new_figure
 
 TEXT = """The mean distance d⁻ between aggregate prototypes of different classes. Prototypes are means of training
-features, each scaled to [0, 1] over its channels and weighted by n_k[c]. This is not the formula that the paper prints
-(eq. 15): that one takes the margin of a set of prototypes against itself, whose distance d⁺ is 0, so that it is 1 for
-every model; and the values that the paper reports (0.34 to 8.68) lie outside the range of a margin, [−1, 1]."""
-CAPTION = "The aggregate margin of the server's prototypes, by round."
+features; each client's is scaled to [0, 1] over its channels, and their mean is weighted by n_k[c]. This is not the
+formula that the paper prints (eq. 15): that one takes the margin of a set of prototypes against itself, whose distance
+d⁺ is 0, so that it is 1 for every model; and the values that the paper reports (0.34 to 8.68) lie outside the range of
+a margin, [−1, 1]."""
+CAPTION = "The aggregate margin of the prototypes that each round's clients sent."
 
 
 def margin(run: FinishedRun) -> Section:
@@ -48,12 +47,8 @@ WHOSE = {"clients": "the clients' own models (best round)", "server": "the serve
 
 
 def margin_of(stats: Mapping[str, ClassStats]) -> float | None:
-    """Return d⁻ of Σ n_k[c] p̂_k[c] / Σ n_k[c]; None with fewer than two classes."""
-    counts = torch.stack([each.counts.double() for each in stats.values()])
-    normal = torch.stack([normalized(class_prototypes(each).double()) for each in stats.values()])
-    total = counts.sum(0)
-    mean = (counts[..., None] * normal).sum(0) / total.clamp(min=1)[:, None]
-    return aggregate_margin(mean, total)
+    """Return d⁻ of measured prototypes; None with fewer than two classes."""
+    return aggregate_margin(uploaded(each) for each in stats.values())
 
 
 def _figure(rounds: Mapping[int, float]) -> Figure:

@@ -13,6 +13,7 @@ from torch import Tensor
 from federation.method import Method
 from federation.methods.fedali import FedAli
 from federation.methods.fedatt import FedAtt
+from federation.methods.fedpr import FedPr
 from federation.methods.fedproto import FedProto
 from federation.methods.fedproto_margin import FedProtoMargin
 from federation.records import Tree, Update
@@ -56,15 +57,30 @@ def test_a_prototype_that_was_not_known_did_not_move() -> None:
     tree = {"prototypes": torch.tensor([[1.0, 2.0], [4.0, 0.0]]), "counts": torch.tensor([5.0, 5.0])}
     _, record = around(FedProto(), state, updates(tree, tree, tree))
     assert record["movement"]["classes"]["largest"] == 2.0
-    # normalised they are (0, 1) and (1, 0)
+    # scaled they are (0, 1) and (1, 0)
     assert record["aggregate_margin"] == pytest.approx(math.sqrt(2), rel=1e-4)
 
 
 def test_the_margin_by_hand() -> None:
-    # normalised over channels: (0, 1, ½), (1, 0, ½) and again (0, 1, ½): distances √2, 0 and √2
+    # scaled over channels: (0, 1, ½), (1, 0, ½) and again (0, 1, ½): distances √2, 0 and √2
     prototypes = torch.tensor([[2.0, 6.0, 4.0], [3.0, 1.0, 2.0], [0.0, 1.0, 0.5], [9.0, 9.0, 0.0]])
-    assert aggregate_margin(prototypes, torch.tensor([1.0, 1, 1, 0])) == pytest.approx(2 * math.sqrt(2) / 3)
-    assert aggregate_margin(prototypes, torch.tensor([0.0, 1, 0, 0])) is None
+    upload = {"prototypes": prototypes, "counts": torch.tensor([1.0, 1, 1, 0])}
+    assert aggregate_margin([upload]) == pytest.approx(2 * math.sqrt(2) / 3)
+    assert aggregate_margin([{**upload, "counts": torch.tensor([0.0, 1, 0, 0])}]) is None
+
+
+@pytest.mark.parametrize("method", [FedProto(), FedPr(), FedProtoMargin()], ids=lambda method: method.name)
+def test_every_method_records_the_margin_of_prototypes_that_are_scaled_once(method: Method) -> None:
+    # class 0: (0, 1) of one example and (1, 0) of one and of two, so (¾, ¼); class 1: always (0, 1)
+    other = torch.tensor([0.0, 7.0])
+    sent = [torch.stack([torch.tensor(mine), other]) for mine in ([2.0, 6.0], [6.0, 2.0], [9.0, 1.0])]
+    state = {"params": {"w": unit(0)}, "prototypes": torch.zeros(2, 2), "known": torch.zeros(2)}
+    trees: list[Tree] = [
+        {"params": {"w": unit(0)}, "prototypes": each, "counts": torch.tensor([count, 1.0]), "margins": torch.zeros(2)}
+        for each, count in zip(sent, (1.0, 1.0, 2.0), strict=True)
+    ]
+    _, record = around(method, state, updates(*trees))
+    assert record["aggregate_margin"] == pytest.approx(0.75 * math.sqrt(2), rel=1e-4)
 
 
 @pytest.mark.parametrize("known", [False, True])
