@@ -54,7 +54,7 @@ def run_command(
         ),
     ] = None,
     split: Annotated[
-        Text, typer.Option(help="temporal (no leak), random80 or kfold7_3.", rich_help_panel=_DATA)
+        Text, typer.Option(help="temporal (no leak), random80 or kfold7_3 (leak).", rich_help_panel=_DATA)
     ] = None,
     normalization: Annotated[
         Text, typer.Option(help="federated, client or pooled statistics.", rich_help_panel=_DATA)
@@ -181,6 +181,14 @@ def run_command(
     union_limit: Annotated[
         int | None,
         typer.Option(min=1, help="Measure generalization on so many examples.", rich_help_panel=_RUNNING),
+    ] = None,
+    gradient_dissimilarity: Annotated[
+        bool | None,
+        typer.Option(
+            help="Before each round compare the gradients of its clients at the server's model, (1/K) Σ‖∇L_k − ∇L‖²; "
+            "costs about one epoch of one process. For methods with a global model.",
+            rich_help_panel=_RUNNING,
+        ),
     ] = None,
     checkpoint_every: Annotated[
         float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=_RUNNING)

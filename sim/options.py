@@ -21,6 +21,7 @@ from sim.sources import source_named
 SAME_NAME = (
     *("data", "split", "normalization", "clients_by", "scale", "stragglers", "autocast", "precision"),
     *("engine", "workers", "chunk", "compile", "keep", "eval_every", "union_limit", "device", "threads"),
+    "gradient_dissimilarity",
 )
 """Options whose values go into the settings as they are."""
 SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "rounds")

@@ -18,6 +18,7 @@ from sim.figures import (
     GREEN,
     MEASURES,
     ORANGE,
+    PURPLE,
     SCORE_STYLES,
     SKY,
     VERMILLION,
@@ -88,6 +89,24 @@ def train_loss(run: RunDirectory) -> Figure | None:
     return figure
 
 
+def gradient_dissimilarity(run: RunDirectory) -> Figure | None:
+    """How much the clients' gradients disagreed before each round; None where the run did not measure it."""
+    found = {record.round: each for record in run.rounds if (each := record.gradient_dissimilarity)}
+    if not found:
+        return None
+    figure = new_figure(2.8)
+    axes = figure.subplots()
+    marker = "o" if len(found) == 1 else ""
+    axes.plot(
+        list(found), [each.value for each in found.values()], color=BLUE, marker=marker, label="(1/K) Σ‖∇L_k − ∇L‖²"
+    )
+    axes.plot(list(found), [each.overall for each in found.values()], "--", color=BLACK, marker=marker, label="‖∇L‖²")
+    by_round(axes, "squared length", run.rounds[-1].round)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    return figure
+
+
 def score_over_bytes(run: RunDirectory) -> Figure | None:
     """Scores by what all clients together have moved so far; None where nothing travels."""
     moved = list(accumulate(record.moved_bytes / 1e6 for record in run.rounds))
@@ -141,6 +160,8 @@ def _traffic(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
 def _seconds(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
     numbers, below = np.array([record.round for record in rounds]), np.zeros(len(rounds))
     hatches = {"train": (BLUE, ""), "aggregate": (ORANGE, "//"), "evaluate": (SKY, "..")}
+    if any("gradients" in record.seconds for record in rounds):
+        hatches["gradients"] = (PURPLE, "xx")
     for phase, (colour, hatch) in hatches.items():
         seconds = np.array([record.seconds.get(phase, 0.0) for record in rounds])
         look: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0} if len(rounds) <= 40 else {}
@@ -148,12 +169,13 @@ def _seconds(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
         below += seconds
     by_round(axes, "time of the round (s)", int(numbers[-1]))
     axes.set_ylim(0, 1.25 * max(float(below.max()), 1e-9))
-    axes.legend(frameon=False, loc="upper center", ncols=3)
+    axes.legend(frameon=False, loc="upper center", ncols=len(hatches))
 
 
 FIGURES: dict[str, Callable[[RunDirectory], Figure | None]] = {
     "learning_curves": learning_curves,
     "train_loss": train_loss,
+    "gradient_dissimilarity": gradient_dissimilarity,
     "client_scores": client_scores,
     "confusion_personalization": lambda run: confusion(run, "personalization"),
     "confusion_generalization": lambda run: confusion(run, "generalization"),

@@ -18,6 +18,7 @@ def repeat_command(config: Config) -> str:
     for name, value in _options(config).items():
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     words += ["--compile"] if config.compile else []
+    words += ["--gradient-dissimilarity"] if config.gradient_dissimilarity else []
     for assignment in _assignments(config):
         words += ["--set", assignment]
     return shlex.join([*words, "--out", "DIR"])

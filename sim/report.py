@@ -38,6 +38,9 @@ CAPTIONS = {
     "learning_curves": "Scores by round. The band is one standard deviation over clients. Generalization is measured "
     "once, at the best round.",
     "train_loss": "Training loss by round: mean over the round's clients, weighted by their examples.",
+    "gradient_dissimilarity": "How much the gradients of a round's clients disagree at the server's model that they "
+    "are about to get: L_k is the mean cross-entropy over client k's training examples, dropout off, and "
+    "∇L = Σ n_k ∇L_k / Σ n_k. At 0 all would step alike; ‖∇L‖² gives the scale.",
     "client_scores": "Every client at the best round, in the order of its personalization score.",
     "confusion_personalization": "Each client's model on its own test set, summed over clients; best round.",
     "confusion_generalization": "Each client's model on the union of test sets, summed over clients; best round.",

@@ -86,10 +86,17 @@ def load_data(settings: RunSettings, root: Path | None, cache: Path | None, prog
 
 
 def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
-    """Join the settings' parts into a simulation at round 0."""
-    pools_data = METHODS[settings.method["name"]].pools_data
+    """Join the settings' parts into a simulation at round 0.
+
+    Raises:
+        SettingsError: if gradients are to be compared and there is no model at which they could be.
+    """
+    method = METHODS[settings.method["name"]]
+    if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
+        why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
+        raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
     networks = architectures(settings)
-    data = pooled(data) if pools_data else data
+    data = pooled(data) if method.pools_data else data
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
     together = (settings.chunk or CHUNK) if choice.name == "stacked" and settings.device != "cpu" else 1
@@ -102,6 +109,7 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
         straggling=settings.stragglers,
         eval_every=settings.eval_every,
         union_limit=settings.union_limit,
+        compares_gradients=settings.gradient_dissimilarity,
         uplink=Uplink(settings.precision),
     )
 

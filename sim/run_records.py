@@ -70,6 +70,7 @@ class Config(Record):
     threads: int = 1
     eval_every: int = 1
     union_limit: int | None = None
+    gradient_dissimilarity: bool = False
     split: str
     split_leaks: bool
     normalization: str
@@ -112,6 +113,13 @@ class ClientExamples(Record):
     test_per_class: tuple[int, ...]
 
 
+class GradientDissimilarity(Record):
+    """Before a round: (1/K) Σ‖∇L_k − ∇L‖² over its cohort at the server's model, and ‖∇L‖² beside it."""
+
+    value: float
+    overall: float
+
+
 class RoundRecord(Record):
     """One line of `rounds.jsonl`; `bytes_*` are means over the round's clients."""
 
@@ -124,6 +132,7 @@ class RoundRecord(Record):
     global_: Plain | None = Field(default=None, alias="global")
     bytes_up: float
     bytes_down: float
+    gradient_dissimilarity: GradientDissimilarity | None = None  # where the run was asked for it
     lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
     seconds: dict[str, float]
     diagnostics: dict[str, Any] = {}  # `sim.analysis.diagnostics` knows what is inside

@@ -55,6 +55,9 @@ class RunSettings(Strict):
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)
     union_limit: int | None = Field(default=None, ge=1, description="examples that generalization is measured on")
+    gradient_dissimilarity: bool = Field(
+        default=False, description="measured before each round, over its cohort, at the server's model"
+    )
     eval_batch: int = Field(default=256, ge=1)
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)

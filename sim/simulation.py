@@ -36,6 +36,7 @@ from sim.analysis.diagnostics import diagnose
 from sim.architectures import Architecture, in_turn
 from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
+from sim.dissimilarity import dissimilarity, mean_gradient
 from sim.engines import Engine, Job
 from sim.engines.parts import in_parts
 from sim.errors import RunDirectoryError
@@ -59,6 +60,7 @@ class Simulation:
     straggling: float = 0.0
     eval_every: int = 1
     union_limit: int | None = None
+    compares_gradients: bool = False
     uplink: Uplink = field(default_factory=Uplink)
     state: Tree = field(default_factory=dict)
     keeper: Keeper = field(default_factory=InMemory)
@@ -73,7 +75,8 @@ class Simulation:
         """Start the server's state from the initial model."""
         self.network_of = in_turn(self.data.clients, self.networks)
         self.state = self._initial_state()
-        self.seconds = {"train": 0.0, "aggregate": 0.0, "evaluate": 0.0}
+        phases = ("train", "aggregate", "evaluate", *(["gradients"] if self.compares_gradients else []))
+        self.seconds = dict.fromkeys(phases, 0.0)
 
     @property
     def setup(self) -> Setup:
@@ -95,6 +98,7 @@ class Simulation:
         before = dict(self.seconds)
         staff = staffed(self.setup, self.rounds, self.straggling, self.data.train_sizes, self.round_number)
         broadcasts = self._broadcasts(staff.cohort)
+        gradients = self._dissimilarity(staff.cohort) if self.compares_gradients else {}
         with self._phase("train"):
             results = self._train(staff, broadcasts)
         with self._phase("aggregate"):
@@ -104,6 +108,7 @@ class Simulation:
             "round": self.round_number,
             "cohort": list(staff.cohort),
             "train_loss": self._mean_loss(results),
+            **gradients,
             **scores,
             "bytes_up": self.uplink.mean_bytes(result.upload for result in results.values()),
             "bytes_down": _mean_bytes(broadcasts.values()),
@@ -121,6 +126,17 @@ class Simulation:
         if method.personal_broadcast:
             return {name: method.broadcast(self.state, name) for name in cohort}
         return dict.fromkeys(cohort, method.broadcast(self.state, ""))
+
+    def _dissimilarity(self, cohort: Sequence[str]) -> dict[str, Any]:
+        """Compare the cohort's gradients at the model that it is about to get."""
+        with self._phase("gradients"):
+            model, evaluate = self.server_model(), self.setup.network.evaluate
+            examples = ((name, self.data.clients[name].train) for name in cohort)
+            found = dissimilarity(
+                (name, len(mine.y), mean_gradient(evaluate, model, mine, self.evaluator.batch))
+                for name, mine in examples
+            )
+        return {"gradient_dissimilarity": {"value": found.value, "overall": found.overall}}
 
     def _train(self, staff: Staff, broadcasts: Mapping[str, Tree]) -> dict[str, Result]:
         # a job is made when an engine asks for it: its client's old place is free as soon as the new one has come

@@ -13,7 +13,7 @@ from sim.run_directory import RunDirectory
 _ENVIRONMENT = frozenset(
     (
         *("schema_version", "engine", "workers", "chunk", "compile", "keep", "device", "threads"),
-        *("preset", "versions", "hardware"),
+        *("preset", "versions", "hardware", "gradient_dissimilarity"),
     )
 )
 _DERIVED = frozenset({"parameters", "split_leaks"})

@@ -44,6 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "threads": 1,
     "eval_every": 1,
     "union_limit": None,
+    "gradient_dissimilarity": False,
     "set": [],
 }
 """Every option of `sim run` that a preset may set, under its name on the command line."""
