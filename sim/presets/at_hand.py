@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sim.presets.preset import Options, Preset
@@ -46,4 +47,10 @@ PRESETS = {
     ),
     **{f"{name}-cnn": _recordings(name, "cnn", _SHORT) for name in _SETS},
     **{f"{name}-hart": _recordings(name, "hart", _LONG) for name in _SETS},
+    "ucihar-hart-pretrained": replace(
+        _recordings("ucihar", "hart", _LONG),
+        about="UCI HAR, by user; pretrained on the other two (masked autoencoder, no labels)",
+        needs="ucihar, and --init",
+        pretraining="motionsense+spsw",
+    ),
 }

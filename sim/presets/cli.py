@@ -16,6 +16,10 @@ def presets() -> None:
     """List the named starting points by paper: clients, rounds, and the data that each needs."""
     for table in _tables():
         console.print(table)
+    for name, preset in PRESETS.items():
+        if preset.pretraining:
+            model = preset.options_for(preset.options["method"])["model"]
+            console.print(f"{name}: first {preset.pretraining_command(model)}, then --init FILE")
     console.print("The method is yours: sim run --preset NAME --method METHOD --data-root FOLDER --out DIR")
 
 

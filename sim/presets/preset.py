@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from federation.methods import METHODS
+from sim.errors import SettingsError
 from sim.scaling import scaled_rounds
 
 Options = Mapping[str, Any]
@@ -55,7 +56,8 @@ class Preset:
     """Data, partition, model and task of an experiment; the method is whatever the user asks for.
 
     `by_method` holds what the paper changes with the method: FedAli's network has ALP layers, every proximal term has
-    its own μ.
+    its own μ. `pretraining` names the recordings that the network was pretrained on without labels: a run of such a
+    preset takes the weights that `sim pretrain` wrote.
     """
 
     paper: str
@@ -64,12 +66,20 @@ class Preset:
     needs: str
     options: Options
     by_method: Mapping[str, Options] = field(default_factory=dict)
+    pretraining: str | None = None
 
     @property
     def rounds(self) -> int:
         """Rounds of the default method."""
-        chosen = self.by_method.get(self.options["method"], {})
-        return int(chosen.get("rounds", self.options["rounds"]))
+        return int(self.options_for(self.options["method"])["rounds"])
+
+    def options_for(self, method: str) -> dict[str, Any]:
+        """Return the options with what this method changes laid over them."""
+        return {**self.options, **self.by_method.get(method, {})}
+
+    def pretraining_command(self, model: str) -> str:
+        """Return the command that writes the weights which a run starts from."""
+        return f"python -m sim pretrain --data {self.pretraining} --data-root FOLDER --model {model} --out FILE"
 
 
 def laid_over(preset: Preset | None, given: Options) -> dict[str, Any]:
@@ -78,6 +88,9 @@ def laid_over(preset: Preset | None, given: Options) -> dict[str, Any]:
     Where defaults and preset have an optimizer that the method does not start with, its own takes that one's place.
 
     A scale shrinks the rounds too, unless they are given.
+
+    Raises:
+        SettingsError: if the preset starts from pretrained weights, and none are given.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     own = preset.options if preset else {}
@@ -87,6 +100,11 @@ def laid_over(preset: Preset | None, given: Options) -> dict[str, Any]:
     layers = [DEFAULTS, own, by_method, optimizer_of(method, unasked["optimizer"]), chosen]
     options = {name: value for layer in layers for name, value in layer.items()}
     options["set"] = [text for layer in layers for text in layer.get("set", [])]
+    if preset and preset.pretraining and options["init"] is None:
+        command = preset.pretraining_command(options["model"])
+        raise SettingsError(
+            f"this preset starts from pretrained weights: give --init FILE, which this makes: {command}"
+        )
     if "rounds" not in chosen:
         options["rounds"] = scaled_rounds(options["rounds"], options["scale"])
     return options

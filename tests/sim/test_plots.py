@@ -146,7 +146,9 @@ def test_draw_run_writes_png(run_24: RunDirectory) -> None:
 
 def test_an_unfinished_run_draws_what_it_has(tmp_path: Path) -> None:
     paths = plots.draw_run(RunDirectory(write_run(tmp_path / "run", finished=False)))
-    assert [path.stem for path in paths] == ["learning_curves", "train_loss", "partition", "score_over_bytes", "cost"]
+    assert [path.stem for path in paths] == [
+        *("learning_curves", "train_loss", "gradient_dissimilarity", "partition", "score_over_bytes", "cost"),
+    ]
 
 
 def test_one_round_two_clients_and_a_name_like_a_formula(tmp_path: Path) -> None:
