@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from federation import wire
 from sim.checkpoint import write_atomically
 from sim.evaluation import Matrix, plain, spread, total
 from sim.settings import RunSettings
@@ -27,6 +28,7 @@ def write_results(simulation: Simulation, settings: RunSettings, out: Path, extr
     summary = {
         **_summary(simulation, settings, general, last),
         **_bytes(out),
+        "client_bytes": client_bytes(simulation),
         **extra,
         "seconds": {**{k: round(v, 3) for k, v in seconds.items()}, "total": round(sum(seconds.values()), 3)},
     }
@@ -59,6 +61,18 @@ def _summary(
 def _bytes(out: Path) -> dict[str, float]:
     lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return {name: float(np.mean([line[name] for line in lines])) for name in ("bytes_up", "bytes_down")}
+
+
+def client_bytes(simulation: Simulation) -> float:
+    """Return the bytes that one client holds while it trains, the mean over its networks.
+
+    That is its network, what the method remembers on it, and what the round's loss needs beside them, such as the
+    received model as an anchor; not the examples, the optimizer's moments and the activations.
+    """
+    method = simulation.setup.method
+    broadcast = method.broadcast(simulation.state, min(simulation.network_of))
+    held = [method.receive(network.initial, broadcast) for network in simulation.networks]
+    return float(np.mean([wire.tensor_bytes({**client._asdict(), "round": state}) for client, state in held]))
 
 
 def _client_scores(simulation: Simulation, general: dict[str, Matrix], last: dict[str, Matrix]) -> dict[str, Any]:

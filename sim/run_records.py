@@ -174,6 +174,7 @@ class Summary(Record):
     seconds: dict[str, float]
     bytes_up: float
     bytes_down: float
+    client_bytes: float | None = None  # that a client holds while it trains; none in runs of an earlier version
 
 
 class ClientScore(Record):

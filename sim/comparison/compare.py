@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 
 from sim.comparison import plots, tables
 from sim.comparison.groups import compare_runs
+from sim.comparison.overhead import NOTE as OVERHEAD_NOTE
+from sim.comparison.overhead import overhead_table
 from sim.comparison.printed import markdown
 from sim.comparison.records import Comparison, Group, OverDatasets
 from sim.errors import RunDirectoryError
@@ -71,6 +73,7 @@ def _html(comparison: Comparison, out: Path) -> str:
         notes=NOTES,
         ranking_note=tables.RANKING_NOTE,
         starts=STARTS,
+        overhead_note=OVERHEAD_NOTE,
     )
 
 
@@ -84,6 +87,7 @@ def _group(group: Group, out: Path) -> Mapping[str, Any]:
         "group": group,
         "scores": tables.scores_table(group),
         "tests": tables.paired_table(group),
+        "overhead": overhead_table(group),
         "figures": _images(figures, group.title, out),
     }
 

@@ -14,6 +14,7 @@ from typing import Any
 from federation.methods import METHODS
 from sim.comparison.comparability import Runs, labels_of, refusals, settings_of, tested_on, warnings_of, written
 from sim.comparison.critical import ranked_over_datasets, tested
+from sim.comparison.overhead import mean_of_known, train_seconds
 from sim.comparison.records import Comparison, Group, Row
 from sim.comparison.scores import curves, ranks, row_scores, summary_of
 from sim.run_directory import RunDirectory
@@ -105,5 +106,7 @@ def _row(label: str, runs: Runs) -> Row:
         bytes_up=statistics.fmean(summary.bytes_up for summary in summaries),
         bytes_down=statistics.fmean(summary.bytes_down for summary in summaries),
         seconds=statistics.fmean(summary.seconds["total"] for summary in summaries),
+        train_seconds=mean_of_known(map(train_seconds, runs)),
+        client_bytes=mean_of_known(summary.client_bytes for summary in summaries),
         curves=curves(runs),
     )

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sim.comparison.overhead import NOTE as OVERHEAD_NOTE
+from sim.comparison.overhead import overhead_table
 from sim.comparison.records import MEASURES, SCORES, Comparison, Group, Row
 from sim.comparison.tables import (
     RANKING_NOTE,
@@ -41,6 +43,8 @@ def markdown(comparison: Comparison) -> str:
         parts += [f"## {_escaped(group.title)}", *_quoted(group_notes(group)), _table(*scores_table(group))]
         if tests := paired_table(group):
             parts += ["Against the baseline, client by client:", _table(*tests)]
+        if overhead := overhead_table(group):
+            parts += ["What a client pays, against the baseline:", _table(*overhead), OVERHEAD_NOTE]
     for over in comparison.over_datasets:
         parts += [f"## {_escaped(ranking_title(over))}", ranking_summary(over), _table(*ranking_table(over))]
     definitions = [f"- **{name}**: {text}" for name, text in DEFINITIONS.items()]
@@ -81,6 +85,8 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(_scores_table(group), _cost_table(group))
         if any(row.tests for row in group.rows):
             console.print(_paired_table(group))
+        if overhead := overhead_table(group):
+            console.print(_overhead_table(*overhead))
         for note in group_notes(group):
             console.print(Text(f"! {note}", style="bold red" if group.refused else "yellow"))
     console.print(Text(f"{CHOICE} {RANKS_NOTE}", style="dim"))
@@ -99,6 +105,13 @@ def _cost_table(group: Group) -> Table:
     for row in group.rows:
         cost = [*traffic(row), duration(row.seconds)]
         table.add_row(Text(row_name(row)), *cost, listed(row.best_rounds), str(row.rounds))
+    return table
+
+
+def _overhead_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    table = _ruled("what a client pays, against the baseline", head)
+    for row in rows:
+        table.add_row(*(Text(cell.text) for cell in row))
     return table
 
 

@@ -41,6 +41,8 @@ class Curve:
 class Row:
     """One configuration, over its seeds; bytes are per client and round, seconds per run.
 
+    `train_seconds` are of one client's local round, `client_bytes` what it holds meanwhile.
+
     `tests` are against the row `baseline`, None for a baseline itself; a `reference` sees what no federation can, and
     takes no part in the ranks.
     """
@@ -59,6 +61,8 @@ class Row:
     bytes_up: float
     bytes_down: float
     seconds: float
+    train_seconds: float | None
+    client_bytes: float | None
     curves: Mapping[str, Curve]
     baseline: str | None = None
     tests: Mapping[str, PairedTest] = field(default_factory=dict)

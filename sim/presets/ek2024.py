@@ -5,9 +5,10 @@ splits at random, which leak between overlapping windows. Local and centralized 
 evaluated by its head, as the authors do.
 
 Table 3 (local time, memory, bytes against FedAvg) is `ek2024-hhar-overhead` with each method, then `sim compare`.
-Memory agrees: HART has 5.8 MB, FedAli's two sets of prototypes make it 2.38 ×. The bytes of two methods do not:
+Memory agrees: HART has 5.8 MB, FedAli's two sets of prototypes make it 2.38 ×; FedProx and MOON keep one and two former
+models, 2 × and 3 ×, which the paper counts without their heads, 1.86 and 2.72. The bytes of two methods do not agree:
 FedPer's 0.14 is the head's share of HART, which stays at home; the base that travels is 0.86. FedAli's 2.38 counts both
-sets; here one travels, 1.84 ×.
+sets of prototypes; here one travels, 1.84 ×.
 """
 
 from __future__ import annotations
