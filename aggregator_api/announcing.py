@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from sqlalchemy.orm import Session
 
 from aggregator_api import rollouts
+from aggregator_api.adoptions import score_of
 from aggregator_api.records import current_version, invited, last_number, open_round
 from aggregator_api.sealing import Sealer
 from aggregator_api.tables import FederationRow, RoundRow
 from federation.plan import Plan
-from federation.protocol.messages import Announcement, BlobPointer, Invitation, ReleaseOrder
+from federation.protocol.messages import Announcement, BlobPointer, Invitation, ReleaseOrder, VersionScore
 from federation.server_round import RoundPhase
 
 _SAID = {
@@ -31,6 +32,7 @@ def announcement(
     """Say what a federation is doing now; a sealer signs the model that it points to."""
     row = open_round(session, federation)
     version = row.base_version if row else current_version(session, federation)
+    model = pointer(version.broadcast_sha256, version.broadcast_size, score_of(session, version))
     return Announcement.model_validate(
         {
             "federation": federation.name,
@@ -40,7 +42,7 @@ def announcement(
             "invited": invited(session, row) if row else 0,
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
-            "model": _sealed(pointer(version.broadcast_sha256, version.broadcast_size), federation, version.id, sealer),
+            "model": _sealed(model, federation, version.id, sealer),
             "release": _order(session, federation, sealer),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
@@ -55,16 +57,17 @@ def invitations(
     row = open_round(session, federation)
     if row is None or row.phase != RoundPhase.COLLECTING:
         return
+    score = score_of(session, row.base_version)
     for part in row.participations:
         if part.outcome == "waiting" and part.broadcast_sha256 is not None and part.broadcast_size is not None:
-            model = pointer(part.broadcast_sha256, part.broadcast_size)
+            model = pointer(part.broadcast_sha256, part.broadcast_size, score)
             model = _sealed(model, federation, row.base_version_id, sealer)
             yield part.device.name, Invitation(instance=federation.instance, round=row.number, model=model)
 
 
-def pointer(sha256: str, size: int) -> BlobPointer:
-    """Point to a broadcast's blob."""
-    return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}")
+def pointer(sha256: str, size: int, score: VersionScore | None) -> BlobPointer:
+    """Point to a broadcast's blob; `score` is of the version that it is of."""
+    return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}", score=score)
 
 
 def _sealed(model: BlobPointer, federation: FederationRow, version: int, sealer: Sealer | None) -> BlobPointer:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from aggregator_api import views
 from aggregator_api.listings import Window, update_view
-from aggregator_api.tables import DeviceRow, MetricRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.tables import AdoptionRow, DeviceRow, MetricRow, ParticipationRow, RoundRow, UpdateRow
 
 UPDATES_SHOWN = 20
 """Of one round; a device that sends nonsense has one quarantined update for each."""
@@ -20,12 +20,13 @@ def history(session: Session, device: DeviceRow, window: Window) -> views.Device
     """Describe the rounds that a device had a part in or sent something for, from the cursor's round on."""
     numbers = _numbers(session, device, window)
     shown = numbers[: window.limit]
-    parts, updates, metrics = (
+    parts, updates, metrics, adopted = (
         _parts(session, device, shown),
         _updates(session, device, shown),
         _metrics(session, device, shown),
+        _adoptions(session, device, shown),
     )
-    items = [_round(number, parts.get(number), updates[number], metrics[number]) for number in shown]
+    items = [_round(number, parts.get(number), updates[number], metrics[number], adopted[number]) for number in shown]
     following = numbers[window.limit] if len(numbers) > window.limit else None
     return views.DeviceHistory(device=views.Device.model_validate(device), items=items, next_cursor=following)
 
@@ -35,6 +36,7 @@ def _numbers(session: Session, device: DeviceRow, window: Window) -> Sequence[in
         select(RoundRow.number.label("number")).join(ParticipationRow).where(ParticipationRow.device_id == device.id),
         select(UpdateRow.base_round).where(UpdateRow.device_id == device.id),
         select(MetricRow.round_number).where(MetricRow.device_id == device.id),
+        select(AdoptionRow.round_number).where(AdoptionRow.device_id == device.id),
     ).subquery()
     query = select(found.c.number).where(found.c.number >= window.cursor).order_by(found.c.number)
     return session.scalars(query.limit(window.limit + 1)).all()
@@ -65,11 +67,20 @@ def _metrics(session: Session, device: DeviceRow, numbers: Sequence[int]) -> def
     return found
 
 
+def _adoptions(session: Session, device: DeviceRow, numbers: Sequence[int]) -> defaultdict[int, list[AdoptionRow]]:
+    query = select(AdoptionRow).where(AdoptionRow.device_id == device.id, AdoptionRow.round_number.in_(numbers))
+    found = defaultdict(list)
+    for row in session.scalars(query.order_by(AdoptionRow.source)):
+        found[row.round_number].append(row)
+    return found
+
+
 def _round(
     number: int,
     part: tuple[RoundRow, ParticipationRow] | None,
     updates: Sequence[UpdateRow],
     metrics: dict[str, float],
+    adoptions: Sequence[AdoptionRow],
 ) -> views.DeviceRound:
     row, participation = part or (None, None)
     return views.DeviceRound.model_validate(
@@ -82,5 +93,6 @@ def _round(
             "base_model": participation and participation.broadcast_sha256,
             "updates": [update_view(update) for update in updates],
             "metrics": metrics,
+            "adoptions": list(adoptions),
         }
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api import admission, disk, opening, receipts, records, rollouts, situation
+from aggregator_api import admission, adoptions, disk, opening, receipts, records, rollouts, situation
 from aggregator_api.blobs import BlobStore
 from aggregator_api.broadcasts import Broadcasts
 from aggregator_api.contract import Contract
@@ -121,6 +121,8 @@ class Ingest:
             # for its successor's devices itself
             missed = changed and opening.due(session, federation, self._coordinator.contract(federation).plan)
             report = status.release
+            if status.adoption:
+                adoptions.hear(session, federation, address.device, status.adoption)
             told = report and rollouts.hear(session, federation, address.device, report, time.time())
         if told:
             self._coordinator.announce(address.federation)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from aggregator_api import records, views
+from aggregator_api import adoptions, records, views
 from aggregator_api.credential_views import Key, Token
 from aggregator_api.errors import NotFoundError
 from aggregator_api.tables import (
@@ -24,7 +24,7 @@ from aggregator_api.tables import (
     RoundRow,
     UpdateRow,
 )
-from federation.protocol.messages import UpdateManifest
+from federation.protocol.messages import UpdateManifest, VersionScore
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -211,7 +211,15 @@ def page(
 def _version(session: Session, row: ModelVersionRow) -> views.ModelVersion:
     aliases = session.scalars(select(ModelAliasRow.alias).where(ModelAliasRow.version_id == row.id))
     url = f"/v1/blobs/{row.broadcast_sha256}"
-    return views.ModelVersion.model_validate({**_columns(row), "aliases": sorted(aliases), "url": url})
+    said = {"aliases": sorted(aliases), "url": url, "score": _score(adoptions.score_of(session, row))}
+    return views.ModelVersion.model_validate({**_columns(row), **said})
+
+
+def _score(found: VersionScore | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    said = found.model_dump()
+    return {**said, **{name: said[name] / 1e6 for name in ("macro_f1", "most_frequent")}}
 
 
 def _participant(part: ParticipationRow, update: UpdateRow | None) -> views.Participant:

@@ -115,6 +115,7 @@ class DatabaseCollector:
         self._rounds: Counter[tuple[str, str]] = Counter()
         self._updates: Counter[tuple[str, str]] = Counter()
         self._rollouts: Counter[tuple[str, str]] = Counter()
+        self._adoptions: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[str] = Counter()
 
     def collect(self) -> Iterator[Metric]:
@@ -125,6 +126,7 @@ class DatabaseCollector:
             self._read_sizes(session, names)
             yield _counter("gaitway_rounds", "rounds that have ended", "outcome", self._rounds)
             yield _counter("gaitway_rollouts", "rollouts that have ended", "outcome", self._rollouts)
+            yield _counter("gaitway_adoptions", "models judged by devices, by their answer", "answer", self._adoptions)
             yield _counter("gaitway_updates", "updates by what became of them", "outcome", self._updates)
             received = CounterMetricFamily("gaitway_update_bytes", "bytes of updates taken", labels=["federation"])
             for name, size in sorted(self._bytes.items()):
@@ -143,6 +145,8 @@ class DatabaseCollector:
                 self._rounds[names[federation], outcome] += count
             elif what == "rollout" and outcome in (RolloutPhase.COMPLETED, RolloutPhase.HALTED):
                 self._rollouts[names[federation], outcome] += count
+            elif what == "adoption":
+                self._adoptions[names[federation], outcome] += count
             elif what == "update":
                 self._updates[names[federation], outcome] += count
         self._last_event = newest
@@ -164,6 +168,16 @@ def _standing(session: Session) -> Iterator[Metric]:
     for name, state, count in session.execute(query.group_by(FederationRow.name, DeviceRow.state)):
         devices.add_metric([name, state], count)
     yield devices
+    judged = GaugeMetricFamily(
+        "gaitway_adoption_devices", "devices by their last word about a model", labels=["federation", "answer"]
+    )
+    answers = select(FederationRow.name, DeviceRow.adoption, func.count()).join(
+        DeviceRow, DeviceRow.federation_id == FederationRow.id
+    )
+    answers = answers.where(DeviceRow.adoption.is_not(None)).group_by(FederationRow.name, DeviceRow.adoption)
+    for name, answer, count in session.execute(answers):
+        judged.add_metric([name, str(answer)], count)
+    yield judged
     number = GaugeMetricFamily("gaitway_round_number", "the latest round", labels=["federation"])
     latest = select(FederationRow.name, func.max(RoundRow.number)).join(
         RoundRow, RoundRow.federation_id == FederationRow.id

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Select, delete, func, insert, select
 from sqlalchemy.orm import Session
 
-from aggregator_api import records
+from aggregator_api import adoptions, records
 from aggregator_api.tables import (
     DeviceRow,
     FederationRow,
@@ -184,18 +184,19 @@ def order(session: Session, federation: FederationRow) -> ReleaseOrder | None:
     )
     return ReleaseOrder(
         serial=session.scalars(select(serial).where(RolloutRow.federation_id == federation.id)).one(),
-        released=_release(latest(session, federation, RolloutPhase.COMPLETED)),
-        candidate=_release(candidate),
+        released=_release(session, latest(session, federation, RolloutPhase.COMPLETED)),
+        candidate=_release(session, candidate),
         millionths=_millionths(candidate) if candidate else 0,
         withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MOST_WITHDRAWN))),
     )
 
 
-def _release(row: RolloutRow | None) -> Release | None:
+def _release(session: Session, row: RolloutRow | None) -> Release | None:
     if row is None:
         return None
     version, sha256 = row.version, row.version.broadcast_sha256
-    model = BlobPointer(sha256=sha256, size=version.broadcast_size, url=f"/v1/blobs/{sha256}")
+    score = adoptions.score_of(session, version)
+    model = BlobPointer(sha256=sha256, size=version.broadcast_size, url=f"/v1/blobs/{sha256}", score=score)
     return Release(rollout=row.number, version=version.version, round=version.round_number, model=model)
 
 

@@ -66,6 +66,9 @@ class DeviceRow(Base):
     enrolment: Mapped[str] = mapped_column(String(16), default="open", server_default="open")
     public_key: Mapped[str | None] = mapped_column(String(44))  # base64 of the raw ed25519 key
     claimed_at: Mapped[int | None] = mapped_column(BigInteger)  # `issued_at` of its last claim, against replays
+    # its last word about a model, see AdoptionRow; null: it has not judged any
+    adoption: Mapped[str | None] = mapped_column(String(16))
+    adoption_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
 
 
 class ModelVersionRow(Base):
@@ -206,6 +209,27 @@ class RolloutDeviceRow(Base):
     answered_at: Mapped[float | None]
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")
+
+
+class AdoptionRow(Base):
+    """What a device has found about a model that it might have used: its own of a round, or the one that came of it."""
+
+    __tablename__ = "adoptions"
+    __table_args__ = (
+        UniqueConstraint("device_id", "round_number", "source"),
+        Index("ix_adoptions_federation_id_round_number", "federation_id", "round_number"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    round_number: Mapped[int]
+    source: Mapped[str] = mapped_column(String(16))  # personalized, global
+    answer: Mapped[str] = mapped_column(String(16))  # adopted, refused, failed, undecided
+    score: Mapped[float | None]  # macro-F1 on the device's holdout
+    most_frequent: Mapped[float | None]  # of always answering the most frequent class; null: the holdout cannot tell
+    reason: Mapped[str] = mapped_column(Text)
+    recorded_at: Mapped[float]
 
 
 class MetricRow(Base):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict
 
 Item = TypeVar("Item")
+AdoptionAnswer = Literal["adopted", "refused", "failed", "undecided"]
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
 
 
@@ -73,6 +74,18 @@ class FederationSummary(View):
     created_at: float
 
 
+class Score(View):
+    """What devices have measured of a model version, those whose holdout can tell whether a model works."""
+
+    macro_f1: float = Field(description="mean over the devices, each on its own holdout")
+    most_frequent: float = Field(description="mean macro-F1 of always answering the most frequent class there")
+    devices: int = Field(description="that have measured it")
+    working: int = Field(description="of them found that it works; devices that cannot check it go by the majority")
+    measured: Literal["version", "updates"] = Field(
+        description="updates: few have measured the version yet, this is of the models that it was made from"
+    )
+
+
 class ModelVersion(View):
     """An immutable global model; version 0 is the initial one."""
 
@@ -82,6 +95,7 @@ class ModelVersion(View):
     sha256: str = Field(validation_alias="broadcast_sha256", description="name of the broadcast's blob")
     size: int = Field(validation_alias="broadcast_size")
     created_at: float
+    score: Score | None = Field(default=None, description="null: no device that can tell has measured it")
     url: str = Field(default="", description="where the broadcast is, in wire format")
     aliases: list[str] = Field(default_factory=list, description="stable is the present one")
 
@@ -172,8 +186,26 @@ class Device(View):
     detail: str
     enrolled_at: float
     seen_at: float
+    adoption: AdoptionAnswer | None = Field(
+        description="its last word about a model that it might have used; failed: it does not work there; "
+        "null: it has judged none"
+    )
+    adoption_reason: str = Field(description="why, in the device's words")
     enrolment: EnrolmentState = Field(description="open: it has shown no key; only approved ones may claim credentials")
     public_key: str | None = Field(description="base64 of its raw ed25519 key")
+
+
+class Adoption(View):
+    """What a device has found about a model that it might have used."""
+
+    source: Literal["personalized", "global"] = Field(description="its own of the round, or the one that came of it")
+    answer: AdoptionAnswer = Field(description="failed: it does not work there; undecided: nobody could check it")
+    score: float | None = Field(description="macro-F1 on the device's own holdout")
+    most_frequent: float | None = Field(
+        description="macro-F1 there of always answering the most frequent class; null: the holdout cannot tell"
+    )
+    reason: str
+    recorded_at: float
 
 
 class DeviceRound(View):
@@ -187,6 +219,7 @@ class DeviceRound(View):
     base_model: str | None = Field(description="sha256 of the broadcast that it got")
     updates: list[UpdateView] = Field(description="what it sent for the round, at most the last 20")
     metrics: dict[str, float]
+    adoptions: list[Adoption] = Field(description="what it made of the models of this round, by their source")
 
 
 class DeviceHistory(Page[DeviceRound]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from edge_agent.commands import GoBack, NoteRelease
+from edge_agent.events import Answer
 from edge_agent.state import Work
 from edge_agent.turn import Turn
 from federation.protocol.messages import Release, ReleaseOrder, ReleaseReport
@@ -42,12 +43,17 @@ def uses(turn: Turn, rollout: int, score: float | None) -> None:
     _leave(turn)
 
 
-def judged(turn: Turn, work: Work, *, adopted: bool, score: float | None, reason: str) -> None:
-    """Say what the device's own gate has found."""
-    if adopted:
-        uses(turn, work.release, score)
-    else:
-        _report(turn, work.release, "failed" if score is None else "refused", score, reason)
+def judged(turn: Turn, work: Work, answer: Answer, *, score: float | None, reason: str) -> None:
+    """Say what the device's own gate has found; of a model that nobody could check, nothing: it waits for a score."""
+    match answer:
+        case "adopted":
+            uses(turn, work.release, score)
+        case "undecided":
+            turn.set(undecided=work.model.sha256)
+        case "refused":
+            _report(turn, work.release, "refused", score, reason)
+        case _:
+            _report(turn, work.release, "failed", score, reason)
 
 
 def failed(turn: Turn, work: Work, reason: str) -> None:

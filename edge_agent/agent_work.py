@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edge_agent import agent_releases
-from edge_agent.commands import FetchBlob, FinalJudged, GiveUp, Judge, Say, StartJob, StopJob
+from edge_agent.commands import FetchBlob, FinalJudged, GiveUp, Judge, NoteAdoption, Say, StartJob, StopJob
 from edge_agent.events import (
     AdoptFinished,
+    Answer,
     BlobFailed,
     BlobFetched,
     CandidateReady,
@@ -17,6 +18,7 @@ from edge_agent.events import (
 )
 from edge_agent.state import Stage, Work, wanted
 from edge_agent.turn import Turn
+from federation.protocol.messages import AdoptionReport
 from federation.seeds import seed_for
 
 LONGEST_REST_S = 60.0
@@ -119,14 +121,15 @@ def _candidate(turn: Turn, work: Work) -> None:
         turn.set(work=None, detail="")  # the round has left no model: devices use what is released
         return
     turn.stage(Stage.JUDGING)
-    turn.ask(Judge(work.round, work.kind, work.release))
+    turn.ask(Judge(work.round, work.kind, work.release, work.model.score))
 
 
 def _judged(turn: Turn, work: Work, event: AdoptFinished) -> None:
     turn.set(work=None, detail="")
     turn.ask(Say(event.reason))
+    _report(turn, work, event.answer, event.reason, event.score, event.most_frequent)
     if work.release:
-        agent_releases.judged(turn, work, adopted=event.adopted, score=event.score, reason=event.reason)
+        agent_releases.judged(turn, work, event.answer, score=event.score, reason=event.reason)
     elif work.kind == "adopt":
         _final(turn, work)
 
@@ -145,6 +148,7 @@ def _job_failed(turn: Turn, work: Work, reason: str, final: bool) -> None:
     if work.kind == "train" and work.stage is Stage.EXPORTING:
         turn.set(work=None)
         turn.ask(Say(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+        _report(turn, work, "failed", reason)
     elif final:
         _give_up(turn, work, reason)
     elif work.attempt < turn.policy.attempts:
@@ -155,6 +159,8 @@ def _job_failed(turn: Turn, work: Work, reason: str, final: bool) -> None:
 
 def _give_up(turn: Turn, work: Work, reason: str) -> None:
     turn.set(work=None, detail=reason)
+    if work.kind == "adopt":
+        _report(turn, work, "failed", reason)
     if work.release:
         turn.ask(Say(f"{work.name} is not adopted, the present model stays: {reason}"))
         agent_releases.failed(turn, work, reason)
@@ -165,6 +171,30 @@ def _give_up(turn: Turn, work: Work, reason: str) -> None:
         return
     turn.set(done=turn.agent.done | {(work.round, work.model.sha256)}, settled=turn.agent.settled + 1)
     turn.ask(Say(f"round {work.round} is left out: {reason}"), GiveUp(work.round, work.model.sha256, reason))
+
+
+def _report(
+    turn: Turn,
+    work: Work,
+    answer: Answer,
+    reason: str,
+    score: float | None = None,
+    most_frequent: float | None = None,
+) -> None:
+    """Say what became of a candidate; where there was none by the method's nature, nothing is to be said."""
+    if answer == "none":
+        return
+    report = AdoptionReport(
+        instance=turn.agent.identity.partition("/")[0],
+        round=work.round,
+        source="personalized" if work.kind == "train" else "global",
+        answer=answer,
+        score=score,
+        most_frequent=most_frequent,
+        reason=reason[:500],
+    )
+    turn.set(adoption=report)
+    turn.ask(NoteAdoption(report))
 
 
 def _final(turn: Turn, work: Work) -> None:

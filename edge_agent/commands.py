@@ -7,7 +7,7 @@ from typing import Literal
 
 from edge_agent.events import Kind
 from federation.plan import Plan
-from federation.protocol.messages import BlobPointer, DeviceStatus, ReleaseReport
+from federation.protocol.messages import AdoptionReport, BlobPointer, DeviceStatus, ReleaseReport, VersionScore
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,15 @@ class StopJob:
 
 @dataclass(frozen=True)
 class Judge:
-    """Compare the candidate with the present model, and keep the better; `release`: number of its rollout, or 0."""
+    """Say whether the candidate works, and is not worse than the present model; `release`: its rollout's number, or 0.
+
+    `vouched` is what the server knows of its version, or of the one that it began from.
+    """
 
     round: int
     kind: Kind
     release: int = 0
+    vouched: VersionScore | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,13 @@ class NoteRelease:
     """Keep what the device says about a release."""
 
     report: ReleaseReport
+
+
+@dataclass(frozen=True)
+class NoteAdoption:
+    """Keep what the device says about the last candidate."""
+
+    report: AdoptionReport
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,7 @@ Command = (
     | Judge
     | GoBack
     | NoteRelease
+    | NoteAdoption
     | SendBegin
     | SendChunks
     | StopSending

@@ -69,12 +69,13 @@ class Errands:
             self.post(BlobFetched(model.sha256))
 
     def _judge(self, plan: Plan, identity: str, command: Judge) -> None:
-        number, kind = command.round, command.kind
         try:
-            verdict = judge_job(self.config, plan, number, kind)
+            verdict = judge_job(self.config, plan, command)
         except (AgentError, PipelineError, OSError) as error:
-            verdict = Verdict(number, kind, False, f"round {number}: the candidate cannot be judged: {error}")
-        self.post(Judged(identity, verdict._replace(release=command.release)))
+            number, kind = command.round, command.kind
+            why = f"round {number}: the candidate cannot be judged: {error}"
+            verdict = Verdict(number, kind, "failed", why, release=command.release)
+        self.post(Judged(identity, verdict))
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -11,6 +11,9 @@ from har_pipeline import Window
 Kind = Literal["train", "adopt"]
 """A round's training, or the final model's export."""
 
+Answer = Literal["adopted", "refused", "failed", "undecided", "none"]
+"""What became of a candidate: as in the protocol's `AdoptionReport`; none: there was nothing to judge."""
+
 
 @dataclass(frozen=True)
 class Connected:
@@ -143,10 +146,12 @@ class AdoptFinished:
 
     round: int
     kind: Kind
-    adopted: bool
+    answer: Answer
     reason: str
     score: float | None = None
     """On the holdout; None: there is none, or the candidate does not run."""
+    most_frequent: float | None = None
+    """Macro-F1 there of always answering the most frequent class; None: the holdout cannot tell."""
 
 
 @dataclass(frozen=True)

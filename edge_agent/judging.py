@@ -1,4 +1,8 @@
-"""Whether a candidate becomes the device's model: a smoke run, then its holdout score against the present model's."""
+"""Whether a candidate becomes the device's model.
+
+It must run and work, as `edge_agent.soundness` has it, and not be worse than the present model. Where the holdout
+cannot tell whether it works, what the server knows of the version from other devices stands in.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edge_agent.commands import Judge
 from edge_agent.config import Config
 from edge_agent.errors import AgentError, StoreError
-from edge_agent.events import Kind
+from edge_agent.events import Answer, Kind
 from edge_agent.files import place_file, sha256_of
 from edge_agent.jobs import CHECKPOINT, MODEL, PARITY, RESULT, job_folder
 from edge_agent.local_data import local_data, pipeline_settings
+from edge_agent.soundness import Soundness
 from edge_agent.store import AdoptionRow, Store
 from edge_agent.window_store import WindowStore
 from export.runtime import ExportError, Session
 from federation.plan import Plan
-from federation.scores import confusion, scores_of
+from federation.protocol.messages import VersionScore
 from har_pipeline import ClientWindows
 
 KEPT = ("model", "previous")
@@ -34,33 +40,45 @@ class Verdict(NamedTuple):
 
     round: int
     kind: Kind
-    good: bool
+    answer: Answer
     reason: str
     folder: Path | None = None
     model: Mapping[str, Any] | None = None
     release: int = 0  # number of the rollout that gave it, 0: none
 
     @property
+    def good(self) -> bool:
+        """Whether it becomes the present model."""
+        return self.answer == "adopted"
+
+    @property
     def score(self) -> float | None:
         """Macro-F1 on the holdout; None without a holdout, or where the candidate does not run."""
         return self.model["macro_f1"] if self.model else None
 
+    @property
+    def most_frequent(self) -> float | None:
+        """Macro-F1 there of always answering the most frequent class; None where the holdout cannot tell."""
+        return self.model["most_frequent"] if self.model and self.model["checked"] else None
 
-def judge_job(config: Config, plan: Plan, round_number: int, kind: Kind) -> Verdict:
+
+def judge_job(config: Config, plan: Plan, asked: Judge) -> Verdict:
     """Judge what a job left, on the device's own holdout windows; for a thread of its own."""
     settings = pipeline_settings(config.sensors, plan.data)
     with closing(Store(config.agent.data_dir)) as store, closing(WindowStore(config.agent.data_dir)) as windows:
         present = Shelf(store).present()
         holdout = local_data(windows.read(config.sensor_client, settings, plan.labels), plan.data, settings).holdout
-    return judge(
-        job_folder(config.agent.data_dir.resolve(), round_number, kind),
-        round_number,
-        kind,
+    verdict = judge(
+        job_folder(config.agent.data_dir.resolve(), asked.round, asked.kind),
+        asked.round,
+        asked.kind,
         _evenly(holdout, config.model.holdout_windows),
         present,
         margin=config.model.adopt_margin,
+        vouched=asked.vouched,
         threads=config.training.threads,
     )
+    return verdict._replace(release=asked.release)
 
 
 def judge(
@@ -71,24 +89,51 @@ def judge(
     present: Mapping[str, Any] | None,
     *,
     margin: float,
+    vouched: VersionScore | None = None,
     threads: int = 1,
 ) -> Verdict:
-    """Run the candidate in `folder` on the raw holdout windows; good if finite and at most `margin` worse.
+    """Run the candidate in `folder` on the raw holdout windows, and say what becomes of it.
 
-    Without holdout windows there is no score, and the smoke run alone decides.
+    `vouched` is what the server knows of the candidate's version, of a personalized one of the version that it began
+    from. It is asked for only where the holdout cannot tell whether the candidate works.
     """
     source = SOURCES[kind]
     name = f"{source} model of round {round_number}"
     if not (folder / MODEL).is_file():
-        return Verdict(round_number, kind, False, f"{name}: {_why_none(folder)}, the present model stays")
+        return _no_candidate(folder, round_number, kind)
     try:
-        f1 = _score(folder / MODEL, holdout, threads)
+        found = _run(folder / MODEL, holdout, threads)
         parity = json.loads((folder / PARITY).read_bytes())
     except (AgentError, ExportError, OSError, ValueError) as error:
-        return Verdict(round_number, kind, False, f"{name}: not adopted, it does not work: {error}")
-    model = {"source": source, "round": round_number, "macro_f1": f1, "parity": parity}
-    good, why = _compare(f1, None if present is None else present.get("macro_f1"), margin)
-    return Verdict(round_number, kind, good, f"{name}: {'adopted' if good else 'not adopted'}, {why}", folder, model)
+        return Verdict(round_number, kind, "failed", f"{name}: not adopted, it does not work: {error}")
+    model = {"source": source, "round": round_number, "parity": parity, **_described(found)}
+    answer, why = _decide(found, kind, present, margin, vouched)
+    reason = f"{name}: {'adopted' if answer == 'adopted' else 'not adopted'}, {why}"
+    return Verdict(round_number, kind, answer, reason, folder, model)
+
+
+def _no_candidate(folder: Path, round_number: int, kind: Kind) -> Verdict:
+    name = f"{SOURCES[kind]} model of round {round_number}"
+    try:
+        why = str(json.loads((folder / RESULT).read_bytes())["no_model"])
+    except (OSError, ValueError, KeyError):
+        return Verdict(
+            round_number, kind, "failed", f"{name}: the training process left no model, the present model stays"
+        )
+    return Verdict(round_number, kind, "none", f"{name}: {why}, the present model stays")
+
+
+def _described(found: Soundness) -> dict[str, Any]:
+    """Describe a model by its holdout; its labels name the rows (true) and columns (answered) of `confusion`."""
+    return {
+        "macro_f1": found.macro_f1,
+        "most_frequent": found.most_frequent,
+        "checked": not found.obstacle,
+        "windows": found.windows,
+        "classes": found.classes,
+        "confusion": found.matrix.tolist() if found.windows else None,
+        "labels": list(found.labels) if found.windows else None,
+    }
 
 
 def _evenly(windows: ClientWindows, count: int) -> ClientWindows:
@@ -98,33 +143,56 @@ def _evenly(windows: ClientWindows, count: int) -> ClientWindows:
     return windows.select(np.linspace(0, len(windows) - 1, count).astype(np.int64))
 
 
-def _compare(f1: float | None, old: float | None, margin: float) -> tuple[bool, str]:
+def _decide(
+    found: Soundness, kind: Kind, present: Mapping[str, Any] | None, margin: float, vouched: VersionScore | None
+) -> tuple[Answer, str]:
+    """Say what becomes of a candidate that runs, and why."""
+    if found.fault:
+        return "failed", f"it does not work: {found.fault}; {found.words}"
+    worse, compared = _compare(found, present, margin)
+    if not found.obstacle:
+        return "refused" if worse else "adopted", compared
+    answer, why = _by_the_server(kind, present is not None, vouched)
+    why = f"whether it works cannot be checked here ({found.obstacle}); {why}"
+    if answer == "adopted" and worse:
+        answer = "refused"
+    return answer, f"{why}; {compared}" if compared else why
+
+
+def _by_the_server(kind: Kind, has_model: bool, vouched: VersionScore | None) -> tuple[Answer, str]:
+    """Let what the server knows of the version stand in for a check of one's own."""
+    version = "the version that it began from" if kind == "train" else "it"
+    if vouched is None:
+        so = "so the present model stays" if has_model else "and there is no model yet, so it is used unchecked"
+        return "undecided" if has_model else "adopted", f"the server has no score of {version}, {so}"
+    if vouched.is_sound:
+        return "adopted", f"the server's score of {version} stands in: {vouched.words}"
+    so = f"the server's score of {version} speaks against it: {vouched.words}"
+    # of what was trained here since, other devices' word about the beginning does not say that it does not work
+    return "undecided" if kind == "train" else "failed", so
+
+
+def _compare(found: Soundness, present: Mapping[str, Any] | None, margin: float) -> tuple[bool, str]:
+    """Whether it is worse than the present model by more than the margin, and the figures in words."""
+    f1, old = found.macro_f1, present.get("macro_f1") if present else None
     if f1 is None:
-        return True, "there are no holdout windows to compare on"
+        return False, ""
     if old is None:
-        return True, f"macro-F1 {f1:.3f} on the holdout; there was no model before"
-    good = f1 >= old - margin
-    return good, f"macro-F1 {f1:.3f} on the holdout against {old:.3f} of the present model (margin {margin})"
+        no_other = "the present model has no score" if present else "there was no model before"
+        return False, f"{found.words}; {no_other}"
+    return f1 < old - margin, f"{found.words} and {old:.3f} of the present model (margin {margin})"
 
 
-def _score(path: Path, holdout: ClientWindows, threads: int) -> float | None:
+def _run(path: Path, holdout: ClientWindows, threads: int) -> Soundness:
+    """Classify the holdout, or one window of zeros where there is none: the candidate must run in any case."""
     session = Session.load(path, threads=threads)
     length = session.metadata.window
     smoke = holdout.x if len(holdout) else np.zeros((1, length, 6), np.float32)
     prediction = session.predict(smoke)
     if not (np.isfinite(prediction.logits).all() and np.isfinite(prediction.embedding).all()):
         raise StoreError(f"{path.name} gives NaN or infinity on the device's own windows")
-    if not len(holdout):
-        return None
-    found = prediction.logits.argmax(axis=1).astype(np.int64)
-    return scores_of(confusion(holdout.y, found, len(session.metadata.labels))).macro_f1
-
-
-def _why_none(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / RESULT).read_bytes())["no_model"])
-    except (OSError, ValueError, KeyError):
-        return "the training process left no model"
+    answered = prediction.logits.argmax(axis=1).astype(np.int64)[: len(holdout)]
+    return Soundness.of(holdout.y, answered, session.metadata.labels)
 
 
 def _name(model: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from edge_agent.config import AgentSection
 from edge_agent.errors import ConfigError
 from edge_agent.files import place_file, sha256_of
 from edge_agent.jobs import CHECKPOINTS, CLIENT_STATE, RESULT, UPDATE, Job
-from edge_agent.releases import kept_report
+from edge_agent.releases import kept_adoption, kept_report
 from edge_agent.state import Agent
 from edge_agent.store import Store
 from edge_agent.trust import NEWEST, NEWEST_ORDER
@@ -78,6 +78,7 @@ def remembered(store: Store) -> Agent:
         outbox=tuple(store.outbox()),
         final=store.get("final"),
         report=kept_report(store),
+        adoption=kept_adoption(store),
         metrics=rows[-1].result.get("metrics", {}) if rows else {},
     )
 

@@ -24,6 +24,7 @@ log = logging.getLogger("edge_agent")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SLOWEST_S = 5.0
 """A reader that takes longer is left: it would hold up the next one."""
+ANSWERS = ("adopted", "refused", "failed", "undecided")
 STATES = ("collecting", "ready", "training", "uploading", "idle", "finished")
 
 
@@ -46,6 +47,10 @@ def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
     yield Gauge("gaitway_device_settled_updates", "updates answered since the start", agent.settled)
     for state in STATES:
         yield Gauge("gaitway_device_state", "1 for what it is doing", said.state == state, f'{{state="{state}"}}')
+    answered = said.adoption.answer if said.adoption else ""
+    for answer in ANSWERS:
+        about = "1 for what became of the last model that it might have used"
+        yield Gauge("gaitway_device_adoption", about, answered == answer, f'{{answer="{answer}"}}')
     yield Gauge("gaitway_device_disk_free_bytes", "free where its data lie", shutil.disk_usage(data_dir).free)
     yield Gauge("process_resident_memory_bytes", "memory of the supervisor", _resident_bytes())
     used = resource.getrusage(resource.RUSAGE_SELF)

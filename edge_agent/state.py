@@ -14,6 +14,7 @@ from typing import Literal
 from edge_agent.events import Kind
 from federation.plan import ModelSpec, Plan
 from federation.protocol.messages import (
+    AdoptionReport,
     Announcement,
     BlobPointer,
     DeviceStatus,
@@ -78,7 +79,10 @@ class Upload:
 
 @dataclass(frozen=True)
 class Agent:
-    """The device's whole state; `identity`, `examples`, `done`, `outbox`, `final` and `report` survive a restart."""
+    """The device's whole state.
+
+    `identity`, `examples`, `done`, `outbox`, `final`, `report` and `adoption` survive a restart.
+    """
 
     identity: str = ""
     connected: bool = False
@@ -97,6 +101,8 @@ class Agent:
     offered: Release | None = None  # what it means for this device
     using: int = 0  # rollout that the present model came with; 0: none
     report: ReleaseReport | None = None  # the device's last word about a release
+    undecided: str = ""  # sha256 of a released model that nobody could check: it waits for the server's score
+    adoption: AdoptionReport | None = None  # the device's last word about a model that it might have used
     settled: int = 0  # updates that the server has answered since the start
     detail: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -159,6 +165,8 @@ def _released(agent: Agent) -> Work | None:
         return None
     if offered.rollout == agent.using or (agent.report and offered.rollout == agent.report.rollout):
         return None
+    if offered.model.sha256 == agent.undecided and offered.model.score is None:
+        return None
     return Work("adopt", offered.round, offered.model, offered.rollout)
 
 
@@ -208,6 +216,7 @@ def status_of(agent: Agent) -> DeviceStatus:
         detail=_detail(agent)[:500],
         metrics=dict(agent.metrics),
         release=agent.report,
+        adoption=agent.adoption,
     )
 
 

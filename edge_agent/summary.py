@@ -9,7 +9,7 @@ from typing import Any
 from edge_agent.files import without_room, write_file
 from edge_agent.inference import live_words
 from edge_agent.judging import Shelf
-from edge_agent.releases import release_words
+from edge_agent.releases import kept_adoption, release_words
 from edge_agent.state import Agent, Stage, status_of
 from edge_agent.store import RoundRow, Store
 
@@ -18,12 +18,18 @@ SCORES = ("macro_f1_before", "macro_f1_after", "accuracy_before", "accuracy_afte
 
 
 def summary(store: Store, device: str) -> dict[str, Any]:
-    """Describe the device; a score is None where it had no holdout windows, the model where none was good yet."""
+    """Describe the device; a score is None where it had no holdout windows, the model where none was good yet.
+
+    `judged` is the last judgement of a candidate, and `not_adopted` its reason unless it was adopted.
+    """
     trained = sorted((row for row in store.rounds() if row.update_id), key=lambda row: row.round)
+    judged = kept_adoption(store)
     return {
         "device": device,
         "rounds": [_round(row) for row in trained],
         "model": Shelf(store).present(),
+        "judged": judged and judged.model_dump(exclude={"instance"}),
+        "not_adopted": judged.reason if judged and judged.answer != "adopted" else None,
         "adoption": [row.reason for row in store.adoptions()],
     }
 
@@ -65,9 +71,24 @@ def in_words(store: Store, device: str, *, running: bool) -> list[str]:
         *([f"It would not train now: {'; '.join(doing['hold'])}."] if running and doing.get("hold") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
         *release_words(store, device),
+        *_left_alone(store),
         *(live_words(store.folder) if running else []),
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]
+
+
+def _left_alone(store: Store) -> list[str]:
+    judged = kept_adoption(store)
+    if judged is None or judged.answer == "adopted":
+        return []
+    return [f"The last model that it might have used {_WHY[judged.answer]}: {judged.reason}."]
+
+
+_WHY = {
+    "refused": "is worse than its present one",
+    "failed": "does not work",
+    "undecided": "could not be checked, neither here nor by the server's score",
+}
 
 
 def _round(row: RoundRow) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from edge_agent.memory import claim, forget_update, keep_round, kept_plan, remem
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
 from edge_agent.readings import Readings
-from edge_agent.releases import ORDER, REPORT
+from edge_agent.releases import ADOPTION, ORDER, REPORT
 from edge_agent.service_manager import ServiceManager
 from edge_agent.sources import open_source
 from edge_agent.state import Policy, status_of
@@ -229,7 +229,8 @@ class Supervisor:
         with without_room(f"the judgement of round {verdict.round}"):
             Shelf(self.store).settle(verdict)
         self._tell_summary()
-        self._step(AdoptFinished(verdict.round, verdict.kind, verdict.good, verdict.reason, verdict.score))
+        said = (verdict.answer, verdict.reason, verdict.score, verdict.most_frequent)
+        self._step(AdoptFinished(verdict.round, verdict.kind, *said))
 
     # ---- the state machine's commands
 
@@ -293,6 +294,9 @@ class Supervisor:
             case do.NoteRelease(report):
                 log.info("release %d: %s %s", report.rollout, report.answer, report.reason)
                 self.store.put(**{REPORT: report.model_dump_json()})
+            case do.NoteAdoption(report):
+                self.store.put(**{ADOPTION: report.model_dump_json()})
+                self._tell_summary()
             case do.FinalJudged(sha256):
                 self.store.put(final=sha256)
                 self._tell_summary()

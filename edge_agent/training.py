@@ -23,6 +23,7 @@ from edge_agent.errors import AgentError, HopelessJobError, JobError
 from edge_agent.files import sha256_of, write_file
 from edge_agent.jobs import CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, over_the_cap
 from edge_agent.local_data import LocalData, local_data
+from edge_agent.soundness import Soundness
 from edge_agent.window_store import WindowStore
 from export.runtime import ExportError
 from federation import uploads, wire
@@ -33,7 +34,7 @@ from federation.forward import initial_client, initial_model, network
 from federation.methods import method_from_json
 from federation.records import Client, Examples, Tensors, Tree
 from federation.schema import check_tree, schema_of, size_limit, upload_schema
-from federation.scores import Scores, confusion, scores_of
+from federation.scores import scores_of
 from federation.server_round import keeps_partial_work
 from har_pipeline import PipelineError, PipelineSettings
 from models import build
@@ -125,7 +126,7 @@ def train(scene: Scene) -> Client:
     job, setup, data = scene.job, scene.setup, scene.data
     begun = time.monotonic()
     client, residual = kept_client(scene)
-    before = _scores(scene, setup.method.receive(client, scene.broadcast)[0])
+    before = _on_holdout(scene, setup.method.receive(client, scene.broadcast)[0])
     path = checkpoint_path(job.checkpoints, job, data.train)
     epochs = Epochs(path, scene.initial, job.round_s, lambda epoch: tell(event="epoch", epoch=epoch))
     x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.y)
@@ -140,9 +141,7 @@ def train(scene: Scene) -> Client:
     )
     steps, work = _work_done(setup, job, epochs, len(y))
     check_tree(result.upload, upload_schema(setup.method, setup.task, scene.initial))
-    scores = {"before": before, "after": _scores(scene, result.client)}
-    metrics = {f"{kind}_{when}": value for when, each in scores.items() for kind, value in each._asdict().items()}
-    metrics = {**metrics, **work, "train_loss": float(result.loss)}
+    metrics = {**_measured(before, _on_holdout(scene, result.client)), **work, "train_loss": float(result.loss)}
     record = {
         "examples": len(y),
         "steps": steps,
@@ -221,11 +220,26 @@ def _in_key_order(tree: Tree, like: Tree) -> Tree:
     }
 
 
-def _scores(scene: Scene, client: Client) -> Scores:
+def _on_holdout(scene: Scene, client: Client) -> Soundness:
     data, setup = scene.data, scene.setup
     x = torch.from_numpy(data.normalized(data.holdout))
     found = predict(setup.method, setup.network.evaluate, client, x, EVALUATION_BATCH)
-    return scores_of(confusion(data.holdout.y, found, len(scene.job.plan.labels)))
+    return Soundness.of(data.holdout.y, found, scene.job.plan.labels)
+
+
+def _measured(before: Soundness, after: Soundness) -> dict[str, float]:
+    """Scores of the received and of the trained model; where the holdout can tell, also whether they work.
+
+    From the latter the server makes its score of a version, for devices that cannot check it themselves.
+    """
+    metrics: dict[str, float] = {}
+    for when, found in (("before", before), ("after", after)):
+        metrics |= {f"{kind}_{when}": value for kind, value in scores_of(found.matrix)._asdict().items()}
+        if (works := found.works) is not None:
+            metrics[f"works_{when}"] = float(works)
+    if before.most_frequent is not None and not before.obstacle:
+        metrics["macro_f1_most_frequent"] = before.most_frequent
+    return metrics
 
 
 def tell(**record: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.section import Section
+from edge_agent.soundness import WINDOWS
 
 Condition = Literal["charging", "idle", "network", "battery", "temperature", "memory", "disk", "quiet_hours"]
 
@@ -85,7 +86,7 @@ class ModelSection(Section):
     """When a new model replaces the present one."""
 
     adopt_margin: float = Field(default=0.05, ge=0, le=1, description="holdout macro-F1 that it may lose")
-    holdout_windows: int = Field(default=1024, ge=1, description="at most so many windows judge a model")
+    holdout_windows: int = Field(default=1024, ge=WINDOWS, description="at most so many windows judge a model")
 
 
 class BrokerSection(Section):

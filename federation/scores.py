@@ -40,6 +40,13 @@ def scores_of(matrix: npt.NDArray[np.int64]) -> Scores:
     return Scores(float(np.nanmean(f1)), float(np.trace(matrix) / matrix.sum()))
 
 
+def most_frequent(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the confusion matrix (C, C) of always answering the class that is most frequent in a matrix (C, C)."""
+    constant = np.zeros_like(matrix)
+    constant[:, matrix.sum(1).argmax()] = matrix.sum(1)
+    return constant
+
+
 def lowest_tenth(scores: Sequence[float]) -> float:
     """Mean of the lowest tenth of the clients' scores (K,): ⌊K/10⌋ of them, one at least; NaN for none."""
     lowest = sorted(scores)[: max(1, len(scores) // 10)]

@@ -49,12 +49,45 @@ class Seal(Strict):
     signature: Signature
 
 
+class VersionScore(Strict):
+    """What devices have measured of a model version, those whose holdout can tell; all of them count alike.
+
+    A device that cannot check a model itself goes by it. Whole numbers, as they are signed.
+    """
+
+    macro_f1: int = Field(ge=0, le=1_000_000, description="mean macro-F1, in millionths")
+    most_frequent: int = Field(
+        ge=0, le=1_000_000, description="mean macro-F1 of always answering the most frequent class, in millionths"
+    )
+    devices: int = Field(ge=1, le=MOST_ROUNDS, description="that have measured it")
+    working: int = Field(ge=0, le=MOST_ROUNDS, description="of them found that it works")
+    measured: Literal["version", "updates"] = Field(
+        description="updates: nobody has measured the version yet, this is of the models that it was made from"
+    )
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the version works, by the word of most devices."""
+        return 2 * self.working > self.devices
+
+    @property
+    def words(self) -> str:
+        """Say who found what."""
+        what = "it" if self.measured == "version" else "the models that it was made from"
+        f1, constant = self.macro_f1 / 1e6, self.most_frequent / 1e6
+        return (
+            f"by {self.working} of {self.devices} devices that have measured {what} it works: macro-F1 {f1:.3f} on "
+            f"their holdouts against {constant:.3f} of always answering the most frequent class"
+        )
+
+
 class BlobPointer(Strict):
     """Where a blob is, and what it must be."""
 
     sha256: Sha256
     size: int = Field(ge=0, le=1 << 34)
     url: str = Field(max_length=1024, description="absolute, or relative to the server's base URL")
+    score: VersionScore | None = Field(default=None, description="of the version that it is of; none: not known")
     seal: Seal | None = Field(default=None, description="none: the server does not sign")
 
 
@@ -127,6 +160,24 @@ class ReleaseReport(Strict):
     reason: str = Field(default="", max_length=500)
 
 
+class AdoptionReport(Strict):
+    """A device's last judgement of a model that it might have used. It is repeated with every status.
+
+    `adopted`: it uses the model. `refused`: the model works, but is worse than the present one. `failed`: it does not
+    work. `undecided`: the device cannot check it, and nobody else could; the present model stays.
+    """
+
+    instance: Instance
+    round: int = Field(ge=0, le=MOST_ROUNDS, description="that made the model")
+    source: Literal["personalized", "global"]
+    answer: Literal["adopted", "refused", "failed", "undecided"]
+    score: float | None = Field(default=None, ge=0, le=1, description="macro-F1 on the device's own holdout")
+    most_frequent: float | None = Field(
+        default=None, ge=0, le=1, description="macro-F1 of the most frequent class there; none: it cannot tell"
+    )
+    reason: str = Field(default="", max_length=500)
+
+
 class DeviceStatus(Strict):
     """Retained on a device's status topic; `offline` is also its last will."""
 
@@ -137,6 +188,7 @@ class DeviceStatus(Strict):
     detail: str = Field(default="", max_length=500)
     metrics: Metrics = Field(default_factory=dict)
     release: ReleaseReport | None = None
+    adoption: AdoptionReport | None = None
 
 
 class UpdateManifest(Strict):

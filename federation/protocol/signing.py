@@ -17,7 +17,7 @@ from pydantic import Field
 
 from federation.errors import WireError
 from federation.plan import Name, Strict
-from federation.protocol.messages import BlobPointer, Instance, ReleaseOrder, Seal, Sha256
+from federation.protocol.messages import BlobPointer, Instance, ReleaseOrder, Seal, Sha256, VersionScore
 
 PURPOSE = b"gaitway-model/v1\n"
 """Keeps this signature from meaning anything elsewhere."""
@@ -25,13 +25,14 @@ RELEASE_PURPOSE = b"gaitway-release/v1\n"
 
 
 class ModelManifest(Strict):
-    """A model that a device may load: of which federation and founding, which bytes, and until when."""
+    """A model that a device may load: of which federation and founding, which bytes, how good, and until when."""
 
     federation: Name
     instance: Instance
     version: int = Field(ge=0, lt=1 << 53)
     sha256: Sha256
     size: int = Field(ge=0)
+    score: VersionScore | None = None
     expires: int = Field(ge=0, lt=1 << 53)
 
     def to_bytes(self) -> bytes:
@@ -49,6 +50,7 @@ def sealed(
         version=version,
         sha256=pointer.sha256,
         size=pointer.size,
+        score=pointer.score,
         expires=expires,
     )
     signature = base64.b64encode(sign(manifest.to_bytes())).decode()
@@ -70,6 +72,7 @@ def read_seal(pointer: BlobPointer, *, federation: str, instance: str) -> tuple[
         version=seal.version,
         sha256=pointer.sha256,
         size=pointer.size,
+        score=pointer.score,
         expires=seal.expires,
     )
     return manifest, base64.b64decode(seal.signature)

@@ -12,6 +12,7 @@ from edge_agent.commands import (
     GiveUp,
     Judge,
     Leave,
+    NoteAdoption,
     PublishStatus,
     SendBegin,
     SendChunks,
@@ -63,14 +64,14 @@ def test_a_round_goes_from_download_to_training_to_upload_to_judging() -> None:
     assert device.on(answer("accepted")).asked(Forget) == [Forget("u1", "accepted", "")]
     assert device.status == "idle"
     assert device.on(CandidateReady(1, "train")).asked(Judge) == [Judge(1, "train")]
-    assert device.on(AdoptFinished(1, "train", True, "better")).agent.work is None
+    assert device.on(AdoptFinished(1, "train", "adopted", "better")).agent.work is None
 
 
 def test_the_same_announcement_twice_does_not_train_twice() -> None:
     device = training()
     assert not device.on(Announced(announcement(1))).asked(FetchBlob)
     device.on(TrainingFinished(1, "u1"), answer("accepted"), CandidateReady(1, "train"))
-    device.on(AdoptFinished(1, "train", True, ""), Announced(announcement(1)))
+    device.on(AdoptFinished(1, "train", "adopted", ""), Announced(announcement(1)))
     assert not device.asked(FetchBlob)
     assert not device.asked(StopJob)
 
@@ -198,7 +199,7 @@ def test_the_final_model_is_fetched_exported_judged_and_then_the_device_leaves()
     assert not device.asked(Leave)
     assert device.on(BlobFetched(B)).asked(StartJob)[0].kind == "adopt"
     assert device.on(CandidateReady(3, "adopt")).asked(Judge) == [Judge(3, "adopt")]
-    device.on(AdoptFinished(3, "adopt", False, "worse"))
+    device.on(AdoptFinished(3, "adopt", "refused", "worse"))
     assert device.asked(FinalJudged) == [FinalJudged(B)]
     assert device.status == "finished"
     assert device.asked(Leave) == [Leave(0)]
@@ -209,6 +210,22 @@ def test_a_final_model_that_cannot_be_exported_does_not_hold_the_device_back() -
     device.on(JobFailed(3, "adopt", "parity"))
     assert device.asked(FinalJudged)
     assert device.asked(Leave) == [Leave(0)]
+
+
+def test_without_rollouts_the_server_hears_what_became_of_each_candidate() -> None:
+    device = uploading().on(answer("accepted"), CandidateReady(1, "train"))
+    device.on(AdoptFinished(1, "train", "failed", "it does not work", 0.1, 0.1))
+    told = device.asked(PublishStatus)[-1].status.adoption
+    assert told is not None
+    assert (told.round, told.source, told.answer, told.score) == (1, "personalized", "failed", 0.1)
+    assert device.asked(NoteAdoption) == [NoteAdoption(told)]
+    device.announced(2, "b").on(BlobFetched(B), TrainingFinished(2, "u2"), JobFailed(2, "train", "no parity"))
+    told = device.agent.adoption
+    assert told is not None
+    assert (told.round, told.answer, told.reason) == (2, "failed", "no parity")
+    device.on(Announced(announcement(3, "finished", "a")), BlobFetched(A), CandidateReady(3, "adopt"))
+    device.on(AdoptFinished(3, "adopt", "none", "the method local has no global model"))
+    assert device.agent.adoption == told  # of a method without a global model there is nothing to say
 
 
 def test_a_finished_federation_stops_training_that_is_under_way() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edge_agent.agent_releases import offered_to
-from edge_agent.commands import FetchBlob, GoBack, Judge, NoteRelease, PublishStatus, StartJob, StopJob
+from edge_agent.commands import FetchBlob, GoBack, Judge, NoteAdoption, NoteRelease, PublishStatus, StartJob, StopJob
 from edge_agent.events import (
     AdoptFinished,
     Announced,
@@ -19,11 +19,12 @@ from edge_agent.events import (
 )
 from edge_agent.state import Agent
 from federation.plan import RolloutSettings
-from federation.protocol.messages import Release, ReleaseOrder, ReleaseReport
+from federation.protocol.messages import AdoptionReport, Release, ReleaseOrder, ReleaseReport, VersionScore
 from federation.rollout import WHOLE, is_within
 from tests.edge_agent.machine import A, B, Device, answer
 from tests.edge_agent.scene import INSTANCE, announcement, make_plan, pointer
 
+SCORE = VersionScore(macro_f1=800_000, most_frequent=60_000, devices=9, working=9, measured="version")
 PLAN = make_plan().model_copy(update={"rollout": RolloutSettings(mode="manual")})
 
 
@@ -70,7 +71,7 @@ def test_a_released_model_is_fetched_by_the_order_exported_judged_and_reported()
     assert device.on(said(order(released=release(1)))).asked(FetchBlob) == [FetchBlob(pointer("b"), ordered=True)]
     assert [job.kind for job in device.on(BlobFetched(B)).asked(StartJob)] == ["adopt"]
     assert device.on(CandidateReady(1, "adopt")).asked(Judge) == [Judge(1, "adopt", 1)]
-    device.on(AdoptFinished(1, "adopt", True, "better", 0.9))
+    device.on(AdoptFinished(1, "adopt", "adopted", "better", 0.9))
     assert report(device) == (1, "adopted", 0.9, "")
     assert device.asked(NoteRelease)
     assert device.asked(PublishStatus)[-1].status.release == device.agent.report
@@ -78,9 +79,9 @@ def test_a_released_model_is_fetched_by_the_order_exported_judged_and_reported()
 
 
 def test_a_refused_and_a_failed_one_are_reported_with_their_reasons_and_not_tried_again() -> None:
-    refused = adopting().on(AdoptFinished(1, "adopt", False, "worse", 0.3))
+    refused = adopting().on(AdoptFinished(1, "adopt", "refused", "worse", 0.3))
     assert report(refused) == (1, "refused", 0.3, "worse")
-    broken = adopting().on(AdoptFinished(1, "adopt", False, "NaN", None))
+    broken = adopting().on(AdoptFinished(1, "adopt", "failed", "NaN", None))
     assert report(broken) == (1, "failed", None, "NaN")
     hopeless = waiting().on(said(order(released=release(1))), BlobFetched(B))
     hopeless.on(JobFailed(1, "adopt", "no memory", final=True))
@@ -90,14 +91,40 @@ def test_a_refused_and_a_failed_one_are_reported_with_their_reasons_and_not_trie
         assert device.on(said(order(3, released=release(2)))).asked(FetchBlob)
 
 
+def test_a_model_that_does_not_work_is_failed_with_its_score_and_one_that_is_worse_is_refused() -> None:
+    broken = adopting().on(AdoptFinished(1, "adopt", "failed", "it answers 'sit' whatever it sees", 0.05, 0.05))
+    assert report(broken) == (1, "failed", 0.05, "it answers 'sit' whatever it sees")
+    said = broken.asked(PublishStatus)[-1].status.adoption
+    assert said == AdoptionReport(
+        instance=INSTANCE,
+        round=1,
+        source="global",
+        answer="failed",
+        score=0.05,
+        most_frequent=0.05,
+        reason="it answers 'sit' whatever it sees",
+    )
+    assert broken.asked(NoteAdoption) == [NoteAdoption(said)]
+
+
+def test_a_release_that_nobody_can_check_is_no_failure_and_is_taken_up_again_with_a_score() -> None:
+    device = adopting().on(AdoptFinished(1, "adopt", "undecided", "nobody knows"))
+    assert report(device) is None
+    assert not device.on(said(order(2, released=release(1)))).asked(FetchBlob)
+    known = release(1).model_copy(update={"model": pointer("b").model_copy(update={"score": SCORE})})
+    assert device.on(said(order(3, released=known))).asked(FetchBlob) == [FetchBlob(known.model, ordered=True)]
+    device.on(BlobFetched(B), CandidateReady(1, "adopt"))
+    assert device.asked(Judge) == [Judge(1, "adopt", 1, SCORE)]
+
+
 def test_what_was_withdrawn_is_left_also_if_it_was_being_judged() -> None:
-    device = adopting().on(AdoptFinished(1, "adopt", True, "", 0.9), said(order(2, withdrawn=(1,))))
+    device = adopting().on(AdoptFinished(1, "adopt", "adopted", "", 0.9), said(order(2, withdrawn=(1,))))
     assert device.asked(GoBack) == [GoBack(1)]
     assert report(device.on(Using(0))) == (1, "rolled_back", 0.9, "withdrawn by the server")
     assert not device.asked(GoBack)
 
     late = adopting().on(said(order(2, withdrawn=(1,))))
-    assert late.on(AdoptFinished(1, "adopt", True, "", 0.9)).asked(GoBack) == [GoBack(1)]
+    assert late.on(AdoptFinished(1, "adopt", "adopted", "", 0.9)).asked(GoBack) == [GoBack(1)]
 
     unused = waiting().on(said(order(released=release(1))), BlobFetched(B), said(order(2, withdrawn=(1,))))
     assert unused.asked(StopJob)
@@ -115,7 +142,7 @@ def test_it_goes_back_to_the_older_release_by_itself_and_takes_it_up_if_it_had_a
 
 
 def test_a_rollback_by_hand_is_reported_and_not_undone() -> None:
-    device = adopting().on(AdoptFinished(1, "adopt", True, "", 0.9), Using(0))
+    device = adopting().on(AdoptFinished(1, "adopt", "adopted", "", 0.9), Using(0))
     assert report(device) == (1, "rolled_back", 0.9, "taken back on the device")
     assert not device.on(said(order(2, released=release(1)))).asked(FetchBlob)
     assert report(device.on(Using(1, 0.9))) == (1, "adopted", 0.9, "")  # twice: as it was

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.dummy import DummyClassifier
+from sklearn.metrics import f1_score
 
 from edge_agent import training
 from edge_agent.errors import JobError
@@ -21,6 +23,7 @@ from edge_agent.jobs import (
     UPDATE,
 )
 from edge_agent.memory import keep_round
+from edge_agent.soundness import Soundness
 from edge_agent.sources import open_source
 from edge_agent.store import Store
 from edge_agent.window_store import WindowStore
@@ -89,6 +92,17 @@ def test_the_result_counts_what_was_trained_on(device: Path, prepared: ClientWin
     names = {"train_loss", "macro_f1_before", "macro_f1_after", "accuracy_before", "accuracy_after"}
     assert result["metrics"].keys() == names
     assert result["metrics"]["accuracy_after"] > result["metrics"]["accuracy_before"] + 0.2
+
+
+def test_a_device_whose_holdout_can_tell_says_whether_the_received_and_the_trained_model_work() -> None:
+    truth = np.arange(40) % 2
+    constant = np.asarray(DummyClassifier().fit(truth, truth).predict(truth))
+    before, after = (Soundness.of(truth, answered, ("a", "b")) for answered in (constant, truth))
+    f1 = f1_score(truth, constant, average="macro")
+    assert training._measured(before, after) == pytest.approx(
+        {"macro_f1_before": f1, "accuracy_before": 0.5, "works_before": 0.0, "macro_f1_most_frequent": f1}
+        | {"macro_f1_after": 1.0, "accuracy_after": 1.0, "works_after": 1.0}
+    )
 
 
 def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:

@@ -37,7 +37,8 @@ def test_what_is_signed_is_canonical_and_names_its_purpose() -> None:
     purpose, _, text = manifest.to_bytes().partition(b"\n")
     assert purpose == b"gaitway-model/v1"
     assert text == (
-        b'{"expires":1800000000,"federation":"demo","instance":"' + b"0" * 32 + b'","sha256":"' + b"a" * 64
+        b'{"expires":1800000000,"federation":"demo","instance":"' + b"0" * 32 + b'","score":null,"sha256":"'
+        + b"a" * 64
         + b'","size":10,"version":5}'
     )  # fmt: skip
     found, signature = read_seal(read(BlobPointer, write(seal(expires=NOW))), federation="demo", instance=INSTANCE)
