@@ -73,20 +73,14 @@ def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_pat
 @pytest.mark.service
 def test_a_version_that_does_not_work_is_adopted_by_nobody_and_halts_its_rollout(tmp_path: Path) -> None:
     settings = run_settings("fedavg", minutes=4.0)  # 36 windows of six activities in each holdout
-    settings = settings.model_copy(
-        update={
-            "rounds": settings.rounds.model_copy(update={"rounds": 1}),
-            "task": settings.task.model_copy(update={"epochs": 10}),
-        }
-    )
+    more = settings.rounds.model_copy(update={"minimum_clients": 3})  # than there are: nobody trains
+    settings = settings.model_copy(update={"rounds": more})
     plan = plan_of(settings).model_copy(update={"rollout": ALL_AT_ONCE.model_copy(update={"mode": "manual"})})
     with fleet(tmp_path) as programs:
         programs.get("/v1/federations", {"name": "live", "plan": plan.model_dump(mode="json")})
+        programs.get(f"{HERE}/rollouts", {"version": 0})  # the initial weights
         for device in DEVICES:
             programs.add_device(agent_toml(tmp_path, device, programs.url, programs.mqtt, 4.0))
-        programs.wait_for(lambda: programs.get(HERE)["status"] == "finished", "the rounds are not over")
-
-        programs.get(f"{HERE}/rollouts", {"version": 0})  # the initial weights, which nobody has trained
         halted = wait_for(programs, phase="halted", failed=2)
         assert halted["reason"] == "2 of 2 devices that answered have failed"
         for one in programs.listing(f"{HERE}/rollouts/1/devices"):
@@ -97,9 +91,3 @@ def test_a_version_that_does_not_work_is_adopted_by_nobody_and_halts_its_rollout
         status = [sys.executable, "-m", "edge_agent", "status", "--config", str(tmp_path / f"{DEVICES[0]}.toml")]
         said = subprocess.run(status, capture_output=True, check=True, text=True).stdout
         assert "The last model that it might have used does not work: global model of round 0: not adopted" in said
-
-        programs.get(f"{HERE}/rollouts", {})
-        programs.wait_for(
-            lambda: programs.get(f"{HERE}/rollouts/2")["phase"] == "completed", "the trained version is not adopted"
-        )
-        assert {one["adoption"] for one in programs.listing(f"{HERE}/devices")} == {"adopted"}
