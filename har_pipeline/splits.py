@@ -3,7 +3,8 @@
 Windows overlap, so a random split of windows lets a model see parts of its test windows. `temporal` does not leak;
 `random80` (the 80/20 of Ek et al. 2024) does everywhere. `kfold7_3` is what their code does: ten stratified folds
 without shuffling, of which seven train and the last three test. Those folds are contiguous in time within each class,
-so it leaks too, but only where they meet. Both say so.
+so it leaks too, but only where they meet: on MotionSense 3 % of its test windows share samples with a training window,
+96 % of random80's. Both say so.
 """
 
 from __future__ import annotations
