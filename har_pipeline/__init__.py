@@ -14,7 +14,7 @@ from har_pipeline.preparation import (
 )
 from har_pipeline.recording import CHANNELS, Recording, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.splits import Split, leave_devices_out, leave_subjects_out, split_client
+from har_pipeline.splits import Split, cut_validation, leave_devices_out, leave_subjects_out, split_client
 from har_pipeline.stream import StreamPipeline, Window
 from har_pipeline.windows import ClientWindows, WindowedDataset
 
@@ -35,6 +35,7 @@ __all__ = [
     "Window",
     "WindowedDataset",
     "channel_statistics",
+    "cut_validation",
     "dataset_labels",
     "dataset_settings",
     "default_cache_dir",

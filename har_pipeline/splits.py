@@ -71,6 +71,29 @@ def _temporal(windows: ClientWindows, test_share: float, window_s: float) -> Spl
     return Split(np.flatnonzero(~test & ~overlapping), np.flatnonzero(test), leaks=False)
 
 
+def cut_validation(
+    windows: ClientWindows, train: np.ndarray, share: float, settings: PipelineSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divide a client's training windows (n,), indices, into what is left to train on and a validation set.
+
+    Of each class the last `share` in time, round(share · n), is for validation, and every training window that overlaps
+    one of these is dropped, as at the cut before the test set. A class's tail stays where cutting it would leave some
+    class without a training window. Raises SettingsError.
+    """
+    if not 0 <= share <= 0.5:
+        raise SettingsError(f"the share of validation is {share}; it must lie between 0 (none) and 0.5")
+    left, validation = train, train[:0]
+    for label in np.unique(windows.y[train]):
+        members = train[windows.y[train] == label]
+        members = members[np.argsort(windows.start_s[members], kind="stable")]
+        tail = np.concatenate([validation, members[len(members) - round(share * len(members)) :]])
+        rest = np.setdiff1d(train, tail)
+        rest = rest[~overlaps(windows.start_s[rest], windows.start_s[tail], settings.window_s)]
+        if len(np.unique(windows.y[rest])) == len(np.unique(windows.y[train])):
+            left, validation = rest, np.sort(tail)
+    return left, validation
+
+
 def overlaps(start_s: np.ndarray, other_s: np.ndarray, window_s: float) -> np.ndarray:
     """Tell for each window that starts at start_s (n,) whether it shares time with one of other_s (m,)."""
     if not len(other_s):

@@ -23,18 +23,21 @@ from sim.errors import RunDirectoryError
 from sim.on_demand import Mapped
 
 HEAD = struct.Struct("<8sQ32s")
-MAGIC = b"gaitway2"
+MAGIC = b"gaitway3"
 
 
 class Checkpoint(NamedTuple):
-    """The state after a round; clients may be read from the disk when they are asked for."""
+    """The state after a round; clients may be read from the disk when they are asked for.
+
+    `shelves` are the clients that have trained, by name: `clients` as they are now, `best` and `validated` as they were
+    in the rounds chosen by test and by validation. `same` says which of a shelf's are those of an earlier shelf.
+    """
 
     round_number: int
     state: Tree
-    clients: Mapping[str, Client]  # those that have trained
-    best: Mapping[str, Client]  # client models of the best round
-    same: frozenset[str]  # those of `best` that are the present ones
-    progress: dict[str, Any]  # JSON: best round and score, confusion matrices, seconds
+    shelves: Mapping[str, Mapping[str, Client]]
+    same: Mapping[str, Mapping[str, str]]
+    progress: dict[str, Any]  # JSON: chosen rounds and their scores, confusion matrices, seconds
 
 
 class _Block(NamedTuple):
@@ -49,13 +52,16 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write atomically: a kill at any moment leaves the previous checkpoint or this one."""
     with written_whole(path) as file:
         file.write(bytes(HEAD.size))
-        clients = {name: _append(file, _to_tree(client)) for name, client in checkpoint.clients.items()}
-        best = {
-            name: clients[name] if name in checkpoint.same else _append(file, _to_tree(checkpoint.best[name]))
-            for name in checkpoint.best
-        }
-        blocks = {"state": _append(file, checkpoint.state), "clients": clients, "best": best}
-        index = json.dumps({**checkpoint.progress, "round_number": checkpoint.round_number, "blocks": blocks}).encode()
+        shelves: dict[str, dict[str, _Block]] = {}
+        for shelf, clients in checkpoint.shelves.items():
+            same = checkpoint.same[shelf]
+            shelves[shelf] = {
+                name: shelves[same[name]][name] if name in same else _append(file, _to_tree(clients[name]))
+                for name in clients
+            }
+        blocks = {"state": _append(file, checkpoint.state), "shelves": shelves}
+        number = {"round_number": checkpoint.round_number, "same": checkpoint.same}
+        index = json.dumps({**checkpoint.progress, **number, "blocks": blocks}).encode()
         begin = file.tell()
         file.write(index)
         file.seek(0)
@@ -72,20 +78,17 @@ def load(path: Path, device: str) -> Checkpoint | None:
         return None
     try:
         index = _index(path)
-        if index is None:
-            return _earlier(path, device)
         blocks = index.pop("blocks")
-        clients, best = (_places(blocks[part]) for part in ("clients", "best"))
+        shelves = {shelf: _places(clients) for shelf, clients in blocks["shelves"].items()}
         state = _read(path, _Block(*blocks["state"]), device)
-        number = index.pop("round_number")
+        number, same = index.pop("round_number"), index.pop("same")
     except (WireError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise _damaged(path, error) from error
-    same = frozenset(name for name, block in best.items() if clients.get(name) == block)
 
     def reading(places: Mapping[str, _Block]) -> Mapping[str, Client]:
         return Mapped(places, lambda name: _to_client(_read(path, places[name], device)))
 
-    return Checkpoint(number, state, reading(clients), reading(best), same, index)
+    return Checkpoint(number, state, {shelf: reading(places) for shelf, places in shelves.items()}, same, index)
 
 
 def in_order(tree: Tree, like: Tree) -> Tree:
@@ -120,32 +123,17 @@ def _append(file: BinaryIO, tree: Tree) -> _Block:
     return _Block(offset, len(data), wire.digest(data))
 
 
-def _index(path: Path) -> dict[str, Any] | None:
-    """Return the index, or None for a file of the earlier version."""
+def _index(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         magic, begin, digest = HEAD.unpack(file.read(HEAD.size))
         if magic != MAGIC:
-            return None
+            raise ValueError("it does not begin as a checkpoint of this version does")
         file.seek(begin)
         data = file.read()
     if hashlib.sha256(data).digest() != digest:
         raise ValueError("the sha256 of its index is not the one in its head")
     index: dict[str, Any] = json.loads(data)
     return index
-
-
-def _earlier(path: Path, device: str) -> Checkpoint:
-    """Read a checkpoint of the earlier version, which was one block with everything in it."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
-    if wire.digest(body) != header.pop("sha256"):
-        raise WireError("its sha256 is not the one in its header")
-    tree = map_tree(lambda value: value.to(device), wire.decode(body, limit_bytes=len(body)))
-    clients, best = ({n: _to_client(c) for n, c in tree.get(part, {}).items()} for part in ("clients", "best"))
-    same = frozenset(header.pop("same"))
-    best |= {name: clients[name] for name in same}
-    return Checkpoint(header.pop("round_number"), tree.get("state", {}), clients, best, same, header)
 
 
 def _places(blocks: Mapping[str, Any]) -> dict[str, _Block]:

@@ -15,7 +15,7 @@ from sim.presets.cli import presets
 from sim.pretraining.cli import pretrain
 from sim.settings import RunSettings
 from sim.sources import DATA
-from sim.sweep.cli import sweep
+from sim.sweep.cli import SelectOption, sweep
 from sim.terminal import bar, console, explained, round_line
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
@@ -55,6 +55,14 @@ def run_command(
     ] = None,
     split: Annotated[
         Text, typer.Option(help="temporal (no leak), random80 or kfold7_3 (leak).", rich_help_panel=_DATA)
+    ] = None,
+    validation_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of each client's training examples, the last of each class, that are not trained on: a round "
+            "is chosen by them, so that nothing is chosen by a test set. Default 0.1; 0 in the papers' presets.",
+            rich_help_panel=_DATA,
+        ),
     ] = None,
     normalization: Annotated[
         Text, typer.Option(help="federated, client or pooled statistics.", rich_help_panel=_DATA)
@@ -213,13 +221,14 @@ def compare(
     baseline: Annotated[
         Text, typer.Option(help="Method or row that the others are tested against; by default fedavg.")
     ] = None,
+    select: SelectOption = None,
 ) -> None:
-    """Put runs into one table, test them against a baseline client by client, and write HTML, Markdown and JSON."""
+    """Put runs into one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON."""
     from sim.comparison.compare import compare as compare_runs
     from sim.comparison.printed import print_comparison
 
     with explained():
-        print_comparison(compare_runs(runs, out, baseline))
+        print_comparison(compare_runs(runs, out, baseline, select))
         console.print(f"Written to [bold]{out}[/bold]")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,10 +15,14 @@ from har_pipeline import ChannelStatistics
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's examples: train and test, x (n, ...) float32, either of which may be empty."""
+    """One client's examples, x (n, ...) float32, any part of which may be empty.
+
+    `validation` was cut off the training part, to choose a round by; None where nothing was.
+    """
 
     train: Examples
     test: Examples
+    validation: Examples | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,17 @@ class FederatedData:
         sizes = {name: len(client.train.y) for name, client in self.clients.items()}
         return {name: size for name, size in sizes.items() if size}
 
+    @cached_property
+    def validation(self) -> dict[str, Examples]:
+        """The validation examples of each client that has any."""
+        parts = {name: client.validation for name, client in self.clients.items()}
+        return {name: part for name, part in parts.items() if part is not None and len(part.y)}
+
+    @cached_property
+    def test(self) -> dict[str, Examples]:
+        """Each client's test examples."""
+        return {name: client.test for name, client in self.clients.items()}
+
     def union_test(self) -> Examples:
         """Every client's test examples, one client after the other in the order of `clients`; copied once."""
         return self._union
@@ -51,7 +66,15 @@ class FederatedData:
 
     def _counts(self, client: ClientData) -> dict[str, Any]:
         train, test = (torch.bincount(p.y, minlength=len(self.labels)).tolist() for p in (client.train, client.test))
-        return {"train": sum(train), "test": sum(test), "train_per_class": train, "test_per_class": test}
+        validation = 0 if client.validation is None else len(client.validation.y)
+        sizes = {"train": sum(train), "validation": validation, "test": sum(test)}
+        return {**sizes, "train_per_class": train, "test_per_class": test}
+
+
+def joined_or_none(parts: Iterable[Examples | None]) -> Examples | None:
+    """Lay together those that there are; None where there are none."""
+    found = [part for part in parts if part is not None]
+    return joined(found) if found else None
 
 
 def joined(parts: list[Examples]) -> Examples:

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 from federation.records import Examples
-from sim.data import ClientData, FederatedData, joined
-from sim.partitions import Partition, Pool, Share
+from sim.data import ClientData, FederatedData, joined, joined_or_none
+from sim.partitions import Natural, Partition, Pool, Share, class_counts, with_validation
+from sim.partitions.apportion import apportion
+from sim.partitions.partition import deal, decks
 
 
 def grouped(data: FederatedData, groups: Mapping[str, Sequence[str]]) -> FederatedData:
@@ -23,20 +25,42 @@ def grouped(data: FederatedData, groups: Mapping[str, Sequence[str]]) -> Federat
 
 
 def _together(members: Sequence[ClientData]) -> ClientData:
-    return ClientData(joined([each.train for each in members]), joined([each.test for each in members]))
+    train, test = joined([each.train for each in members]), joined([each.test for each in members])
+    return ClientData(train, test, joined_or_none(each.validation for each in members))
 
 
-def dealt_again(data: FederatedData, partition: Partition, seed: int) -> FederatedData:
-    """Lay all clients' examples together and deal them by a partition; what was a test example stays one.
+def dealt_again(data: FederatedData, partition: Partition, seed: int, validation_share: float = 0.0) -> FederatedData:
+    """Lay all clients' examples together and deal them by a partition; each stays what it was, for test or validation.
 
-    With test="split" in the partition the two are mixed, and windows of one recording that overlap leak.
+    With test="split" in the partition training and test are mixed, windows of one recording that overlap leak, and of
+    what a client gets to train on the last `validation_share` of each class is for validation.
     """
     pool, everything = _pooled(data)
     shares = partition.divide(pool, seed)
+    if partition.test == "split":
+        shares = with_validation(shares, pool.y, validation_share)
     clients = {name: ClientData(*(_rows(everything, rows) for rows in share)) for name, share in shares.items()}
+    if partition.test == "published":
+        held = _validation(data, shares, pool, partition, seed)
+        clients = {name: replace(client, validation=held.get(name)) for name, client in clients.items()}
     statistics = dict.fromkeys(shares, reduce(add, data.statistics.values()))
     leaks = data.split_leaks or partition.test == "split"
     return replace(data, clients=clients, statistics=statistics, split_leaks=leaks)
+
+
+def _validation(
+    data: FederatedData, shares: Mapping[str, Share], pool: Pool, partition: Partition, seed: int
+) -> dict[str, Examples]:
+    """Deal what was cut off for validation: to its owner, or in proportion to who trains on how much of each class."""
+    if isinstance(partition, Natural) or not data.validation:
+        return data.validation
+    kept = joined(list(data.validation.values()))
+    y = kept.y.cpu().numpy()
+    all_of_it = Pool(y, pool.classes, np.ones(len(y), dtype=bool))
+    trained = class_counts(shares, pool.y, pool.classes, "train")
+    counts = [apportion(int(size), trained[:, c], at_least=1) for c, size in enumerate(all_of_it.sizes())]
+    hands = deal(decks(all_of_it, all_of_it.train, seed, "validation"), np.stack(counts, axis=1))
+    return {name: _rows(kept, hand) for name, hand in zip(shares, hands, strict=True)}
 
 
 def as_dealt(data: FederatedData) -> tuple[dict[str, Share], np.ndarray]:

@@ -16,7 +16,6 @@ from federation.evaluate import predict, predict_stacked
 from federation.records import Client, Examples, Tree
 from federation.scores import Scores, confusion, scores_of
 from federation.seeds import generator
-from sim.data import FederatedData
 from sim.engines.forked import forked
 from sim.engines.parts import in_parts
 
@@ -61,16 +60,16 @@ class Evaluator(NamedTuple):
         }
         return {name: matrices[name] for name in names}
 
-    def on_each(self, model: Model, data: FederatedData) -> dict[str, Matrix]:
-        """Confusion matrices of one model on every client's test set, from one pass over their union."""
-        sizes = [len(client.test.y) for client in data.clients.values()]
-        blocks = in_blocks((client.test.x for client in data.clients.values()), BATCHES * self.batch)
+    def on_each(self, model: Model, examples: Mapping[str, Examples]) -> dict[str, Matrix]:
+        """Confusion matrices of one model on every client's examples, from one pass over their union."""
+        sizes = [len(part.y) for part in examples.values()]
+        blocks = in_blocks((part.x for part in examples.values()), BATCHES * self.batch)
         scored = [
             predict(model.setup.method, model.setup.network.evaluate, model.client, x, self.batch) for x in blocks
         ]
         predicted = np.split(np.concatenate([np.zeros(0, np.int64), *scored]), np.cumsum(sizes)[:-1])
-        tests = zip(data.clients.items(), predicted, strict=True)
-        return {name: _confusion(model, part, client.test) for (name, client), part in tests}
+        tests = zip(examples.items(), predicted, strict=True)
+        return {name: _confusion(model, part, own) for (name, own), part in tests}
 
     def on_union(self, models: Mapping[str, Model], union: Examples) -> dict[str, Matrix]:
         """Confusion matrices of many clients' models on the same examples."""

@@ -19,7 +19,8 @@ from sim.settings import RunSettings
 from sim.sources import source_named
 
 SAME_NAME = (
-    *("data", "split", "normalization", "clients_by", "scale", "stragglers", "autocast", "precision"),
+    *("data", "split", "validation_share", "normalization", "clients_by", "scale"),
+    *("stragglers", "autocast", "precision"),
     *("engine", "workers", "chunk", "compile", "keep", "eval_every", "union_limit", "device", "threads"),
     "gradient_dissimilarity",
 )

@@ -59,10 +59,10 @@ def _score_lines(axes: Axes, run: RunDirectory, measure: str) -> None:
         axes.plot([number for number, _ in server], values, "--", color=GREEN, label="global (server's model)")
     if run.summary:
         best = run.summary.best_round
-        axes.axvline(best, color="#888888", linewidth=1, linestyle=":", label=f"best round ({best})")
+        axes.axvline(best, color="#888888", linewidth=1, linestyle=":", label=f"best round by test ({best})")
     if run.summary and run.summary.generalization:
         score = getattr(run.summary.generalization, measure)
-        label = "generalization (best round)"
+        label = "generalization (best round by test)"
         axes.errorbar(best, 100 * score.mean, 100 * score.std, fmt="s", color=VERMILLION, capsize=4, label=label)
 
 

@@ -13,12 +13,15 @@ EVERYONE = "everyone"
 
 
 def pooled(data: FederatedData) -> FederatedData:
-    """Move all training examples to one client, `everyone`; the others keep only their test sets.
+    """Move all training examples to one client, `everyone`; the others keep only what they are scored on.
 
     `everyone` has no test set, so it has no score of its own: only the pooled model's on the clients' sets is left.
     """
     union = joined([client.train for client in data.clients.values()])
-    tested = {name: ClientData(_none_of(client.train), client.test) for name, client in data.clients.items()}
+    tested = {
+        name: ClientData(_none_of(client.train), client.test, client.validation)
+        for name, client in data.clients.items()
+    }
     clients = {**tested, EVERYONE: ClientData(union, _none_of(union))}
     statistics = {**data.statistics, EVERYONE: reduce(add, (data.statistics[name] for name in data.clients))}
     return replace(data, clients=clients, statistics=statistics)

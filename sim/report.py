@@ -36,15 +36,16 @@ NORMALIZATIONS = {
 }
 CAPTIONS = {
     "learning_curves": "Scores by round. The band is one standard deviation over clients. Generalization is measured "
-    "once, at the best round.",
+    "once a chosen round; drawn is that of the best round by test.",
     "train_loss": "Training loss by round: mean over the round's clients, weighted by their examples.",
     "gradient_dissimilarity": "How much the gradients of a round's clients disagree at the server's model that they "
     "are about to get: L_k is the mean cross-entropy over client k's training examples, dropout off, and "
     "∇L = Σ n_k ∇L_k / Σ n_k. At 0 all would step alike; ‖∇L‖² gives the scale.",
-    "client_scores": "Every client at the best round, in the order of its personalization score.",
-    "confusion_personalization": "Each client's model on its own test set, summed over clients; best round.",
-    "confusion_generalization": "Each client's model on the union of test sets, summed over clients; best round.",
-    "confusion_global": "The server's model on the union of test sets; last round.",
+    "client_scores": "Every client at the best round by test, in the order of its personalization score.",
+    "confusion_personalization": "Each client's model on its own test set, summed over clients; best round by test.",
+    "confusion_generalization": "Each client's model on the union of test sets, summed over clients; best "
+    "round by test.",
+    "confusion_global": "The server's model on the union of test sets; best round by test.",
     "partition": "Examples of each client by part (above), and its training examples by class (below).",
     "score_over_bytes": "Scores over what all clients together have moved so far, up and down.",
     "cost": "Left: bytes that one client has moved so far. Right: time of each round by phase.",
@@ -64,13 +65,14 @@ def write_report(run: RunDirectory) -> Path:
         figures=figures,
         captions=CAPTIONS,
         definitions=tables.DEFINITIONS,
-        choice=tables.CHOICE,
-        scores=tables.score_texts(run.summary) if run.summary else {},
+        choices=tables.CHOICES,
+        selected_names=tables.SELECTED,
+        selected=tables.selected_texts(run),
+        trusted=run.summary.trusted if run.summary else "last",
         cost=tables.cost_line(run.summary) if run.summary else "",
         settings=settings_tables(run),
         dealing=list(dealing(run.config)),
         clients=list(client_rows(run)),
-        worst={measure: run.worst_tenth(measure) for measure in ("macro_f1", "accuracy")},
         classes=list(class_rows(run)),
         new_users=list(new_user_rows(run.summary.new_users)) if run.summary and run.summary.new_users else [],
         command=repeat_command(run.config),
@@ -87,7 +89,17 @@ def dealing(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "Partition", str(config.partition["kind"]), f"{options}."
     if config.data in DATASETS or combination_of(config.data):
         yield "Split", config.split, LEAKS.get(config.split, "")
+        yield "Validation", f"{config.validation_share:g}", _validation(config.validation_share)
         yield "Normalization", config.normalization, f"{NORMALIZATIONS.get(config.normalization, '')}."
+
+
+def _validation(share: float) -> str:
+    if not share:
+        return "no training windows were set aside, so no round could be chosen by them."
+    return (
+        "of the training windows, the last of each client and class in time; they choose the round and are not trained "
+        "on, nor is a window that overlaps one."
+    )
 
 
 def render(template: str, **values: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,33 @@ import numpy as np
 from federation import wire
 from sim.checkpoint import write_atomically
 from sim.evaluation import Matrix, plain, spread, total
+from sim.run_records import Selection
+from sim.scoreboard import Chosen
 from sim.settings import RunSettings
 from sim.simulation import Simulation
 
+Generalization = dict[int, dict[str, Matrix]]
+"""Confusion matrices of each client's model on the union of test sets, by the round of the models."""
+
 
 def write_results(simulation: Simulation, settings: RunSettings, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
-    """Score the best round's models and the server's last one, write the files, and return the summary.
+    """Score the chosen rounds' models on the union of test sets, write the files, and return the summary.
 
-    `extra` is laid over the summary; its "seconds" are added to the simulation's.
+    The best round's scores stand by themselves, those of the last and of the one chosen by validation under their own
+    names. `extra` is laid over the summary; its "seconds" are added to the simulation's.
     """
-    general = simulation.generalization()
-    last = simulation.global_matrices()
-    write_json(out / "client_scores.json", _client_scores(simulation, general, last))
-    write_json(out / "confusion.json", _confusion(simulation, general, last))
+    chosen = simulation.board.selections(simulation.scored_clients())
+    general: Generalization = {}
+    for each in filter(None, chosen.values()):
+        if each.round not in general:  # two that chose the same round have the same models
+            general[each.round] = simulation.generalization(each)
+    write_json(out / "client_scores.json", _client_scores(simulation, chosen, general))
+    write_json(out / "confusion.json", _confusion(simulation.board.best, general))
     seconds = {**simulation.seconds, **extra.pop("seconds", {})}
     summary = {
-        **_summary(simulation, settings, general, last),
+        **_summary(simulation, settings),
+        "best_round": simulation.board.best.round,
+        **_by_selection({name: _selected(each, general) for name, each in chosen.items()}),
         **_bytes(out),
         "client_bytes": client_bytes(simulation),
         **extra,
@@ -36,10 +48,25 @@ def write_results(simulation: Simulation, settings: RunSettings, out: Path, extr
     return summary
 
 
-def _summary(
-    simulation: Simulation, settings: RunSettings, general: dict[str, Matrix], last: dict[str, Matrix]
-) -> dict[str, Any]:
-    best = simulation.board
+def _by_selection(found: Mapping[Selection, Mapping[str, Any] | None]) -> dict[str, Any]:
+    """Lay the best round's entries beside the others' under their names."""
+    best = {key: value for key, value in (found["best"] or {}).items() if key != "round"}
+    return {**best, "validation": found["validation"], "last": found["last"]}
+
+
+def _selected(chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
+    if chosen is None:
+        return None
+    return {
+        "personalization": chosen.record["personalization"],
+        "generalization": spread(general[chosen.round]),
+        "global": chosen.record["global"],
+        "global_per_client": chosen.record["global_per_client"],
+        "round": chosen.round,
+    }
+
+
+def _summary(simulation: Simulation, settings: RunSettings) -> dict[str, Any]:
     return {
         "schema": 1,
         "method": settings.method["name"],
@@ -49,12 +76,6 @@ def _summary(
         "rounds": settings.rounds.rounds,
         "epochs_total": settings.rounds.rounds * settings.task.epochs,
         "seed": settings.task.seed,
-        "best_round": best.best_round,
-        "personalization": best.best_record["personalization"],
-        "generalization": spread(general),
-        "global": best.best_record["global"],
-        "global_per_client": best.best_record["global_per_client"],
-        "global_at_last_round": plain(total(last)) if last else None,
     }
 
 
@@ -75,17 +96,27 @@ def client_bytes(simulation: Simulation) -> float:
     return float(np.mean([wire.tensor_bytes({**client._asdict(), "round": state}) for client, state in held]))
 
 
-def _client_scores(simulation: Simulation, general: dict[str, Matrix], last: dict[str, Matrix]) -> dict[str, Any]:
-    counts, own = simulation.data.per_class(), simulation.board.best_matrices
+def _client_scores(
+    simulation: Simulation, chosen: Mapping[Selection, Chosen | None], general: Generalization
+) -> dict[str, Any]:
+    counts, last = simulation.data.per_class(), simulation.board.last
     return {
         name: {
-            "personalization": _scores(own.get(name)),
-            "generalization": _scores(general.get(name)),
-            "global": _scores(last.get(name)),
+            **_by_selection({which: _client(name, each, general) for which, each in chosen.items()}),
             "test": counts[name]["test"],
             "train": counts[name]["train"],
         }
-        for name in sorted(own.keys() | last.keys())
+        for name in sorted(last.matrices.keys() | last.served.keys())
+    }
+
+
+def _client(name: str, chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
+    if chosen is None:
+        return None
+    return {
+        "personalization": _scores(chosen.matrices.get(name)),
+        "generalization": _scores(general[chosen.round].get(name)),
+        "global": _scores(chosen.served.get(name)),
     }
 
 
@@ -93,9 +124,8 @@ def _scores(matrix: Matrix | None) -> dict[str, float | None] | None:
     return None if matrix is None else plain(matrix)
 
 
-def _confusion(simulation: Simulation, general: dict[str, Matrix], last: dict[str, Matrix]) -> dict[str, Any]:
-    own = simulation.board.best_matrices
-    parts = {"personalization": own, "generalization": general, "global": last}
+def _confusion(best: Chosen, general: Generalization) -> dict[str, Any]:
+    parts = {"personalization": best.matrices, "generalization": general[best.round], "global": best.served}
     return {name: total(part).tolist() if spread(part) else None for name, part in parts.items()}
 
 

@@ -125,7 +125,8 @@ def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> kee
     cohort = min(clients, rounds.clients_per_round or clients)
     each = max(keeping.client_bytes(network.initial) for network in simulation.networks)
     each *= 2 if settings.precision == "int8" else 1  # a residual is at the most as large as the model
-    federation = keeping.Federation(clients, cohort, rounds.rounds, each)
+    chosen = 2 if simulation.data.validation else 1
+    federation = keeping.Federation(clients, cohort, rounds.rounds, each, chosen)
     return keeping.choose(settings.keep, settings.device, federation, folder)
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from federation.scores import lowest_tenth
 from sim.errors import RunDirectoryError
-from sim.run_records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Summary
+from sim.run_records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Selection, Summary
 
 T = TypeVar("T")
 
@@ -77,9 +77,10 @@ class RunDirectory:
         """Whether the last round is done and summarized."""
         return self.summary is not None
 
-    def worst_tenth(self, measure: str) -> float | None:
+    def worst_tenth(self, measure: str, selection: Selection = "best") -> float | None:
         """Mean personalization of the lowest tenth of the clients by that measure, one client at least."""
-        scores = [getattr(s.personalization, measure) for s in self.client_scores.values() if s.personalization]
+        rounds = [each for s in self.client_scores.values() if (each := s.selected(selection))]
+        scores = [getattr(each.personalization, measure) for each in rounds if each.personalization]
         known = [score for score in scores if score is not None]
         return lowest_tenth(known) if known else None
 
@@ -103,4 +104,6 @@ def _parse(adapter: TypeAdapter[T], text: str, where: str) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise RunDirectoryError(f"{where}: {key}: {first['msg']}; the file is damaged or not a run's") from error
+        raise RunDirectoryError(
+            f"{where}: {key}: {first['msg']}; the file is damaged, not a run's, or another version's"
+        ) from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Selection = Literal["validation", "last", "best"]
 
 
 class Record(BaseModel):
@@ -72,6 +74,7 @@ class Config(Record):
     union_limit: int | None = None
     gradient_dissimilarity: bool = False
     split: str
+    validation_share: float = 0.0
     split_leaks: bool
     normalization: str
     labels: tuple[str, ...]
@@ -108,6 +111,7 @@ class ClientExamples(Record):
     """One line of `clients.json`: examples by part and class."""
 
     train: int
+    validation: int = 0
     test: int
     train_per_class: tuple[int, ...]
     test_per_class: tuple[int, ...]
@@ -130,6 +134,7 @@ class RoundRecord(Record):
     personalization: Spread | None = None
     generalization: Spread | None = None
     global_: Plain | None = Field(default=None, alias="global")
+    validation: Spread | None = None  # on what was cut off the training sets, and the round is chosen by
     bytes_up: float
     bytes_down: float
     gradient_dissimilarity: GradientDissimilarity | None = None  # where the run was asked for it
@@ -155,10 +160,27 @@ class NewUsers(Record):
     client_models: Spread | None = None
 
 
+SELECTIONS: tuple[Selection, ...] = ("validation", "last", "best")
+"""The ways of choosing the round whose scores are reported, the one to trust first."""
+
+
+class SelectedRound(Record):
+    """The scores of one round.
+
+    Both client scores are None where no client has a model and a test set of its own: the method pooled their data.
+    """
+
+    round: int
+    personalization: Spread | None
+    generalization: Spread | None
+    global_: Plain | None = Field(default=None, alias="global")
+    global_per_client: Spread | None = None
+
+
 class Summary(Record):
     """`summary.json`, which exists once the last round is done.
 
-    Both client scores are None where no client has a model and a test set of its own: the method pooled their data.
+    The scores that stand by themselves are of the best round by test.
     """
 
     clients: int
@@ -169,22 +191,48 @@ class Summary(Record):
     generalization: Spread | None
     global_: Plain | None = Field(default=None, alias="global")
     global_per_client: Spread | None = None
-    global_at_last_round: Plain | None = None
+    validation: SelectedRound | None
+    last: SelectedRound
     new_users: NewUsers | None = None
     seconds: dict[str, float]
     bytes_up: float
     bytes_down: float
     client_bytes: float | None = None  # that a client holds while it trains; none in runs of an earlier version
 
+    def selected(self, selection: Selection) -> SelectedRound | None:
+        """The scores of the round that was chosen so; None by validation where there were no examples for it."""
+        if selection == "best":
+            own = {name: getattr(self, name) for name in SelectedRound.model_fields if name != "round"}
+            return SelectedRound(round=self.best_round, **own)
+        chosen: SelectedRound | None = getattr(self, selection)
+        return chosen
 
-class ClientScore(Record):
-    """One client's entry of `client_scores.json`: its model of the best round, and the server's last one on its set."""
+    @property
+    def trusted(self) -> Selection:
+        """The selection that claims may rest on: by validation, or else the last round, which is no choice."""
+        return "validation" if self.validation else "last"
+
+
+class ClientRound(Record):
+    """One client in one round: its own model's scores, and the server's model's on its test set."""
 
     personalization: Plain | None = None
     generalization: Plain | None = None
     global_: Plain | None = Field(default=None, alias="global")
+
+
+class ClientScore(ClientRound):
+    """One client's entry of `client_scores.json`; the scores that stand by themselves are of the best round by test."""
+
+    validation: ClientRound | None
+    last: ClientRound
     train: int
     test: int
+
+    def selected(self, selection: Selection) -> ClientRound | None:
+        """The scores of the round that was chosen so."""
+        chosen: ClientRound | None = self if selection == "best" else getattr(self, selection)
+        return chosen
 
 
 Counts = tuple[tuple[int, ...], ...]

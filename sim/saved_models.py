@@ -23,7 +23,7 @@ def save_models(simulation: Simulation, settings: RunSettings, out: Path) -> Non
     """
     if simulation.setup.method.has_global_model:
         _save(out, SERVER, simulation.server_model(), simulation.networks[0], settings, simulation)
-    for name, client in simulation.board.best.items():
+    for name, client in simulation.board.best.clients.items():
         _save(out, name, client, simulation.network_of[name], settings, simulation)
 
 
@@ -38,7 +38,7 @@ def _save(
         mean=mean,
         std=std,
         method=settings.method["name"],
-        round=simulation.round_number if name == SERVER else simulation.board.best_round,
+        round=simulation.round_number if name == SERVER else simulation.board.best.round,
         federation=f"sim-{settings.data}",
     )
     served = network.setup.method.deployed(client)

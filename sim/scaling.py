@@ -16,7 +16,7 @@ FEWEST = 2
 
 
 def scaled(data: FederatedData, scale: float, seed: int) -> FederatedData:
-    """Keep ⌈S · K⌉ clients (at least two), drawn by the seed, and ⌈S · n⌉ training and test examples of each class.
+    """Keep ⌈S · K⌉ clients (at least two), drawn by the seed, and ⌈S · n⌉ examples of each part and class.
 
     Examples are taken at even distances, so that what is left is spread over time as it was.
     """
@@ -34,11 +34,12 @@ def scaled_rounds(rounds: int, scale: float) -> int:
 def _fewer(clients: Mapping[str, ClientData], scale: float, seed: int) -> dict[str, ClientData]:
     drawn = sorted(clients, key=lambda name: generator(seed, "scale", name).random())
     kept = sorted(drawn[: max(FEWEST, ceil(scale * len(clients)))])
-    return {name: ClientData(*(_thinned(part, scale) for part in _parts(clients[name]))) for name in kept}
+    return {name: _less(clients[name], scale) for name in kept}
 
 
-def _parts(client: ClientData) -> tuple[Examples, Examples]:
-    return client.train, client.test
+def _less(client: ClientData, scale: float) -> ClientData:
+    validation = None if client.validation is None else _thinned(client.validation, scale)
+    return ClientData(_thinned(client.train, scale), _thinned(client.test, scale), validation)
 
 
 def _thinned(examples: Examples, scale: float) -> Examples:

@@ -52,6 +52,9 @@ class RunSettings(Strict):
     keep: Keep = Field(default="auto", description="where the clients' models lie")
     compile: bool = Field(default=False, description="the training step of stacked clients, by torch.compile")
     split: Split = "temporal"
+    validation_share: float = Field(
+        default=0.0, ge=0, le=0.5, description="share of the training examples that a round is chosen by; 0: none"
+    )
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)
     union_limit: int | None = Field(default=None, ge=1, description="examples that generalization is measured on")

@@ -17,7 +17,7 @@ from federation.client_round import Setup
 from federation.local_round import LocalRound
 from federation.plan import RoundSettings
 from federation.privacy import privatized
-from federation.records import Client, Tree, Update
+from federation.records import Client, Examples, Tree, Update
 from federation.roll_call import RollCall
 from federation.seeds import generator
 from federation.server_round import (
@@ -41,9 +41,9 @@ from sim.engines import Engine, Job
 from sim.engines.parts import in_parts
 from sim.errors import RunDirectoryError
 from sim.evaluation import Evaluator, Matrix, Model, drawn, plain, spread, total
-from sim.keeping import Clients, InMemory, Keeper, Kept, Result
+from sim.keeping import Clients, InMemory, Keeper, Kept, Result, shared
 from sim.on_demand import Listed, Mapped
-from sim.scoreboard import UNEVALUATED, Scoreboard
+from sim.scoreboard import UNEVALUATED, Chosen, Scoreboard
 from sim.staffing import Staff, staffed
 from sim.uplink import Uplink
 
@@ -148,7 +148,7 @@ class Simulation:
                 kept, results[name] = self.keeper.keep(result)
                 if kept is not None:
                     self.clients.kept[name] = kept
-                self.board.matrices.pop(name, None)
+                self.board.outdate(name)
                 self.on_client(name)
         return dict(sorted(results.items()))
 
@@ -205,15 +205,18 @@ class Simulation:
             due = sorted(clients.keys() - scored)
             tests = {name: self.data.clients[name].test for name in due}
             self.board.matrices |= self.evaluator.each_own(self.models(due, clients), tests)
+            self.board.validation |= self._validated(due, clients)
             served = self.global_matrices()
+            validation = spread(self.board.validation) or spread(self._served(self.data.validation))
         scores = {
             "evaluated": True,
             "personalization": spread(self.board.matrices),
             "generalization": None,
             "global": plain(total(served)) if served else None,
             "global_per_client": spread(served),
+            "validation": validation,
         }
-        self.board.offer(self.round_number, scores, clients)
+        self.board.offer(self.round_number, scores, clients, served)
         return scores
 
     def scored_clients(self) -> Clients:
@@ -223,24 +226,33 @@ class Simulation:
             return self.clients
         return self.clients.seen_as(lambda name, client: method.refresh(client, method.broadcast(state, name)))
 
+    def _validated(self, due: Iterable[str], clients: Clients) -> dict[str, Matrix]:
+        """Confusion matrices of clients' models on their own validation examples, of those that have any."""
+        examples = {name: self.data.validation[name] for name in due if name in self.data.validation}
+        return self.evaluator.each_own(self.models(examples, clients), examples)
+
     def global_matrices(self) -> dict[str, Matrix]:
         """Confusion matrices of the server's model on every client's test set; {} for methods without one."""
-        if not self.setup.method.has_global_model:
+        return self._served(self.data.test)
+
+    def _served(self, examples: Mapping[str, Examples]) -> dict[str, Matrix]:
+        if not (self.setup.method.has_global_model and examples):
             return {}
-        return self.evaluator.on_each(Model(self.setup, self.server_model()), self.data)
+        return self.evaluator.on_each(Model(self.setup, self.server_model()), examples)
 
     def server_model(self) -> Client:
         """Return a client that serves with the server's model; only for methods with one."""
         method = self.setup.method
         return method.global_model(self.initial, method.broadcast(self.state, ""))
 
-    def generalization(self) -> dict[str, Matrix]:
-        """Confusion matrices of the best round's client models on the union of test sets."""
+    def generalization(self, chosen: Chosen | None = None) -> dict[str, Matrix]:
+        """Confusion matrices of a chosen round's client models, by default the best's, on the union of test sets."""
+        chosen = chosen or self.board.best
         with self._phase("evaluate"):
             # a model of everybody's examples is no client's
-            own = [name for name in sorted(self.board.best) if self.board.best_matrices[name].sum()]
+            own = [name for name in sorted(chosen.clients) if chosen.matrices[name].sum()]
             union = drawn(self.data.union_test(), self.union_limit, self.setup.task.seed)
-            return self.evaluator.on_union(self.models(own, self.board.best), union)
+            return self.evaluator.on_union(self.models(own, chosen.clients), union)
 
     def models(self, names: Iterable[str], clients: Clients) -> Mapping[str, Model]:
         """Return the models of some of the clients, each made when it is asked for."""
@@ -265,8 +277,9 @@ class Simulation:
     def checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs."""
         progress = {**self.board.to_json(), "seconds": self.seconds}
-        same = self.board.best.shared_with(self.clients)
-        return Checkpoint(self.round_number, self.state, self.clients, self.board.best, same, progress)
+        best, validated = self.board.best.clients, self.board.validated.clients
+        shelves = {"clients": self.clients, "best": best, "validated": validated}
+        return Checkpoint(self.round_number, self.state, shelves, shared(shelves), progress)
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on after the checkpoint's round.
@@ -277,10 +290,14 @@ class Simulation:
         _check_whole("the server's state", saved.state, self._initial_state())
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.state = in_order(saved.state, self._initial_state())
-        self.clients = self._shelved(saved.clients)
-        others = self._shelved(Mapped(saved.best.keys() - saved.same, lambda name: saved.best[name]))
-        kept = {**{name: self.clients.kept[name] for name in saved.same}, **others.kept}
-        self.board = Scoreboard.from_json(saved.progress, Clients({name: kept[name] for name in saved.best}))
+        shelves: dict[str, Clients] = {}
+        for shelf, clients in saved.shelves.items():
+            same = saved.same[shelf]
+            kept = dict(self._shelved(Mapped(clients.keys() - same.keys(), clients.__getitem__)).kept)
+            kept |= {name: shelves[other].kept[name] for name, other in same.items() if name in shelves[other]}
+            shelves[shelf] = Clients({name: kept[name] for name in clients if name in kept})
+        self.clients = shelves["clients"]
+        self.board = Scoreboard.from_json(saved.progress, shelves["best"], shelves["validated"])
 
     def _shelved(self, clients: Mapping[str, Client]) -> Clients:
         """Keep clients that are read one by one."""

@@ -1,9 +1,11 @@
-"""Which differences between methods are more than chance: over the clients of one federation, and over data sets.
+"""Which differences between methods are more than chance: over the seeds of one federation, and over data sets.
 
-- Signed ranks: F. Wilcoxon, Individual comparisons by ranking methods, Biometrics Bulletin 1 (1945); zeros as J. Pratt,
-  Remarks on zeros and ties in the Wilcoxon signed rank procedures, JASA 54 (1959).
+The replicate is the seed: all clients' models of one run descend from one server's model, so that what they have in
+common is one draw, however many clients there are. Their differences are shown as spread, never as evidence.
+
+- Paired t: Student, The probable error of a mean, Biometrika 6 (1908); over n seeds with n − 1 degrees of freedom.
+- Signs: R. A. Fisher, The design of experiments (1935): all 2ⁿ ways to swap the two methods within seeds, exactly.
 - Several tests at once: S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
-- Intervals: B. Efron, Better bootstrap confidence intervals, JASA 82 (1987), 'BCa'.
 - Data sets: J. Demšar, Statistical comparisons of classifiers over multiple data sets, JMLR 7 (2006), section 3.2.2.
 """
 
@@ -19,33 +21,46 @@ import numpy.typing as npt
 from scipy import stats
 
 CONFIDENCE = 0.95
-RESAMPLES = 9999
-BOOTSTRAP_SEED = 0  # the same scores give the same interval
 EQUAL = 1e-9  # differences between scores below this come from the order of additions
+MOST_FLIPPED = 20
+"""Up to so many seeds all 2ⁿ signs are gone through: a million means."""
 
 Floats = npt.NDArray[np.float64]
 Scores = Mapping[tuple[int, str], float]
 """Scores by seed and client."""
 
 
-@dataclass(frozen=True)
-class PairedTest:
-    """Our scores minus theirs on the same clients under the same seeds, between -1 and 1.
+class Spread(NamedTuple):
+    """How unlike the clients' differences are, each the mean over the common seeds: std, and counts by sign."""
 
-    `low` and `high` bound the mean with 95 % confidence, None for a single client; `p` is of the signed-rank test,
-    `p_holm` is what is left of it among its sisters. Counts are of clients.
-    """
-
-    difference: float
-    low: float | None
-    high: float | None
-    p: float
+    std: float
     better: int
     equal: int
     worse: int
-    clients: int
+
+    @property
+    def clients(self) -> int:
+        """How many clients both methods have scores of."""
+        return self.better + self.equal + self.worse
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Our scores minus theirs under the same seeds, between -1 and 1: the mean over seeds of `by_seed`.
+
+    `low` and `high` bound it with 95 % confidence and `p` is of the same t test; `p_signs` is the exact permutation's,
+    2/2ⁿ at the least. None for a single seed, which is no evidence. `p_holm` is what is left of `p` among its sisters.
+    """
+
+    difference: float
     seeds: tuple[int, ...]
-    p_holm: float = float("nan")
+    by_seed: tuple[float, ...]
+    low: float | None
+    high: float | None
+    p: float | None
+    p_signs: float | None
+    spread: Spread
+    p_holm: float | None = None
 
 
 class Ranking(NamedTuple):
@@ -59,62 +74,85 @@ class Ranking(NamedTuple):
 
 
 def paired_test(ours: Scores, theirs: Scores) -> PairedTest | None:
-    """Compare two methods client by client; None where they have no client of one seed in common."""
-    common = sorted(ours.keys() & theirs.keys())
-    if not common:
+    """Compare two methods seed by seed; None where they have no client of one seed in common."""
+    by_seed = seed_differences(ours, theirs)
+    if not by_seed:
         return None
-    differences = client_differences(ours, theirs)
-    bounds = interval(differences)
-    signs = np.sign(differences)
+    differences = np.array(list(by_seed.values()))
+    low, high, p = interval(differences)
     return PairedTest(
         difference=float(differences.mean()),
-        low=bounds[0] if bounds else None,
-        high=bounds[1] if bounds else None,
-        p=signed_rank_p(differences),
-        better=int((signs > 0).sum()),
-        equal=int((signs == 0).sum()),
-        worse=int((signs < 0).sum()),
-        clients=len(differences),
-        seeds=tuple(sorted({seed for seed, _ in common})),
+        seeds=tuple(by_seed),
+        by_seed=tuple(differences.tolist()),
+        low=low,
+        high=high,
+        p=p,
+        p_signs=sign_flip_p(differences),
+        spread=_spread(client_differences(ours, theirs)),
     )
 
 
-def client_differences(ours: Scores, theirs: Scores) -> Floats:
-    """One number a client (K,): the mean over their common seeds of our score minus theirs.
+def seed_differences(ours: Scores, theirs: Scores) -> dict[int, float]:
+    """Our score minus theirs in each common seed, the mean over the clients that both have there."""
+    found = _grouped(ours, theirs, 0)
+    return {int(seed): float(value) for seed, value in zip(found, _means(found), strict=True)}
 
-    A client's seeds share its data, so it is the clients that are independent, and they that are counted and drawn.
-    """
-    by_client: dict[str, list[float]] = defaultdict(list)
-    for seed, client in sorted(ours.keys() & theirs.keys()):
-        by_client[client].append(ours[seed, client] - theirs[seed, client])
-    means = np.array([np.mean(values) for values in by_client.values()])
+
+def client_differences(ours: Scores, theirs: Scores) -> Floats:
+    """Our score minus theirs of each client (K,), the mean over the seeds that both have of it."""
+    return _means(_grouped(ours, theirs, 1))
+
+
+def _grouped(ours: Scores, theirs: Scores, by: int) -> dict[int | str, list[float]]:
+    found: dict[int | str, list[float]] = defaultdict(list)
+    for key in sorted(ours.keys() & theirs.keys()):
+        found[key[by]].append(ours[key] - theirs[key])
+    return found
+
+
+def _means(grouped: Mapping[int | str, Sequence[float]]) -> Floats:
+    means = np.array([np.mean(values) for values in grouped.values()])
     means[np.abs(means) < EQUAL] = 0.0
     return means
 
 
-def interval(differences: Floats) -> tuple[float, float] | None:
-    """Bound the mean of (K,) with 95 % confidence, drawing whole clients; None for fewer than two of them."""
+def _spread(differences: Floats) -> Spread:
+    signs = np.sign(differences)
+    return Spread(float(differences.std()), *(int((signs == sign).sum()) for sign in (1, 0, -1)))
+
+
+def interval(differences: Floats) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Bound the mean over seeds (n,) by Student's t with 95 % confidence, and return its p; None for a single seed.
+
+    Where no seed differs from another, t has no width: p is 1 for no difference at all, else 0.
+    """
     if len(differences) < 2:
+        return None, None, None
+    mean = float(differences.mean())
+    if np.ptp(differences) < EQUAL:
+        return mean, mean, 0.0 if abs(mean) >= EQUAL else 1.0
+    test = stats.ttest_1samp(differences, 0.0)
+    bounds = test.confidence_interval(CONFIDENCE)
+    return float(bounds.low), float(bounds.high), float(test.pvalue)
+
+
+def sign_flip_p(differences: Floats) -> float | None:
+    """Two-sided p that the differences (n,) lie symmetrically about 0: the share of the 2ⁿ signs that go as far.
+
+    None for a single seed, and for more than `MOST_FLIPPED`, where nobody needs it.
+    """
+    seeds = len(differences)
+    if not 2 <= seeds <= MOST_FLIPPED:
         return None
-    if np.ptp(differences) < EQUAL:  # nothing varies, and BCa would divide by it
-        return float(differences.mean()), float(differences.mean())
-    drawn = stats.bootstrap(
-        (differences,),
-        np.mean,
-        n_resamples=RESAMPLES,
-        batch=1000,
-        confidence_level=CONFIDENCE,
-        method="BCa",
-        random_state=np.random.default_rng(BOOTSTRAP_SEED),
+    test = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", vectorized=True, n_resamples=2**seeds, batch=2**14
     )
-    return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
+    return float(test.pvalue)
 
 
-def signed_rank_p(differences: Floats) -> float:
-    """Two-sided p that the differences (K,) lie symmetrically about 0; 1 where all are 0."""
-    if not differences.any():
-        return 1.0
-    return float(stats.wilcoxon(differences, zero_method="pratt").pvalue)
+def least_sign_flip_p(seeds: int) -> float:
+    """Return the smallest p that `sign_flip_p` can have with so many seeds."""
+    return 2.0 / 2.0**seeds
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

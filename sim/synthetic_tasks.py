@@ -26,6 +26,7 @@ from federation.seeds import generator
 from har_pipeline import ChannelStatistics
 from sim.data import ClientData, FederatedData
 from sim.errors import SettingsError
+from sim.partitions.partition import tail
 
 DIMENSION = 60
 LABELS = tuple("0123456789")
@@ -74,16 +75,27 @@ class SyntheticTasks:
         return Drawn(x.astype(np.float32), np.argmax(x @ W.T + b, axis=1))
 
 
-def synthetic_federation(tasks: SyntheticTasks, *, seed: int, device: str = "cpu") -> FederatedData:
-    """Draw every client, `client-007`; its last `test_share` (the draws are independent) is its test set."""
+def synthetic_federation(
+    tasks: SyntheticTasks, *, seed: int, device: str = "cpu", validation_share: float = 0.0
+) -> FederatedData:
+    """Draw every client, `client-007`; its last `test_share` (the draws are independent) is its test set.
+
+    Of what is left the last `validation_share` of each class is for validation.
+    """
     width = max(3, len(str(tasks.clients - 1)))
-    clients = {f"client-{k:0{width}d}": _client(tasks.draw(k, seed), tasks, device) for k in range(tasks.clients)}
+    clients = {
+        f"client-{k:0{width}d}": _client(tasks.draw(k, seed), tasks, device, validation_share)
+        for k in range(tasks.clients)
+    }
     # inputs are used as they are drawn
     untouched = ChannelStatistics(1, np.zeros(DIMENSION), np.ones(DIMENSION))
     return FederatedData(LABELS, clients, dict.fromkeys(clients, untouched), split_leaks=False)
 
 
-def _client(drawn: Drawn, tasks: SyntheticTasks, device: str) -> ClientData:
+def _client(drawn: Drawn, tasks: SyntheticTasks, device: str, validation_share: float) -> ClientData:
     x, y = torch.from_numpy(drawn.x).to(device), torch.from_numpy(drawn.y).to(device)
     tested = min(max(1, round(tasks.test_share * len(y))), len(y) - 1)
-    return ClientData(Examples(x[:-tested], y[:-tested]), Examples(x[-tested:], y[-tested:]))
+    held = torch.from_numpy(tail(drawn.y[:-tested], validation_share)).to(device)
+    train = Examples(x[:-tested], y[:-tested])
+    test = Examples(x[-tested:], y[-tested:])
+    return ClientData(Examples(train.x[~held], train.y[~held]), test, Examples(train.x[held], train.y[held]))

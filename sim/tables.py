@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.run_directory import RunDirectory
-from sim.run_records import MeanStd, Spread, Summary
+from sim.run_records import SELECTIONS, MeanStd, SelectedRound, Selection, Spread, Summary
 
 DEFINITIONS = {
     "personalization": "each client's own trained model on its own test set; mean ± standard deviation over clients",
@@ -18,7 +18,20 @@ DEFINITIONS = {
     "global": "the server's model on the union of all test sets; methods without a server model have none",
     "worst": "the mean personalization of the lowest tenth of the clients (⌊K/10⌋, one at least), each measure's own",
 }
-CHOICE = "Personalization, generalization and global are of the round with the best mean personalization (macro-F1)."
+SELECTED = {"validation": "by validation", "last": "last round", "best": "best by test"}
+"""How a round is chosen, in short."""
+CHOICES = {
+    "validation": "the round with the best mean personalization (macro-F1) on validation examples, which are not "
+    "trained on",
+    "last": "the last round, whatever it scored",
+    "best": "the round with the best mean personalization (macro-F1) on the test examples, as the papers choose it: "
+    "what is chosen by the test scores is flattered by them",
+}
+
+
+def choice(selection: Selection) -> str:
+    """Say in a sentence of which round a table's scores are."""
+    return f"Personalization, generalization and global are of {CHOICES[selection]}."
 
 
 def percent(score: float | None) -> str:
@@ -51,28 +64,46 @@ def duration(seconds: float) -> str:
 
 
 def print_summary(run: RunDirectory, console: Console | None = None) -> None:
-    """Print the three scores of a run, or how far it is."""
+    """Print the three scores of a run in every round that was chosen, or how far it is; fits 80 columns."""
     console = console or Console()
     config, summary = run.config, run.summary
     title = f"{config.data} · {config.model} · {config.method_name}"
     if summary is None:
         console.print(Text(f"{title}: {len(run.rounds)} of {config.planned_rounds} rounds done, not finished"))
         return
-    table = Table(title=title, box=box.SIMPLE, title_style="bold")
-    for name, side in (("score (%)", "left"), ("macro-F1", "right"), ("accuracy", "right"), ("what it is", "left")):
-        table.add_column(name, justify="right" if side == "right" else "left", no_wrap=side == "right")
-    for score, texts in score_texts(summary).items():
-        table.add_row(score, *texts, DEFINITIONS[score])
+    table = Table(title=title, box=box.SIMPLE, title_style="bold", title_justify="left")
+    table.add_column("%", no_wrap=True)
+    chosen = selected_texts(run)
+    for selection, (number, _) in chosen.items():
+        table.add_column(f"{SELECTED[selection]}\nround {number}", justify="right", no_wrap=True)
+    for score in DEFINITIONS:
+        table.add_row(f"{score}\n  accuracy", *("\n".join(texts[score]) for _, texts in chosen.values()))
     console.print(table)
+    for selection in chosen:
+        console.print(Text(f"{SELECTED[selection]}: {CHOICES[selection]}.", style="dim"))
     console.print(Text(cost_line(summary)))
 
 
-def score_texts(summary: Summary) -> dict[str, tuple[str, str]]:
+ScoreTexts = dict[str, tuple[str, str]]
+"""Macro-F1 and accuracy by score."""
+
+
+def selected_texts(run: RunDirectory) -> dict[Selection, tuple[int, ScoreTexts]]:
+    """Of a finished run, each round that was chosen and its scores as text; the one to trust first."""
+    found: dict[Selection, tuple[int, ScoreTexts]] = {}
+    for selection in SELECTIONS:
+        if run.summary is not None and (chosen := run.summary.selected(selection)) is not None:
+            worst = (percent(run.worst_tenth("macro_f1", selection)), percent(run.worst_tenth("accuracy", selection)))
+            found[selection] = chosen.round, {**score_texts(chosen), "worst": worst}
+    return found
+
+
+def score_texts(chosen: SelectedRound) -> ScoreTexts:
     """Macro-F1 and accuracy of each score as text."""
-    server = summary.global_
+    server = chosen.global_
     return {
-        "personalization": _spread_texts(summary.personalization),
-        "generalization": _spread_texts(summary.generalization),
+        "personalization": _spread_texts(chosen.personalization),
+        "generalization": _spread_texts(chosen.generalization),
         "global": (percent(server.macro_f1), percent(server.accuracy)) if server else ("–", "–"),
     }
 
@@ -82,7 +113,7 @@ def _spread_texts(part: Spread | None) -> tuple[str, str]:
 
 
 def cost_line(summary: Summary) -> str:
-    """Best round, bytes and time in one sentence."""
+    """Rounds, bytes and time in one sentence."""
     traffic = f"{byte_size(summary.bytes_up)} up and {byte_size(summary.bytes_down)} down per client and round"
     total = duration(summary.seconds["total"])
-    return f"Best round {summary.best_round} of {summary.rounds}; {summary.clients} clients; {traffic}; {total} in all."
+    return f"{summary.rounds} rounds; {summary.clients} clients; {traffic}; {total} in all."

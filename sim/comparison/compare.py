@@ -21,28 +21,33 @@ from sim.errors import RunDirectoryError
 from sim.figures import draw
 from sim.report import data_uri, render
 from sim.run_directory import RunDirectory
+from sim.run_records import SELECTIONS, Selection
 from sim.sweep.record import FILE as SWEEP_FILE
 from sim.sweep.record import run_directories
-from sim.tables import CHOICE, DEFINITIONS
+from sim.tables import CHOICES, DEFINITIONS, SELECTED, choice
 
 FIGURES = {
     "curves": "Macro-F1 by round; several seeds are averaged.",
     "bytes": "The same scores over what all clients together have moved so far, up and down (logarithmic).",
-    "differences": "Macro-F1 minus the baseline's, client by client; 95 % intervals. Filled: p below 0.05 by Holm.",
+    "differences": "Macro-F1 minus the baseline's, mean over seeds, with its 95 % interval by Student's t over seeds "
+    "(thick; none for a single seed). Filled: p below 0.05 by Holm. Thin and grey: one standard deviation over clients "
+    "to either side, which says who gains and not how sure the difference is.",
 }
-NOTES = (CHOICE, tables.RANKS_NOTE, tables.REFERENCE_NOTE, tables.SEEDS_NOTE, tables.TESTS_NOTE)
-STARTS = ("pers. F1", "pers. acc.", "up", "rounds", "clients")
+NOTES = (tables.RANKS_NOTE, tables.REFERENCE_NOTE, tables.SEEDS_NOTE, tables.TESTS_NOTE)
+STARTS = ("pers. F1", "pers. acc.", "up", "rounds", "seeds")
 """Columns that begin a block of a table."""
 
 
-def compare(paths: Sequence[Path], out: Path, baseline: str | None = None) -> Comparison:
+def compare(
+    paths: Sequence[Path], out: Path, baseline: str | None = None, select: Selection | None = None
+) -> Comparison:
     """Compare runs, or all runs of a sweep, and write comparison.{json,md,html} and the figures into `out`.
 
     Raises:
         RunDirectoryError: if a path is not a run's directory, or no run among them is finished.
     """
     unique = {path.resolve(): RunDirectory(path) for path in _runs_of(paths)}
-    comparison = compare_runs(list(unique.values()), baseline)
+    comparison = compare_runs(list(unique.values()), baseline, select)
     if not comparison.groups:
         came = "; ".join(comparison.warnings) or "no directory was given"
         raise RunDirectoryError(f"nothing to compare: {came}; expected at least one finished run")
@@ -70,6 +75,8 @@ def _html(comparison: Comparison, out: Path) -> str:
         rankings=[_ranking(over, out) for over in comparison.over_datasets],
         captions=FIGURES,
         definitions=DEFINITIONS,
+        choice=choice(comparison.selection),
+        choices={SELECTED[selection]: CHOICES[selection] for selection in SELECTIONS},
         notes=NOTES,
         ranking_note=tables.RANKING_NOTE,
         starts=STARTS,
@@ -88,6 +95,7 @@ def _group(group: Group, out: Path) -> Mapping[str, Any]:
         "scores": tables.scores_table(group),
         "tests": tables.paired_table(group),
         "overhead": overhead_table(group),
+        "selected": tables.selected_table(group),
         "figures": _images(figures, group.title, out),
     }
 

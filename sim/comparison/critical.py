@@ -1,4 +1,4 @@
-"""Every row against a baseline, client by client, and methods over data sets."""
+"""Every row against a baseline, seed by seed, and methods over data sets."""
 
 from __future__ import annotations
 
@@ -9,34 +9,53 @@ from dataclasses import replace
 from sim.comparison.comparability import Runs, training_differences
 from sim.comparison.records import PAIRED_COLUMNS, Group, OverDatasets, Row
 from sim.comparison.scores import client_scores
+from sim.run_records import Selection
 from sim.statistics import PairedTest, holm, paired_test, rank_over_datasets
 
 DEFAULT_BASELINE = "fedavg"
 RANKED_COLUMNS = ("personalization.macro_f1", "generalization.macro_f1", "global.macro_f1")
 
 
-def tested(rows: Sequence[Row], members: Sequence[Runs], asked: str | None) -> tuple[list[Row], list[str]]:
-    """Give each row its tests against the baseline, adjusted over the rows; also return what stands in the way."""
+def tested(
+    rows: Sequence[Row], members: Sequence[Runs], asked: str | None, selection: Selection
+) -> tuple[list[Row], list[str]]:
+    """Give each row its tests against the baseline, adjusted over the rows; also return what stands in the way.
+
+    Holm's correction is of the t test's p: with fewer than six seeds the permutation's cannot be small.
+    """
     chosen, notes = _baselines(rows, members, asked or DEFAULT_BASELINE)
     if not (chosen or notes) and asked:
         notes = [f"no row is {asked!r}, so none is tested; the rows are {', '.join(row.label for row in rows)}"]
     by_row: dict[int, dict[str, PairedTest]] = defaultdict(dict)
     for column in PAIRED_COLUMNS:
-        found = dict(_tests(chosen, members, column))
-        adjusted = holm([test.p for test in found.values()])
-        for (index, test), p_holm in zip(found.items(), adjusted, strict=True):
-            by_row[index][column] = replace(test, p_holm=p_holm)
+        found = dict(_tests(chosen, members, column, selection))
+        known = {index: test.p for index, test in found.items() if test.p is not None}
+        adjusted = dict(zip(known, holm(list(known.values())), strict=True))
+        for index, test in found.items():
+            by_row[index][column] = replace(test, p_holm=adjusted.get(index))
     done = [
         replace(row, baseline=rows[chosen[index]].label, tests=by_row[index]) if index in chosen else row
         for index, row in enumerate(rows)
     ]
-    return done, notes
+    return done, [*notes, *_too_few_seeds(done)]
 
 
-def _tests(chosen: Mapping[int, int], members: Sequence[Runs], column: str) -> Iterator[tuple[int, PairedTest]]:
+def _too_few_seeds(rows: Sequence[Row]) -> list[str]:
+    alone = [row.label for row in rows if any(test.p is None for test in row.tests.values())]
+    if not alone:
+        return []
+    return [
+        f"{', '.join(alone)}: one seed in common with the baseline. All clients of a run descend from one server's "
+        "model, so a single seed is no evidence about a method; run at least two, better five"
+    ]
+
+
+def _tests(
+    chosen: Mapping[int, int], members: Sequence[Runs], column: str, selection: Selection
+) -> Iterator[tuple[int, PairedTest]]:
     score, measure = column.split(".")
     for index, baseline in chosen.items():
-        ours, theirs = (client_scores(members[which], score, measure) for which in (index, baseline))
+        ours, theirs = (client_scores(members[which], score, measure, selection) for which in (index, baseline))
         if test := paired_test(ours, theirs):
             yield index, test
 

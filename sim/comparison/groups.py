@@ -16,16 +16,25 @@ from sim.comparison.comparability import Runs, labels_of, refusals, settings_of,
 from sim.comparison.critical import ranked_over_datasets, tested
 from sim.comparison.overhead import mean_of_known, train_seconds
 from sim.comparison.records import Comparison, Group, Row
-from sim.comparison.scores import curves, ranks, row_scores, summary_of
+from sim.comparison.scores import curves, ranks, selected, summary_of
+from sim.errors import RunDirectoryError
 from sim.run_directory import RunDirectory
+from sim.run_records import Selection
 
 Key = tuple[str, str, str]
 """Data, family of models, and the settings that say what was tested on."""
 
 
-def compare_runs(runs: Runs, baseline: str | None = None) -> Comparison:
-    """Group what was tested on the same examples, put the seeds of a configuration into one row, rank and test."""
+def compare_runs(runs: Runs, baseline: str | None = None, select: Selection | None = None) -> Comparison:
+    """Group what was tested on the same examples, put the seeds of a configuration into one row, rank and test.
+
+    By the scores of the round that `select` says: by default chosen by validation where all runs have that, else last.
+
+    Raises:
+        RunDirectoryError: if the rounds are to be chosen by validation, and a run has no validation examples.
+    """
     kept, warnings = _told_apart(runs)
+    selection = _selection(kept, select)
     grouped: dict[Key, list[RunDirectory]] = defaultdict(list)
     for run in kept:
         # ALP is FedALI's own layer: `hart_alp` is what its papers' tables put beside `hart`.
@@ -33,11 +42,21 @@ def compare_runs(runs: Runs, baseline: str | None = None) -> Comparison:
         grouped[run.config.data, family, repr(tested_on(run))].append(run)
     apart = _apart(grouped)
     groups = tuple(
-        _group(key[0], key[1], written(tested_on(members[0]), apart[key]), members, baseline)
+        _group(key[0], key[1], written(tested_on(members[0]), apart[key]), members, baseline, selection)
         for key, members in grouped.items()
     )
     notes = {_kept_apart(key, names) for key, names in apart.items() if names}
-    return Comparison(groups, ranked_over_datasets(groups), (*warnings, *sorted(notes)))
+    return Comparison(groups, selection, ranked_over_datasets(groups), (*warnings, *sorted(notes)))
+
+
+def _selection(runs: Runs, asked: Selection | None) -> Selection:
+    without = [run.path for run in runs if summary_of(run).validation is None]
+    if asked == "validation" and without:
+        raise RunDirectoryError(
+            f"{without[0]} has no validation scores ({len(without)} of {len(runs)} runs have none); run it with "
+            "--validation-share 0.1, or compare by --select last or --select best"
+        )
+    return asked or ("last" if without else "validation")
 
 
 def _told_apart(runs: Runs) -> tuple[list[RunDirectory], list[str]]:
@@ -73,24 +92,25 @@ def _kept_apart(key: Key, names: Sequence[str]) -> str:
     )
 
 
-def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None) -> Group:
+def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None, selection: Selection) -> Group:
     by_settings: dict[str, list[RunDirectory]] = defaultdict(list)
     for run in runs:
         by_settings[repr(sorted(settings_of(run).items()))].append(run)
     members = [sorted(same, key=lambda run: run.config.seed) for same in by_settings.values()]
     labels = labels_of([same[0] for same in members])
     refused = refusals(members)
-    rows = list(map(_row, labels, members))
+    rows = [_row(label, same, selection) for label, same in zip(labels, members, strict=True)]
     notes: list[str] = []
     if not refused:
         ranked = ranks([row.scores for row in rows], [not row.reference for row in rows])
         rows = [replace(row, ranks=mine) for row, mine in zip(rows, ranked, strict=True)]
-        rows, notes = tested(rows, members, baseline)
+        rows, notes = tested(rows, members, baseline, selection)
     return Group(data, model, where, tuple(rows), refused, (*warnings_of(labels, members), *notes))
 
 
-def _row(label: str, runs: Runs) -> Row:
-    config, summaries, scores = runs[0].config, [summary_of(run) for run in runs], row_scores(runs)
+def _row(label: str, runs: Runs, selection: Selection) -> Row:
+    config, summaries, chosen = runs[0].config, [summary_of(run) for run in runs], selected(runs)
+    scores = chosen[selection].scores
     return Row(
         label=label,
         method=config.method_name,
@@ -100,7 +120,7 @@ def _row(label: str, runs: Runs) -> Row:
         directories=tuple(str(run.path) for run in runs),
         clients=summaries[0].clients,
         rounds=summaries[0].rounds,
-        best_rounds=tuple(summary.best_round for summary in summaries),
+        chosen_rounds=chosen[selection].rounds,
         scores=scores,
         ranks=dict.fromkeys(scores, 0),
         bytes_up=statistics.fmean(summary.bytes_up for summary in summaries),
@@ -109,4 +129,5 @@ def _row(label: str, runs: Runs) -> Row:
         train_seconds=mean_of_known(map(train_seconds, runs)),
         client_bytes=mean_of_known(summary.client_bytes for summary in summaries),
         curves=curves(runs),
+        selected=chosen,
     )

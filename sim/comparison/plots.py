@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sim.comparison.records import FOLLOWED, PAIRED, Curve, Group, OverDatasets, Row
-from sim.comparison.tables import SIGNIFICANT
+from sim.comparison.tables import significant
 from sim.figures import BLACK, BLUE, COLOURS, DASHES, MEASURES, by_round, clean, new_figure, plain_text
 
 SHOWN = {"global_per_client": "global, per client"}
@@ -70,7 +70,10 @@ def _look(index: int, points: int) -> dict[str, Any]:
 
 
 def differences(group: Group) -> Figure | None:
-    """Each row's macro-F1 minus the baseline's with its interval, filled where it is significant."""
+    """Each row's macro-F1 minus the baseline's with its interval over seeds, filled where it is significant.
+
+    Behind it, thin and grey, the spread over clients: one standard deviation to either side.
+    """
     rows = [row for row in group.rows if row.tests]
     scores = [score for score in PAIRED if any(f"{score}.macro_f1" in row.tests for row in rows)]
     if not scores:
@@ -93,9 +96,11 @@ def _difference(axes: Axes, place: int, row: Row, column: str) -> None:
     test = row.tests.get(column)
     if test is None:
         return
+    spread = [100 * (test.difference + side * test.spread.std) for side in (-1, 1)]
+    axes.plot(spread, [place, place], color="#999999", linewidth=0.8, marker="|", markersize=5)
     if test.low is not None and test.high is not None:
-        axes.plot([100 * test.low, 100 * test.high], [place, place], color=BLUE, linewidth=2)
-    face = BLUE if test.p_holm < SIGNIFICANT else "white"
+        axes.plot([100 * test.low, 100 * test.high], [place, place], color=BLUE, linewidth=2.5)
+    face = BLUE if significant(test) else "white"
     axes.plot(100 * test.difference, place, "o", color=BLUE, markerfacecolor=face, markersize=6)
 
 

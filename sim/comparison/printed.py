@@ -19,19 +19,24 @@ from sim.comparison.tables import (
     SEEDS_NOTE,
     TESTS_NOTE,
     Cell,
+    chance,
+    client_spread,
     group_notes,
     listed,
     paired_cell,
     paired_table,
+    plain_cell,
     ranking_summary,
     ranking_table,
     ranking_title,
     row_name,
     score_cell,
     scores_table,
+    selected_table,
     traffic,
 )
-from sim.tables import CHOICE, DEFINITIONS, duration
+from sim.run_records import SELECTIONS
+from sim.tables import CHOICES, DEFINITIONS, SELECTED, choice, duration
 
 _RANK_STYLES = ("", "bold", "underline")
 
@@ -40,17 +45,18 @@ def markdown(comparison: Comparison) -> str:
     """Write the whole comparison as Markdown (GitHub's tables; `<u>` underlines the second)."""
     parts = ["# Comparison", *_quoted(comparison.warnings)]
     for group in comparison.groups:
-        parts += [f"## {_escaped(group.title)}", *_quoted(group_notes(group)), _table(*scores_table(group))]
+        parts += [f"## {_escaped(group.title)}", *_quoted(group_notes(group)), choice(comparison.selection)]
+        parts += [_table(*scores_table(group))]
         if tests := paired_table(group):
-            parts += ["Against the baseline, client by client:", _table(*tests)]
+            parts += ["Against the baseline, seed by seed:", _table(*tests)]
+        parts += ["The same runs in three rounds:", _table(*selected_table(group))]
         if overhead := overhead_table(group):
             parts += ["What a client pays, against the baseline:", _table(*overhead), OVERHEAD_NOTE]
     for over in comparison.over_datasets:
         parts += [f"## {_escaped(ranking_title(over))}", ranking_summary(over), _table(*ranking_table(over))]
     definitions = [f"- **{name}**: {text}" for name, text in DEFINITIONS.items()]
-    notes = " ".join(
-        [CHOICE, RANKS_NOTE, REFERENCE_NOTE, SEEDS_NOTE, "Bytes are per client and round, time is per run."]
-    )
+    definitions += [f"- **{SELECTED[selection]}**: {CHOICES[selection]}" for selection in SELECTIONS]
+    notes = " ".join([RANKS_NOTE, REFERENCE_NOTE, SEEDS_NOTE, "Bytes are per client and round, time is per run."])
     ranking = [RANKING_NOTE] if comparison.over_datasets else []
     return "\n\n".join([*parts, "\n".join(definitions), _escaped(notes), TESTS_NOTE, *ranking]) + "\n"
 
@@ -82,29 +88,32 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for warning in comparison.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
     for group in comparison.groups:
-        console.print(_scores_table(group), _cost_table(group))
+        console.print(_scores_table(group, SELECTED[comparison.selection]), _cost_table(group))
         if any(row.tests for row in group.rows):
             console.print(_paired_table(group))
+        console.print(_selected_table(group))
         if overhead := overhead_table(group):
             console.print(_overhead_table(*overhead))
         for note in group_notes(group):
             console.print(Text(f"! {note}", style="bold red" if group.refused else "yellow"))
-    console.print(Text(f"{CHOICE} {RANKS_NOTE}", style="dim"))
+    console.print(Text(f"{choice(comparison.selection)} {RANKS_NOTE}", style="dim"))
 
 
-def _scores_table(group: Group) -> Table:
-    table = _ruled(f"{group.title}: macro-F1 over accuracy (%)", ("method", "pers.", "worst 10 %", "gen.", "global"))
+def _scores_table(group: Group, selection: str) -> Table:
+    table = _ruled(
+        f"{group.title}: macro-F1 over accuracy (%), {selection}", ("method", "pers.", "worst 10 %", "gen.", "global")
+    )
     for row in group.rows:
         table.add_row(Text(f"{row_name(row)}\n{row.model}"), *(_score_text(row, score) for score in SCORES))
     return table
 
 
 def _cost_table(group: Group) -> Table:
-    head = ("method", "up", "down", "time", "best round", "of")
+    head = ("method", "up", "down", "time", "round", "of")
     table = _ruled("per client and round; time of the run", head)
     for row in group.rows:
         cost = [*traffic(row), duration(row.seconds)]
-        table.add_row(Text(row_name(row)), *cost, listed(row.best_rounds), str(row.rounds))
+        table.add_row(Text(row_name(row)), *cost, listed(row.chosen_rounds), str(row.rounds))
     return table
 
 
@@ -118,11 +127,31 @@ def _overhead_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Tabl
 def _paired_table(group: Group) -> Table:
     """Personalization and generalization alone: the files have the rest."""
     columns = ("personalization.macro_f1", "generalization.macro_f1")
-    table = _ruled("macro-F1 against the baseline, 95 % intervals", ("method", "pers.", "gen."))
+    table = _ruled("macro-F1 against the baseline, 95 % intervals over seeds", ("method", "pers.", "gen."))
     for row in group.rows:
         if row.tests:
-            cells = [paired_cell(row.tests.get(column)) for column in columns]
-            table.add_row(Text(f"{row_name(row)}\n− {row.baseline}"), *map(_cell_text, cells))
+            table.add_row(Text(f"{row_name(row)}\n− {row.baseline}"), *(_paired_text(row, each) for each in columns))
+    return table
+
+
+def _paired_text(row: Row, column: str) -> Text:
+    test = row.tests.get(column)
+    cell = paired_cell(test)
+    lines = [Text(cell.text, style=_RANK_STYLES[cell.rank])]
+    if test is not None:
+        lines += [Text(line, style="dim") for line in (chance(test), client_spread(test))]
+    return Text("\n").join(lines)
+
+
+def _selected_table(group: Group) -> Table:
+    table = _ruled("macro-F1 in three rounds", ("method", "chosen", "round", "pers.", "gen.", "global"))
+    for row in group.rows:
+        for selection, found in row.selected.items():
+            scores = (
+                found.scores.get(f"{score}.macro_f1") for score in ("personalization", "generalization", "global")
+            )
+            cells = [plain_cell(score).text for score in scores]
+            table.add_row(Text(row_name(row)), SELECTED[selection], listed(found.rounds), *cells)
     return table
 
 
@@ -143,7 +172,3 @@ def _score_text(row: Row, score: str) -> Text:
         if cell.note and measure == "macro_f1":
             lines.append(Text(cell.note, style="dim"))
     return Text("\n").join(lines)
-
-
-def _cell_text(cell: Cell) -> Text:
-    return Text("\n").join([Text(cell.text, style=_RANK_STYLES[cell.rank]), Text(cell.note, style="dim")])

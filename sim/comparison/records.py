@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sim.run_records import Selection
 from sim.statistics import PairedTest, Ranking
 
 SCORES = ("personalization", "worst", "generalization", "global")
@@ -15,7 +16,7 @@ NEW_USERS = "new_users_"
 FOLLOWED = ("personalization", "global")
 """The scores that runs have after every round."""
 PAIRED = ("personalization", "generalization", "global_per_client")
-"""The scores that every client has one of, so that methods can be compared client by client."""
+"""The scores that are tested: those that every client has one of, so that their spread over clients is known."""
 PAIRED_COLUMNS = tuple(f"{score}.{measure}" for measure in MEASURES for score in PAIRED)
 
 
@@ -38,13 +39,22 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Selected:
+    """The rounds that a way of choosing them chose in a row's runs, and their scores."""
+
+    rounds: tuple[int, ...]
+    scores: Mapping[str, Score | None]
+
+
+@dataclass(frozen=True)
 class Row:
     """One configuration, over its seeds; bytes are per client and round, seconds per run.
 
     `train_seconds` are of one client's local round, `client_bytes` what it holds meanwhile.
 
-    `tests` are against the row `baseline`, None for a baseline itself; a `reference` sees what no federation can, and
-    takes no part in the ranks.
+    `scores`, `ranks`, `tests` and `chosen_rounds` are of the comparison's selection; `selected` has the rounds and the
+    scores of every selection that all of the row's runs have. `tests` are against the row `baseline`, None for a
+    baseline itself; a `reference` sees what no federation can, and takes no part in the ranks.
     """
 
     label: str
@@ -55,7 +65,7 @@ class Row:
     directories: tuple[str, ...]
     clients: int
     rounds: int
-    best_rounds: tuple[int, ...]
+    chosen_rounds: tuple[int, ...]
     scores: Mapping[str, Score | None]
     ranks: Mapping[str, int]
     bytes_up: float
@@ -64,6 +74,7 @@ class Row:
     train_seconds: float | None
     client_bytes: float | None
     curves: Mapping[str, Curve]
+    selected: Mapping[str, Selected]
     baseline: str | None = None
     tests: Mapping[str, PairedTest] = field(default_factory=dict)
 
@@ -100,9 +111,10 @@ class OverDatasets:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All groups; `warnings` name the runs that were left out, and what was kept apart."""
+    """All groups, by the scores of one selection; `warnings` name the runs left out, and what was kept apart."""
 
     groups: tuple[Group, ...]
+    selection: Selection
     over_datasets: tuple[OverDatasets, ...] = ()
     warnings: tuple[str, ...] = ()
-    schema: int = field(default=2, init=False)
+    schema: int = field(default=3, init=False)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from sim.comparison.comparability import Runs
-from sim.comparison.records import COLUMNS, FOLLOWED, NEW_USERS, Curve, Score
+from sim.comparison.records import COLUMNS, FOLLOWED, NEW_USERS, Curve, Score, Selected
 from sim.run_directory import RunDirectory
-from sim.run_records import MeanStd, Plain, RoundRecord, Spread, Summary
+from sim.run_records import SELECTIONS, MeanStd, Plain, RoundRecord, SelectedRound, Selection, Spread, Summary
 
 
 def summary_of(run: RunDirectory) -> Summary:
@@ -20,11 +20,14 @@ def summary_of(run: RunDirectory) -> Summary:
     return run.summary
 
 
-def client_scores(runs: Runs, score: str, measure: str) -> dict[tuple[int, str], float]:
-    """Return one score of every client that has it, by seed and client."""
+def client_scores(runs: Runs, score: str, measure: str, selection: Selection) -> dict[tuple[int, str], float]:
+    """Return one score of every client that has it in the chosen round, by seed and client."""
     name = "global_" if score.startswith("global") else score
     parts = {
-        (run.config.seed, client): getattr(scores, name) for run in runs for client, scores in run.client_scores.items()
+        (run.config.seed, client): getattr(chosen, name)
+        for run in runs
+        for client, scores in run.client_scores.items()
+        if (chosen := scores.selected(selection)) is not None
     }
     values = {key: getattr(part, measure) for key, part in parts.items() if part is not None}
     return {key: value for key, value in values.items() if value is not None}
@@ -33,15 +36,25 @@ def client_scores(runs: Runs, score: str, measure: str) -> dict[tuple[int, str],
 # ---- the row's numbers
 
 
-def row_scores(runs: Runs) -> dict[str, Score | None]:
-    """Return every column's score, None where the method or a run has none."""
+def selected(runs: Runs) -> dict[Selection, Selected]:
+    """Return every way of choosing a round that all of the runs have, with the rounds and their scores."""
+    found: dict[Selection, Selected] = {}
+    for selection in SELECTIONS:
+        rounds = tuple(chosen.round for run in runs if (chosen := summary_of(run).selected(selection)))
+        if len(rounds) == len(runs):
+            found[selection] = Selected(rounds, row_scores(runs, selection))
+    return found
+
+
+def row_scores(runs: Runs, selection: Selection) -> dict[str, Score | None]:
+    """Return every column's score in the chosen round, None where the method or a run has none."""
     shots = sorted({k for run in runs if (new := summary_of(run).new_users) for k in new.shots})
     columns = (*COLUMNS, *(f"{NEW_USERS}{k}.macro_f1" for k in shots))
-    return {column: _score(runs, *column.split(".")) for column in columns}
+    return {column: _score(runs, *column.split("."), selection) for column in columns}
 
 
-def _score(runs: Runs, score: str, measure: str) -> Score | None:
-    values = [_value(run, score, measure) for run in runs]
+def _score(runs: Runs, score: str, measure: str, selection: Selection) -> Score | None:
+    values = [_value(run, score, measure, selection) for run in runs]
     means = [value.mean if isinstance(value, MeanStd) else value for value in values]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(runs):
@@ -54,18 +67,19 @@ def _score(runs: Runs, score: str, measure: str) -> Score | None:
     )
 
 
-def _value(run: RunDirectory, score: str, measure: str) -> MeanStd | float | None:
+def _value(run: RunDirectory, score: str, measure: str, selection: Selection) -> MeanStd | float | None:
     summary = summary_of(run)
     if score == "worst":
-        return run.worst_tenth(measure)
+        return run.worst_tenth(measure, selection)
     if score.startswith(NEW_USERS):
         shots = summary.new_users.shots if summary.new_users else {}
         part = shots.get(int(score.removeprefix(NEW_USERS)))
         return getattr(part, measure) if part else None
-    return _of(summary, score, measure)
+    chosen = summary.selected(selection)
+    return _of(chosen, score, measure) if chosen else None
 
 
-def _of(record: Summary | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
+def _of(record: SelectedRound | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
     part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
     return getattr(part, measure) if part else None
 

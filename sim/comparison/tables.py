@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sim.comparison.records import COLUMNS, NEW_USERS, PAIRED_COLUMNS, Group, OverDatasets, Row
-from sim.statistics import PairedTest
-from sim.tables import byte_size, duration, percent
+from sim.comparison.records import COLUMNS, NEW_USERS, PAIRED_COLUMNS, SCORES, Group, OverDatasets, Row, Score
+from sim.run_records import SELECTIONS
+from sim.statistics import PairedTest, least_sign_flip_p
+from sim.tables import SELECTED, byte_size, duration, percent
 
 SIGNIFICANT = 0.05
 RANKS_NOTE = "Best in bold, second underlined; equal after rounding shares a place. Scores in %, MB = 10⁶ bytes."
 SEEDS_NOTE = (
     "Over several seeds: the mean of the means, ± the mean of the standard deviations over clients; "
-    "beside it the sample standard deviation of the means over seeds."
+    "beside it the sample standard deviation of the means over seeds. ± over clients is how unlike clients are."
 )
 REFERENCE_NOTE = "* trains on everybody's data in one place: a reference, which takes no part in the ranks."
 TESTS_NOTE = (
-    "Difference to the baseline in percentage points: the mean over clients of each client's mean over the common "
-    "seeds, with a 95 % confidence interval (bootstrap over clients, BCa: it says what other clients would change, not "
-    "what other seeds would). p: Wilcoxon's signed-rank test over clients, two-sided, by Holm's correction over the "
-    "rows of a column; bold where it is below 0.05. ↑ and ↓ count the clients that are better and worse off."
+    "Difference to the baseline in percentage points, seed by seed (each the mean over clients), and the mean over the "
+    "common seeds with its 95 % confidence interval by Student's t. p: of the paired t test over seeds, two-sided, by "
+    "Holm's correction over the rows of a column; bold where it is below 0.05. signs: the exact permutation test over "
+    "seeds, which assumes no distribution and is not corrected; with n seeds it is never below 2/2ⁿ, so fewer than six "
+    "cannot reach 0.05. One seed has neither interval nor p: it is no evidence about a method, however many clients "
+    "there are, since all of them descend from one server's model. clients: the spread (standard deviation) of the "
+    "clients' differences, and how many are better (↑), equal (=) and worse off (↓); it says who gains, not how sure "
+    "the difference is."
 )
 RANKING_NOTE = (
     "Average rank over data sets (1 is best). Bars are as long as Nemenyi's critical difference at α = 0.05 (Demšar "
@@ -55,7 +60,7 @@ def scores_table(group: Group) -> Table:
     mixed = len({row.model for row in group.rows}) > 1
     columns = list(dict.fromkeys([*COLUMNS, *(column for row in group.rows for column in row.scores)]))
     head = ["method", *(["model"] if mixed else []), *map(column_name, columns)]
-    head += ["up", "down", "time", "rounds", "best round", "seeds"]
+    head += ["up", "down", "time", "rounds", "round", "seeds"]
     return head, [_score_row(row, columns, mixed) for row in group.rows]
 
 
@@ -70,7 +75,7 @@ def column_name(column: str) -> str:
 def _score_row(row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
     model = [Cell(row.model)] if mixed else []
     cost = [*traffic(row), duration(row.seconds)]
-    counts = [str(row.rounds), listed(row.best_rounds), listed(row.seeds)]
+    counts = [str(row.rounds), listed(row.chosen_rounds), listed(row.seeds)]
     scores = [score_cell(row, column) for column in columns]
     return [Cell(row_name(row)), *model, *scores, *map(Cell, cost + counts)]
 
@@ -87,12 +92,8 @@ def traffic(row: Row) -> tuple[str, str]:
 
 def score_cell(row: Row, column: str) -> Cell:
     """One score of a row, such as `personalization.macro_f1`."""
-    score = row.scores.get(column)
-    if score is None:
-        return Cell("–")
-    std = "" if score.clients_std is None else f" ± {percent(score.clients_std)}"
-    note = "" if score.seeds_std is None else f"seeds ± {percent(score.seeds_std)}"
-    return Cell(percent(score.mean) + std, row.ranks[column], note)
+    cell = plain_cell(score := row.scores.get(column))
+    return cell if score is None else replace(cell, rank=row.ranks[column])
 
 
 def listed(values: Sequence[int]) -> str:
@@ -104,32 +105,73 @@ def listed(values: Sequence[int]) -> str:
 
 
 def paired_table(group: Group) -> Table | None:
-    """Each row against its baseline; None where no row was tested."""
+    """Each row against its baseline, seed by seed; None where no row was tested."""
     rows = [row for row in group.rows if row.tests]
     if not rows:
         return None
     columns = [column for column in PAIRED_COLUMNS if any(column in row.tests for row in rows)]
-    head = ["method", "baseline", *map(column_name, columns), "clients", "seeds"]
+    head = ["method", "baseline", *map(column_name, columns), "seeds"]
     return head, [_paired_row(row, columns) for row in rows]
 
 
 def _paired_row(row: Row, columns: Sequence[str]) -> list[Cell]:
-    any_test = next(iter(row.tests.values()))
+    seeds = next(iter(row.tests.values())).seeds
     cells = [paired_cell(row.tests.get(column)) for column in columns]
-    return [Cell(row_name(row)), Cell(row.baseline or ""), *cells, *_counted(any_test)]
-
-
-def _counted(test: PairedTest) -> list[Cell]:
-    return [Cell(str(test.clients)), Cell(listed(test.seeds))]
+    return [Cell(row_name(row)), Cell(row.baseline or ""), *cells, Cell(listed(seeds))]
 
 
 def paired_cell(test: PairedTest | None) -> Cell:
-    """A difference with its interval, p and the clients on either side."""
+    """A difference over seeds with its interval and p, then the spread over clients."""
     if test is None:
         return Cell("–")
     bounds = "" if test.low is None or test.high is None else f" [{points(test.low)}, {points(test.high)}]"
-    note = f"p {p_text(test.p_holm)}, {test.better} ↑ {test.worse} ↓"
-    return Cell(points(test.difference) + bounds, int(test.p_holm < SIGNIFICANT), note)
+    return Cell(points(test.difference) + bounds, int(significant(test)), f"{chance(test)}; {client_spread(test)}")
+
+
+def significant(test: PairedTest) -> bool:
+    """Whether the corrected p over seeds is below 0.05; never for a single seed."""
+    return test.p_holm is not None and test.p_holm < SIGNIFICANT
+
+
+def chance(test: PairedTest) -> str:
+    """Write what the seeds say of chance."""
+    if test.p_holm is None:
+        return "one seed, no evidence"
+    if test.p_signs is None:
+        return f"p {p_text(test.p_holm)}"
+    least = "" if test.p_signs > least_sign_flip_p(len(test.seeds)) else ", the least"
+    return f"p {p_text(test.p_holm)}, signs {p_text(test.p_signs)}{least}"
+
+
+def client_spread(test: PairedTest) -> str:
+    """Write the spread over clients."""
+    std, better, equal, worse = test.spread
+    return f"clients ± {100 * std:.2f}, {better} ↑ {equal} = {worse} ↓"
+
+
+# ---- three rounds
+
+
+def selected_table(group: Group) -> Table:
+    """Macro-F1 of each row in the rounds chosen by validation, not at all, and by test."""
+    chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
+    wanted = [f"{score}.macro_f1" for score in SCORES]
+    head = ["method", "model", "round chosen", "round", *map(column_name, wanted)]
+    return head, [
+        [Cell(row_name(row)), Cell(row.model), Cell(SELECTED[selection]), Cell(listed(found.rounds))]
+        + [plain_cell(found.scores.get(column)) for column in wanted]
+        for row in group.rows
+        for selection in chosen
+        if (found := row.selected.get(selection))
+    ]
+
+
+def plain_cell(score: Score | None) -> Cell:
+    """One score without a rank: mean and spread over clients, and over seeds beside it."""
+    if score is None:
+        return Cell("–")
+    std = "" if score.clients_std is None else f" ± {percent(score.clients_std)}"
+    return Cell(percent(score.mean) + std, 0, "" if score.seeds_std is None else f"seeds ± {percent(score.seeds_std)}")
 
 
 def points(difference: float) -> str:

@@ -33,7 +33,7 @@ def image_federation(
     x = torch.from_numpy(normalized(images.x[rows], moments)).to(device)
     y = torch.from_numpy(images.y[rows]).to(device)
     parts = map(Examples, torch.split_with_sizes(x, sizes), torch.split_with_sizes(y, sizes))
-    clients = {name: ClientData(train=next(parts), test=next(parts)) for name in shares}
+    clients = {name: ClientData(train=next(parts), test=next(parts), validation=next(parts)) for name in shares}
     statistics = as_statistics(moments)
     return FederatedData(images.labels, clients, dict.fromkeys(shares, statistics), split_leaks=False)
 

@@ -27,18 +27,22 @@ class Choice(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """What all models' bytes follow from; `each` are those of one client that has not trained yet."""
+    """What all models' bytes follow from; `each` are those of one client that has not trained yet.
+
+    `chosen` is how many ways there are to choose a round whose models are kept beside the present ones.
+    """
 
     clients: int
     cohort: int
     rounds: int
     each: int
+    chosen: int = 1
 
     @property
     def most_bytes(self) -> int:
-        """Present and best round's model of everybody who will have trained, and a round's uploads as large as they."""
+        """Present and chosen rounds' models of who will have trained, and a round's uploads as large as they."""
         trained = min(self.clients, self.cohort * self.rounds)
-        return self.each * (trained * min(2, self.rounds) + self.cohort)
+        return self.each * (trained * min(1 + self.chosen, self.rounds) + self.cohort)
 
 
 def client_bytes(client: Client) -> int:

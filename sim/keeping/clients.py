@@ -87,6 +87,15 @@ class Clients(Mapping[str, Client]):
         """Return the same clients, each as `view` makes it of its name and what is kept, when it is asked for."""
         return Clients({name: _Seen(name, kept, view) for name, kept in self.kept.items()})
 
-    def shared_with(self, other: Clients) -> frozenset[str]:
-        """Name those whose place is the same in both."""
-        return frozenset(name for name, kept in self.kept.items() if other.kept.get(name) is kept)
+
+def shared(shelves: Mapping[str, Clients]) -> dict[str, dict[str, str]]:
+    """Say of every shelf which clients lie in the same place as on an earlier one, and on which."""
+    found: dict[str, dict[str, str]] = {}
+    for shelf, clients in shelves.items():
+        found[shelf] = {
+            name: other
+            for other in reversed(found)  # so that the earliest is what stays
+            for name, kept in clients.kept.items()
+            if shelves[other].kept.get(name) is kept
+        }
+    return found

@@ -14,7 +14,7 @@ from sim.partitions.dirichlet import Dirichlet
 from sim.partitions.equal import Equal
 from sim.partitions.n_way import NWay
 from sim.partitions.natural import Natural
-from sim.partitions.partition import Counts, Partition, Pool, Share, class_counts
+from sim.partitions.partition import Counts, Partition, Pool, Share, class_counts, with_validation
 from sim.partitions.shards import Shards
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "class_counts",
     "partition_from_json",
     "partition_to_json",
+    "with_validation",
 ]
 
 PARTITIONS: dict[str, type[Partition]] = {each.kind: each for each in (Natural, Dirichlet, NWay, Shards, Equal)}

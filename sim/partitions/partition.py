@@ -40,11 +40,15 @@ class Pool(NamedTuple):
         return np.bincount(self.y if part is None else self.y[part], minlength=self.classes)
 
 
+NONE: Indices = np.empty(0, dtype=np.int64)
+
+
 class Share(NamedTuple):
-    """What one client got: ascending positions in the pool, train (a,) and test (b,), disjoint."""
+    """What one client got: ascending positions in the pool, train (a,), test (b,) and validation (c,), disjoint."""
 
     train: Indices
     test: Indices
+    validation: Indices = NONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +147,21 @@ def deal(cards: list[Indices], counts: Counts) -> list[Indices]:
         runs = [deck[first:last] for deck, first, last in zip(cards, low, high, strict=True)]
         hands.append(np.sort(np.concatenate(runs)))
     return hands
+
+
+def with_validation(shares: Mapping[str, Share], y: Indices, share: float) -> dict[str, Share]:
+    """Cut a tail off every client's training examples: of each class the last round(share · n), in their order."""
+    cut = {name: tail(y[given.train], share) for name, given in shares.items()}
+    return {name: Share(given.train[~cut[name]], given.test, given.train[cut[name]]) for name, given in shares.items()}
+
+
+def tail(y: Indices, share: float) -> npt.NDArray[np.bool_]:
+    """Mark the last round(share · n) of the n examples of each class in y (n,)."""
+    marked = np.zeros(len(y), dtype=bool)
+    for label in np.unique(y):
+        members = np.flatnonzero(y == label)
+        marked[members[len(members) - round(share * len(members)) :]] = True
+    return marked
 
 
 def named(shares: list[Share]) -> dict[str, Share]:

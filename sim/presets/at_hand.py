@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sim.presets.preset import Options, Preset
+from sim.presets.preset import AT_HAND, Options, Preset
 
 _SHORT = {"rounds": 30, "epochs": 2, "lr": 1e-3, "method": "fedavg"}
 _LONG = {"rounds": 100, "epochs": 5, "lr": 1e-4, "method": "fedavg"}
@@ -21,7 +21,7 @@ _SETS = {
 def _recordings(name: str, network: str, training: dict[str, Any]) -> Preset:
     clients, about = _SETS[name]
     return Preset(
-        paper="Data at hand",
+        paper=AT_HAND,
         about=f"{about}; {network}, {network}_alp for fedali",
         clients=clients,
         needs="motionsense, ucihar and spsw" if name == "union" else name,
@@ -32,7 +32,7 @@ def _recordings(name: str, network: str, training: dict[str, Any]) -> Preset:
 
 PRESETS = {
     "synthetic-smoke": Preset(
-        paper="Data at hand",
+        paper=AT_HAND,
         about="generated recordings, the CNN with ALP: seconds",
         clients=4,
         needs="nothing",

@@ -17,6 +17,7 @@ DEFAULTS: dict[str, Any] = {
     "partition": None,
     "clients_by": "client",
     "split": "temporal",
+    "validation_share": 0.1,
     "normalization": "federated",
     "holdout": None,
     "scale": 1.0,
@@ -51,6 +52,10 @@ DEFAULTS: dict[str, Any] = {
 """Every option of `sim run` that a preset may set, under its name on the command line."""
 
 
+AT_HAND = "Data at hand"
+"""In the place of a paper: experiments of our own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Preset:
     """Data, partition, model and task of an experiment; the method is whatever the user asks for.
@@ -67,6 +72,11 @@ class Preset:
     options: Options
     by_method: Mapping[str, Options] = field(default_factory=dict)
     pretraining: str | None = None
+
+    @property
+    def own_options(self) -> Options:
+        """The options; a paper chooses the best round by test, so its presets set nothing aside for validation."""
+        return self.options if self.paper == AT_HAND else {"validation_share": 0.0, **self.options}
 
     @property
     def rounds(self) -> int:
@@ -93,7 +103,7 @@ def laid_over(preset: Preset | None, given: Options) -> dict[str, Any]:
         SettingsError: if the preset starts from pretrained weights, and none are given.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
-    own = preset.options if preset else {}
+    own = preset.own_options if preset else {}
     method: str = {**DEFAULTS, **own, **chosen}["method"]
     by_method = (preset.by_method if preset else {}).get(method, {})
     unasked = {**DEFAULTS, **own, **by_method}

@@ -9,7 +9,7 @@ from typing import Any
 from sim.data import FederatedData
 from sim.errors import SettingsError
 from sim.images import ImageReader, image_federation
-from sim.partitions import PARTITIONS, partition_from_json
+from sim.partitions import PARTITIONS, partition_from_json, with_validation
 from sim.settings import RunSettings
 from sim.sources.source import Progress
 
@@ -39,5 +39,6 @@ class Images:
         if settings.partition is None:
             raise SettingsError(f"{self._reader.name} is one pile of images; give --partition {'|'.join(PARTITIONS)}")
         images = self._reader.read(root, settings.data_options)
-        shares = partition_from_json(settings.partition).divide(images.pool, settings.task.seed)
+        dealt = partition_from_json(settings.partition).divide(images.pool, settings.task.seed)
+        shares = with_validation(dealt, images.y, settings.validation_share)
         return image_federation(images, shares, self._reader.moments, settings.device)

@@ -15,6 +15,7 @@ from har_pipeline import (
     ClientWindows,
     PipelineSettings,
     WindowedDataset,
+    cut_validation,
     dataset_labels,
     dataset_settings,
     normalize_clients,
@@ -56,30 +57,35 @@ class Recordings:
         if settings.clients_by != "client":
             data = grouped(data, _groups(dataset, settings.clients_by, data))
         if settings.partition is not None:
-            data = dealt_again(data, partition_from_json(settings.partition), settings.task.seed)
+            partition = partition_from_json(settings.partition)
+            data = dealt_again(data, partition, settings.task.seed, settings.validation_share)
         return data
 
 
 def federated_data(dataset: WindowedDataset, settings: RunSettings) -> FederatedData:
     """Split and normalize every client's windows; clients without training windows are left out.
 
+    Validation windows are cut off in time, unless a partition that mixes training and test cuts its own.
     Those whom `settings.holdout` leaves out become newcomers, and add nothing to the statistics.
 
     Raises:
         SettingsError: if no client has a training window.
     """
     seed = settings.task.seed
-    splits = {
-        name: split_client(windows, settings.split, seed=seed, settings=dataset.settings)
-        for name, windows in dataset.clients.items()
-    }
+    mixed = settings.partition is not None and partition_from_json(settings.partition).test == "split"
+    share = 0.0 if mixed else settings.validation_share
+    splits, validation = {}, {}
+    for name, windows in dataset.clients.items():
+        split = split_client(windows, settings.split, seed=seed, settings=dataset.settings)
+        train, validation[name] = cut_validation(windows, split.train, share, dataset.settings)
+        splits[name] = split._replace(train=train)
     usable = {name: windows for name, windows in dataset.clients.items() if len(splits[name].train)}
     staying = [name for name in leave_out(dataset, settings.holdout, seed) if name in usable]
     if not staying:
         raise SettingsError(f"no client of {dataset.name} has a training window; are the recordings long enough?")
     normalized, statistics = normalize_clients(usable, splits, settings.normalization, training_clients=staying)
     clients = {
-        name: ClientData(*(_examples(windows, rows, settings.device) for rows in splits[name][:2]))
+        name: ClientData(*(_examples(windows, rows, settings.device) for rows in (*splits[name][:2], validation[name])))
         for name, windows in normalized.items()
     }
     return FederatedData(

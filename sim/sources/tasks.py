@@ -39,7 +39,9 @@ class Tasks:
         if settings.partition is not None:
             raise SettingsError(f"{NAME} is drawn client by client; leave --partition out, or set data.clients")
         tasks = _tasks(settings.data_options)
-        return synthetic_federation(tasks, seed=settings.task.seed, device=settings.device)
+        return synthetic_federation(
+            tasks, seed=settings.task.seed, device=settings.device, validation_share=settings.validation_share
+        )
 
 
 def _tasks(options: Mapping[str, Any]) -> SyntheticTasks:

@@ -16,11 +16,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from sim.errors import SettingsError, SimError
+from sim.run_records import Selection
 from sim.sweep.grid import Axis, Cell, axis, cells, condition
 from sim.sweep.processes import Phase, Standing, command, is_finished, log_path, play
 from sim.sweep.record import Record, opened
 
 console = Console()
+
+SelectOption = Annotated[
+    Selection | None,
+    typer.Option(
+        help="Which round's scores are compared: chosen by validation, the last, or the best by test as in the papers. "
+        "Default: by validation where all runs have that, else the last."
+    ),
+]
 
 
 def sweep(
@@ -41,6 +50,7 @@ def sweep(
     baseline: Annotated[
         str | None, typer.Option(help="Method that the comparison at the end tests the others against.")
     ] = None,
+    select: SelectOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False,
     run_options: Annotated[list[str] | None, typer.Argument(help="After `--`: options of every `run`.")] = None,
 ) -> None:
@@ -59,7 +69,7 @@ def sweep(
             _print_commands(record)
             return
         _play(record, jobs)
-        _compare(record, baseline)
+        _compare(record, baseline, select)
     except (SimError, OSError) as error:
         console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
@@ -145,7 +155,7 @@ class _Display:
             console.print(f"[{colour}]{standing.phase}[/{colour}] {escape(cell.name)}{took}")
 
 
-def _compare(record: Record, baseline: str | None) -> None:
+def _compare(record: Record, baseline: str | None, select: Selection | None) -> None:
     finished = record.in_phase(Phase.FINISHED, Phase.SKIPPED)
     if not finished:
         return
@@ -153,7 +163,8 @@ def _compare(record: Record, baseline: str | None) -> None:
     from sim.comparison.printed import print_comparison
 
     out = record.folder / "comparison"
-    print_comparison(compare([record.folder / cell.name for cell in finished], out, baseline), console)
+    found = compare([record.folder / cell.name for cell in finished], out, baseline, select)
+    print_comparison(found, console)
     console.print(f"Comparison: [bold]{out / 'comparison.html'}[/bold]")
 
 

@@ -21,6 +21,7 @@ from har_pipeline import (
     Split,
     WindowedDataset,
     channel_statistics,
+    cut_validation,
     leave_devices_out,
     leave_subjects_out,
     normalize_clients,
@@ -60,6 +61,50 @@ def test_no_test_window_overlaps_a_training_window_under_temporal(labels, steps,
     dropped = np.setdiff1d(np.arange(len(labels)), np.concatenate([split.train, split.test]))
     for each in dropped:
         assert np.abs(start[each] - start[split.test]).min() < 2.56
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=120),
+    steps=st.sampled_from([0.02, 0.32, 1.28, 2.56, 4.0]),
+    share=st.sampled_from([0.0, 0.1, 0.3, 0.5]),
+)
+def test_no_validation_window_overlaps_a_training_window_and_no_class_is_lost(labels, steps, share):
+    start = np.random.default_rng(len(labels)).permutation(steps * np.arange(len(labels)))
+    windows = client(labels, start)
+    before = split_client(windows, settings=PipelineSettings()).train
+    train, validation = cut_validation(windows, before, share, PipelineSettings())
+    assert set(train) | set(validation) <= set(before)
+    assert not set(train) & set(validation)
+    distance = np.abs(start[train][:, None] - start[validation][None, :])
+    assert (distance > 2.56 - 1e-5).all()
+    assert set(windows.y[train]) == set(windows.y[before])
+    for label in set(windows.y[validation]):
+        mine, held = (rows[windows.y[rows] == label] for rows in (before, validation))
+        assert len(held) == round(share * len(mine))
+        assert start[held].min() > np.delete(start[mine], np.isin(mine, held)).max()
+
+
+def test_validation_is_the_tail_of_training_and_only_the_window_across_the_cut_is_dropped():
+    windows = client([0] * 20 + [1] * 20, 1.28 * np.arange(40))
+    train, validation = cut_validation(windows, np.arange(40), 0.1, PipelineSettings())
+    assert validation.tolist() == [18, 19, 38, 39]
+    assert train.tolist() == [*range(17), *range(21, 37)]  # 17, 20 and 37 reach into a validation window
+
+
+def test_a_class_that_would_be_lost_to_training_keeps_its_tail():
+    windows = client([0] * 20 + [1] * 6, 0.32 * np.arange(26))  # six windows of 2.56 s begin within 1.6 s
+    train, validation = cut_validation(windows, np.arange(26), 0.1, PipelineSettings())
+    assert validation.tolist() == []  # the tail of 0 reaches into all of 1, that of 1 too
+    assert train.tolist() == list(range(26))
+    apart = client([0] * 20 + [1] * 6, [*(0.32 * np.arange(20)), *(100 + 0.32 * np.arange(6))])
+    assert cut_validation(apart, np.arange(26), 0.1, PipelineSettings())[1].tolist() == [18, 19]
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.6])
+def test_an_impossible_share_of_validation_is_refused(share):
+    with pytest.raises(SettingsError, match=r"must lie between 0 .none. and 0\.5"):
+        cut_validation(client([0], [0]), np.arange(1), share, PipelineSettings())
 
 
 def test_temporal_takes_the_last_fifth_and_drops_only_the_window_across_the_cut():

@@ -41,7 +41,8 @@ def check(name: str, root: Path | None, learnt: list[str]) -> None:
     settings = federation.settings(seed=0)
     found = scores(settings, loaded(settings, root, federation.clients))
     line = f"{name}: " + ", ".join(
-        f"{score} {found[score]:.1f} (band {band.low:.1f} to {band.high:.1f})" for score, band in federation.bands.items()
+        f"{score} {found[score]:.1f} (band {band.low:.1f} to {band.high:.1f})"
+        for score, band in federation.bands.items()
     )
     learnt.append(line)
     print(line)

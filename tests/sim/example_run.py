@@ -52,7 +52,12 @@ def write_run(
     if not finished:
         return path
     _dump(path / "summary.json", _summary(settings, ids, lines, personalization, generalization, global_score, std))
-    _dump(path / "client_scores.json", _client_scores(random, counts, personalization, generalization, global_score))
+    _dump(
+        path / "client_scores.json",
+        _client_scores(
+            random, counts, personalization, generalization, global_score, bool(settings.get("validation_share"))
+        ),
+    )
     matrix = _matrix(random, len(labels))
     no_server_model = global_score is None
     confusion = {"personalization": matrix, "generalization": matrix, "global": None if no_server_model else matrix}
@@ -120,6 +125,11 @@ def _summary(
     std: float,
 ) -> dict[str, Any]:
     rounds = len(lines)
+    best = {
+        "personalization": spread(personalization, std),
+        "generalization": spread(generalization, std),
+        "global": None if server is None else plain(server),
+    }
     seconds = {"train": 4.1 * rounds, "aggregate": 0.2 * rounds, "evaluate": 1.3 * rounds, "data": 3.0}
     return {
         "schema": 1,
@@ -130,10 +140,9 @@ def _summary(
         "rounds": rounds,
         "seed": settings["task"]["seed"],
         "best_round": rounds,
-        "personalization": spread(personalization, std),
-        "generalization": spread(generalization, std),
-        "global": None if server is None else plain(server),
-        "global_at_last_round": None if server is None else plain(server - 0.01),
+        **best,
+        "validation": best | {"round": rounds} if settings.get("validation_share") else None,
+        "last": best | {"round": rounds},
         "seconds": seconds | {"total": sum(seconds.values())},
         "bytes_up": 1_780_232,
         "bytes_down": 1_780_232,
@@ -142,21 +151,21 @@ def _summary(
 
 
 def _client_scores(
-    random: np.random.Generator, counts: dict[str, Any], own: float, other: float, server: float | None
+    random: np.random.Generator, counts: dict[str, Any], own: float, other: float, server: float | None, validated: bool
 ) -> dict[str, Any]:
     def near(score: float) -> dict[str, float]:
         return plain(float(np.clip(random.normal(score, 0.05), 0, 0.99)))
 
-    return {
-        name: {
+    def entry(sizes: dict[str, Any]) -> dict[str, Any]:
+        best = {
             "personalization": near(own),
             "generalization": near(other),
             "global": None if server is None else near(server),
-            "test": sizes["test"],
-            "train": sizes["train"],
         }
-        for name, sizes in counts.items()
-    }
+        sizes = {"test": sizes["test"], "train": sizes["train"]}
+        return {**best, "validation": best if validated else None, "last": best, **sizes}
+
+    return {name: entry(sizes) for name, sizes in counts.items()}
 
 
 def _matrix(random: np.random.Generator, classes: int) -> list[list[int]]:

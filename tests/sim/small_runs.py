@@ -51,14 +51,18 @@ def in_double(data: FederatedData) -> FederatedData:
 
 
 def first(data: FederatedData, sizes: dict[str, int]) -> FederatedData:
-    """Keep so many training examples of these clients, in the order given; tests are halved."""
+    """Keep so many training examples of these clients, in the order given, and half of the test examples."""
     chosen = zip(sizes.items(), data.clients.values(), strict=False)
-    clients = {name: ClientData(_cut(c.train, size), _cut(c.test, len(c.test.y) // 2)) for (name, size), c in chosen}
+    clients = {
+        name: ClientData(_cut(c.train, size), _cut(c.test, len(c.test.y) // 2), c.validation)
+        for (name, size), c in chosen
+    }
     return replace(data, clients=clients, statistics=dict.fromkeys(clients, next(iter(data.statistics.values()))))
 
 
 def _double(client: ClientData) -> ClientData:
-    return ClientData(*(Examples(part.x.to(torch.float64), part.y) for part in (client.train, client.test)))
+    parts = (client.train, client.test, client.validation)
+    return ClientData(*(part and Examples(part.x.to(torch.float64), part.y) for part in parts))
 
 
 def _cut(examples: Examples, size: int) -> Examples:

@@ -14,11 +14,12 @@ from rich.console import Console
 
 from sim.comparison.compare import compare
 from sim.comparison.groups import compare_runs
-from sim.comparison.printed import print_comparison
+from sim.comparison.printed import markdown, print_comparison
 from sim.comparison.records import COLUMNS, Comparison, Row
 from sim.errors import RunDirectoryError
 from sim.run_directory import RunDirectory
-from tests.sim.example_run import write_run
+from sim.run_records import Selection
+from tests.sim.example_run import plain, spread, write_run
 
 # Ek et al. 2024, table 1, HHAR: personalization with its std, generalization, global (macro-F1, %).
 HHAR = {
@@ -70,7 +71,8 @@ def test_ranks_are_those_of_the_papers_table(table_1: list[Path], tmp_path: Path
     assert ranked["generalization.macro_f1"] == {1: "fedali", 2: "fedavg"}
     assert ranked["global.macro_f1"] == {1: "fedali", 2: "moon"}
     assert group.refused == ()
-    assert group.warnings == ()
+    (alone,) = group.warnings
+    assert "a single seed is no evidence about a method" in alone
 
 
 def test_markdown_and_html_mark_the_same_cells(table_1: list[Path], tmp_path: Path) -> None:
@@ -121,7 +123,8 @@ def test_seeds_become_one_row(tmp_path: Path) -> None:
 def test_json_holds_the_comparison(table_1: list[Path], tmp_path: Path) -> None:
     compare(table_1, tmp_path / "out")
     read = json.loads((tmp_path / "out/comparison.json").read_text())
-    assert read["schema"] == 2
+    assert read["schema"] == 3
+    assert read["selection"] == "last"
     row = read["groups"][0]["rows"][-1]
     assert row["label"] == "fedali"
     assert row["scores"]["generalization.macro_f1"]["mean"] == pytest.approx(0.8184)
@@ -237,6 +240,62 @@ def test_unfinished_and_doubled_runs_are_left_out(tmp_path: Path) -> None:
     assert same in (tmp_path / "out/comparison.html").read_text()
 
 
+CHOSEN = {"validation": (4, 0.81), "last": (12, 0.72), "best": (9, 0.93)}
+
+
+def three_rounds(path: Path, **given: Any) -> Path:
+    """A run whose three rounds have other scores each."""
+    config = {"validation_share": 0.1} if given.pop("validated", True) else None
+    write_run(path, config=config, **given)
+    summary = json.loads((path / "summary.json").read_text())
+    clients = json.loads((path / "client_scores.json").read_text())
+    for name, (number, score) in CHOSEN.items():
+        if name == "best":
+            summary |= {"best_round": number, "personalization": spread(score)}
+        elif summary[name]:
+            summary[name] |= {"round": number, "personalization": spread(score)}
+        for entry in clients.values():
+            if name == "best" or entry[name]:
+                (entry if name == "best" else entry[name])["personalization"] = plain(score)
+    (path / "summary.json").write_text(json.dumps(summary))
+    (path / "client_scores.json").write_text(json.dumps(clients))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("select", "validated", "wanted"),
+    [(None, True, "validation"), (None, False, "last"), ("best", True, "best"), ("last", True, "last")],
+)
+def test_the_rounds_that_are_compared_are_chosen(
+    select: Selection | None, validated: bool, wanted: Selection, tmp_path: Path
+) -> None:
+    paths = [three_rounds(tmp_path / "a"), three_rounds(tmp_path / "b", method="fedprox", validated=validated)]
+    comparison = compare_runs([RunDirectory(path) for path in paths], select=select)
+    row, number, score = row_of(comparison, "fedavg"), *CHOSEN[wanted]
+    assert comparison.selection == wanted
+    assert row.chosen_rounds == (number,)
+    for column in ("personalization.macro_f1", "worst.macro_f1"):
+        found = row.scores[column]
+        assert found is not None
+        assert found.mean == pytest.approx(score)
+    assert {name: each.rounds[0] for name, each in row.selected.items()} == {n: r for n, (r, _) in CHOSEN.items()}
+    assert list(row_of(comparison, "fedprox").selected) == [
+        name for name in CHOSEN if validated or name != "validation"
+    ]
+    text = markdown(comparison)
+    assert {"validation": "on validation", "last": "the last round", "best": "flattered"}[wanted] in text.split(
+        "| method"
+    )[0]
+    assert re.search(r"\| fedavg \| cnn \| by validation \| 4 \| 81.00 ± 5.00 \|", text)
+    assert re.search(r"\| fedavg \| cnn \| best by test \| 9 \| 93.00 ± 5.00 \|", text)
+
+
+def test_runs_without_validation_cannot_be_compared_by_it(tmp_path: Path) -> None:
+    paths = [three_rounds(tmp_path / "a"), three_rounds(tmp_path / "b", method="fedprox", validated=False)]
+    with pytest.raises(RunDirectoryError, match=r"b has no validation scores \(1 of 2 runs have none\); run it with"):
+        compare(paths, tmp_path / "out", select="validation")
+
+
 def test_nothing_finished_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="expected at least one finished run"):
         compare([write_run(tmp_path / "a", finished=False)], tmp_path / "out")
@@ -255,6 +314,7 @@ def test_the_terminal_table_fits_80_columns(table_1: list[Path], tmp_path: Path)
     print_comparison(compared(table_1), console)
     text = console.export_text()
     assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
     for own, std, union, _server in HHAR.values():
         assert f"{own:.2f} ± {std:.2f}" in text
         assert f"{union:.2f} ± {std:.2f}" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from sim.comparison import plots
 from sim.comparison.compare import compare
 from sim.comparison.groups import compare_runs
-from sim.comparison.printed import markdown
+from sim.comparison.printed import markdown, print_comparison
 from sim.comparison.records import Comparison, Group, Row, Score
 from sim.errors import RunDirectoryError
 from sim.figures import draw
@@ -24,6 +27,8 @@ from sim.run_directory import RunDirectory
 from sim.sweep.grid import Cell
 from sim.sweep.record import Record
 from tests.sim.example_run import plain, spread, write_run
+
+Array = npt.NDArray[np.float64]
 
 
 def compared(paths: list[Path], baseline: str | None = None) -> Comparison:
@@ -43,48 +48,91 @@ def give_scores(path: Path, values: list[float]) -> None:
     """Replace each client's personalization."""
     scores = json.loads((path / "client_scores.json").read_text())
     for entry, value in zip(scores.values(), values, strict=True):
-        entry["personalization"] = plain(value)
+        entry["personalization"] = entry["last"]["personalization"] = plain(value)
     (path / "client_scores.json").write_text(json.dumps(scores))
 
 
+SEEDS = 6
+
+
 @pytest.fixture
-def two_seeds(tmp_path: Path) -> tuple[list[Path], dict[str, list[list[float]]]]:
-    """Three methods with two seeds on 24 clients, and every client's score by method and seed."""
+def six_seeds(tmp_path: Path) -> tuple[list[Path], dict[str, Array]]:
+    """Three methods with six seeds on 24 clients, and every client's score (seeds, clients) by method."""
     random = np.random.default_rng(2)
+    of_seed = random.normal(0, 0.02, (SEEDS, 1))  # what all clients of a run share: one server's model
     shifts = {"fedavg": 0.0, "fedprox": 0.004, "fedali": 0.03}
     scores = {
-        name: [(random.uniform(0.6, 0.9, 24) + shift).tolist() for _ in range(2)] for name, shift in shifts.items()
+        name: random.uniform(0.6, 0.9, (SEEDS, 24)) + of_seed + random.normal(shift, 0.01, (SEEDS, 1))
+        for name, shift in shifts.items()
     }
     paths = []
-    for (method, seeds), seed in itertools.product(scores.items(), range(2)):
+    for (method, values), seed in itertools.product(scores.items(), range(SEEDS)):
         paths.append(write_run(tmp_path / f"{method}{seed}", method=method, seed=seed))
-        give_scores(paths[-1], seeds[seed])
+        give_scores(paths[-1], values[seed].tolist())
     return paths, scores
 
 
-def test_tests_are_scipys_on_the_means_over_seeds(
-    two_seeds: tuple[list[Path], dict[str, list[list[float]]]],
-) -> None:
-    paths, scores = two_seeds
+def test_tests_are_scipys_on_the_seeds(six_seeds: tuple[list[Path], dict[str, Array]]) -> None:
+    paths, scores = six_seeds
     rows = rows_of(only_group(paths))
     assert rows["fedavg"].tests == {}
     p_values = {}
     for method in ("fedprox", "fedali"):
-        by_hand = np.mean(np.array(scores[method]) - np.array(scores["fedavg"]), 0)
+        by_seed = (scores[method] - scores["fedavg"]).mean(axis=1)
+        by_client = (scores[method] - scores["fedavg"]).mean(axis=0)
         test = rows[method].tests["personalization.macro_f1"]
-        assert test.difference == pytest.approx(by_hand.mean())
-        p_values[method] = stats.wilcoxon(by_hand).pvalue
+        assert test.by_seed == pytest.approx(by_seed)
+        assert test.difference == pytest.approx(by_seed.mean())
+        p_values[method] = stats.ttest_rel(scores[method].mean(axis=1), scores["fedavg"].mean(axis=1)).pvalue
         assert test.p == pytest.approx(p_values[method])
-        assert (test.better, test.clients, test.seeds) == ((by_hand > 0).sum(), 24, (0, 1))
-        student = stats.t.interval(0.95, 23, by_hand.mean(), stats.sem(by_hand))
-        assert (test.low, test.high) == pytest.approx(student, abs=0.15 * np.ptp(student))
+        half = stats.t.ppf(0.975, SEEDS - 1) * by_seed.std(ddof=1) / math.sqrt(SEEDS)
+        assert (test.low, test.high) == pytest.approx((by_seed.mean() - half, by_seed.mean() + half))
+        assert test.seeds == tuple(range(SEEDS))
+        assert test.spread == pytest.approx((by_client.std(), (by_client > 0).sum(), 0, (by_client < 0).sum()))
     small, large = sorted(p_values.values())
-    adjusted = sorted(rows[method].tests["personalization.macro_f1"].p_holm for method in p_values)
+    adjusted = sorted(rows[method].tests["personalization.macro_f1"].p_holm or 0 for method in p_values)
     assert adjusted == pytest.approx([min(1, 2 * small), min(1, max(2 * small, large))])
 
 
-def test_the_baseline_can_be_chosen(two_seeds: tuple[list[Path], dict[str, list[list[float]]]]) -> None:
-    paths, _ = two_seeds
+def test_more_clients_make_no_evidence_of_one_seed(tmp_path: Path) -> None:
+    """A gain of 3 points on each of 300 clients, one seed: Wilcoxon over clients would say p < 0.001."""
+    random = np.random.default_rng(0)
+    paths = [write_run(tmp_path / method, method=method, clients=300) for method in ("fedavg", "fedali")]
+    base = random.uniform(0.6, 0.8, 300)
+    give_scores(paths[0], base.tolist())
+    give_scores(paths[1], (base + random.normal(0.03, 0.005, 300)).tolist())
+    group = only_group(paths)
+    test = rows_of(group)["fedali"].tests["personalization.macro_f1"]
+    assert test.difference == pytest.approx(0.03, abs=0.001)
+    assert (test.low, test.high, test.p, test.p_signs, test.p_holm) == (None,) * 5
+    assert (test.spread.better, test.spread.worse) == (300, 0)
+    assert any("fedali: one seed in common with the baseline" in warning for warning in group.warnings)
+    assert any("a single seed is no evidence" in warning for warning in group.warnings)
+    text = markdown(compared(paths))
+    assert "(one seed, no evidence; clients ± 0." in text
+    assert "**+" not in text, "nothing is bold"
+
+
+def test_few_seeds_say_that_the_signs_cannot_be_small(tmp_path: Path) -> None:
+    paths = []
+    for method, seed in itertools.product(("fedavg", "fedali"), range(3)):
+        paths.append(write_run(tmp_path / f"{method}{seed}", method=method, seed=seed))
+        gain = 0.03 + 0.001 * seed if method == "fedali" else 0.0
+        give_scores(paths[-1], (np.linspace(0.6, 0.8, 24) + gain).tolist())
+    text = markdown(compared(paths))
+    # t = 0.031 / (0.001 / √3) = 53.7 with two degrees of freedom
+    assert "signs 0.250, the least; clients ± 0.00, 24 ↑ 0 = 0 ↓" in text
+    assert "**+3.10 \\[+2.85, +3.35]**" in text
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_comparison(compared(paths), console)
+    printed = console.export_text()
+    assert "+3.10 [+2.85, +3.35]" in printed
+    assert "signs 0.250, the least" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_the_baseline_can_be_chosen(six_seeds: tuple[list[Path], dict[str, Array]]) -> None:
+    paths, _ = six_seeds
     rows = rows_of(only_group(paths, "fedali"))
     assert [rows[name].baseline for name in ("fedavg", "fedprox", "fedali")] == ["fedali", "fedali", None]
 
@@ -187,13 +235,15 @@ def test_a_method_that_pools_data_is_a_reference(tmp_path: Path) -> None:
 
 def _as_pooled(path: Path) -> None:
     """Make a run one that pools all data: a client that only trains, and no client with a model of its own."""
-    summary = json.loads((path / "summary.json").read_text()) | {"personalization": None, "generalization": None}
+    nobody = {"personalization": None, "generalization": None}
+    summary = json.loads((path / "summary.json").read_text()) | nobody
+    summary["last"] |= nobody
     (path / "summary.json").write_text(json.dumps(summary))
     counts = json.loads((path / "clients.json").read_text())
     counts["everyone"] = {"train": 9, "test": 0, "train_per_class": [9] + [0] * 5, "test_per_class": [0] * 6}
     (path / "clients.json").write_text(json.dumps(counts))
     scores = json.loads((path / "client_scores.json").read_text())
-    alone = {name: entry | {"personalization": None, "generalization": None} for name, entry in scores.items()}
+    alone = {name: entry | nobody | {"last": entry["last"] | nobody} for name, entry in scores.items()}
     (path / "client_scores.json").write_text(json.dumps(alone))
 
 
@@ -248,7 +298,8 @@ def test_two_data_sets_are_not_ranked(three_datasets: list[Path]) -> None:
 def test_all_forms_show_the_tests_and_the_ranks(three_datasets: list[Path], tmp_path: Path) -> None:
     compare(three_datasets, tmp_path / "out")
     text = (tmp_path / "out/comparison.md").read_text()
-    assert "Against the baseline, client by client" in text
+    assert "Against the baseline, seed by seed" in text
+    assert "one seed, no evidence; clients ± " in text
     assert "Friedman's χ² = " in text
     html = (tmp_path / "out/comparison.html").read_text()
     assert "Against the baseline" in html
@@ -256,7 +307,8 @@ def test_all_forms_show_the_tests_and_the_ranks(three_datasets: list[Path], tmp_
     read: dict[str, Any] = json.loads((tmp_path / "out/comparison.json").read_text())
     assert read["over_datasets"][0]["ranking"][2] > 0
     row = next(row for row in read["groups"][0]["rows"] if row["method"] == "fedali")
-    assert row["tests"]["personalization.macro_f1"]["p_holm"] < 0.05
+    found = row["tests"]["personalization.macro_f1"]
+    assert [found[key] for key in ("low", "high", "p", "p_signs", "p_holm")] == [None] * 5, "one seed is no evidence"
     names = {path.name for path in (tmp_path / "out").glob("*.png")}
     assert {"curves-ucihar-cnn.png", "bytes-ucihar-cnn.png", "differences-ucihar-cnn.png"} <= names
     assert "ranks-cnn-personalization-macro_f1.png" in names

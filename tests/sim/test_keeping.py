@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from federation import wire
 from federation.methods import METHODS as EVERY_METHOD
 from federation.tree import flatten
 from sim import checkpoint
@@ -49,7 +48,8 @@ def played(simulation: Simulation) -> list[dict[str, Any]]:
 
 def bits(simulation: Simulation) -> dict[str, bytes]:
     """Everything that a simulation keeps, as bytes."""
-    shelves = {"clients": simulation.clients, "best": simulation.board.best}
+    chosen = simulation.board.selections(simulation.clients)
+    shelves = {"clients": simulation.clients, **{n: c.clients for n, c in chosen.items() if c}}
     kept = {part: {name: client._asdict() for name, client in shelf.items()} for part, shelf in shelves.items()}
     flat = flatten({"state": simulation.state, **kept})
     return {name: value.numpy().tobytes() for name, value in flat.items()}
@@ -107,11 +107,11 @@ def test_where_all_is_sent_forgotten_clients_change_nothing(
         run(settings.model_copy(update={"keep": keep}), few, tmp_path / keep)
         saved = checkpoint.load(tmp_path / keep / "checkpoint.bin", "cpu")
         assert saved is not None
-        assert list(saved.clients) == ([] if keep == "none" else ["ada", "bob"])
+        assert list(saved.shelves["clients"]) == ([] if keep == "none" else ["ada", "bob"])
         states.append({name: value.numpy().tobytes() for name, value in flatten(saved.state).items()})
     assert states[0] == states[1]
     ours, theirs = (json.loads((tmp_path / keep / "summary.json").read_text()) for keep in ("none", "memory"))
-    assert ours["global_at_last_round"] == theirs["global_at_last_round"]
+    assert ours["last"]["global"] == theirs["last"]["global"]
     assert (ours["personalization"], ours["generalization"]) == (None, None)
     assert theirs["personalization"] is not None
 
@@ -165,15 +165,15 @@ def test_no_other_methods_clients_can_be_forgotten(few: FederatedData) -> None:
 # ---- places
 
 
-def test_rounds_take_no_more_disk_than_present_and_best_models(few: FederatedData, tmp_path: Path) -> None:
+def test_rounds_take_no_more_disk_than_present_and_chosen_models(few: FederatedData, tmp_path: Path) -> None:
     simulation = on_disk(build_simulation(settings_for(rounds=6, batch=8), few), tmp_path)
     taken = []
     for _ in simulation.play():
         taken.append(simulation.keeper.spool.bytes_taken)
     each = taken[0] // 2
     assert each % PAGE == 0
-    # two clients now, two at the best round, one that has just come; the file system may need a block of its own
-    assert max(taken) < 6 * each
+    # two clients now, two at each of the chosen rounds, one that has just come; and a block of the file system's
+    assert max(taken) < 8 * each
 
 
 # ---- kill and resume
@@ -211,35 +211,31 @@ def test_a_checkpoint_writes_a_model_once_that_is_best_and_present(few: Federate
     checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
     saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
     assert saved is not None
-    assert saved.same == {"ada", "bob"}
+    assert saved.same["best"] == {"ada": "clients", "bob": "clients"}
     again = on_disk(build_simulation(settings_for("local", rounds=1), few), tmp_path)
     again.restore(saved)
     assert bits(again) == bits(simulation)
-    assert again.board.best.shared_with(again.clients) == {"ada", "bob"}
+    assert all(again.board.best.clients.kept[name] is again.clients.kept[name] for name in ("ada", "bob"))
 
 
 def test_a_client_that_is_damaged_is_found_when_it_is_read(tmp_path: Path) -> None:
     client = checkpoint.Client({"w": torch.zeros(3)}, {}, {})
     path = tmp_path / "checkpoint.bin"
-    checkpoint.save(path, Checkpoint(1, {"params": {}}, {"ada": client}, {}, frozenset(), {}))
+    checkpoint.save(path, Checkpoint(1, {"params": {}}, {"clients": {"ada": client}}, {"clients": {}}, {}))
     data = bytearray(path.read_bytes())
     data[data.index(b"params/w")] ^= 1
     path.write_bytes(data)
     saved = checkpoint.load(path, "cpu")
     assert saved is not None
     with pytest.raises(RunDirectoryError, match=r"checkpoint.bin is damaged .*delete it"):
-        saved.clients["ada"]
+        saved.shelves["clients"]["ada"]
 
 
-def test_a_checkpoint_of_the_earlier_version_is_read(tmp_path: Path) -> None:
-    tree = {"state": {"w": torch.ones(2)}, "clients": {"ada": {"params": {"w": torch.arange(3.0)}}}}
-    body = wire.encode(tree)
-    head = json.dumps({"round_number": 4, "same": ["ada"], "seconds": {}, "sha256": wire.digest(body)}).encode()
-    (tmp_path / "checkpoint.bin").write_bytes(len(head).to_bytes(8, "little") + head + body)
-    saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
-    assert saved is not None
-    assert (saved.round_number, saved.same, saved.progress) == (4, {"ada"}, {"seconds": {}})
-    assert saved.best["ada"].params["w"].tolist() == saved.clients["ada"].params["w"].tolist() == [0, 1, 2]
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_words(tmp_path: Path) -> None:
+    for earlier in (b"gaitway2" + bytes(40), b'{"round_number": 4}'):
+        (tmp_path / "checkpoint.bin").write_bytes(earlier)
+        with pytest.raises(RunDirectoryError, match=r"checkpoint.bin is damaged .*; delete it to begin the run again"):
+            checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
 
 
 # ---- the choice
@@ -268,6 +264,7 @@ def test_only_clients_that_will_have_trained_are_counted() -> None:
     assert Federation(clients=1000, cohort=10, rounds=1, each=7).most_bytes == 7 * (10 + 10)
     assert Federation(clients=1000, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 300 + 10)
     assert Federation(clients=100, cohort=10, rounds=30, each=7).most_bytes == 7 * (2 * 100 + 10)
+    assert Federation(clients=100, cohort=10, rounds=30, each=7, chosen=2).most_bytes == 7 * (3 * 100 + 10)
 
 
 @pytest.mark.parametrize(("precision", "times"), [("lossless", 1), ("float16", 1), ("int8", 2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import shlex
@@ -22,7 +23,7 @@ from sim.plots import FIGURES
 from sim.report import repeat_command, write_report
 from sim.run_directory import RunDirectory
 from sim.tables import byte_size, duration, percent, print_summary
-from tests.sim.example_run import spread, write_run
+from tests.sim.example_run import plain, spread, write_run
 
 
 class Page(HTMLParser):
@@ -76,6 +77,41 @@ def test_the_report_says_scores_clients_and_settings(tmp_path: Path) -> None:
     assert percent(lowest) in text
 
 
+def test_the_report_leads_with_what_was_not_chosen_by_test(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", config={"validation_share": 0.1})
+    chosen = {"validation": (4, 0.8111), "last": (12, 0.7222), "best": (9, 0.9333)}
+    for name, (number, score) in chosen.items():
+        scores = {"personalization": spread(score), "generalization": None, "global": None}
+        if name == "best":
+            _update(path / "summary.json", {"best_round": number, **scores})
+        else:
+            _update(path / "summary.json", {name: {"round": number, **scores}})
+    text = " ".join(page_of(path).text.split())
+    assert text.index("81.11 ± 5.00") < text.index("72.22 ± 5.00") < text.index("93.33 ± 5.00")
+    assert "personalization, macro-F1 (%) 81.11 ± 5.00" in text
+    assert "by validation 4 81.11 ± 5.00" in text
+    assert "last round 12 72.22 ± 5.00" in text
+    assert "best by test 9 93.33 ± 5.00" in text
+    assert "not how sure the mean is" in text
+    _update(path / "summary.json", {"validation": None})
+    assert "personalization, macro-F1 (%) 72.22 ± 5.00" in Page(write_report(RunDirectory(path)).read_text()).text
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_summary(RunDirectory(path), console)
+    printed = console.export_text()
+    assert "last round   best by test" in printed
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_a_run_of_an_earlier_version_is_refused_in_words(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run")
+    summary = json.loads((path / "summary.json").read_text())
+    del summary["last"]
+    (path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(RunDirectoryError, match=r"summary\.json: last: Field required; .* or another version's"):
+        write_report(RunDirectory(path))
+
+
 def test_the_report_says_how_the_classes_and_the_worst_clients_fare(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", clients=20)
     run = RunDirectory(path)
@@ -105,7 +141,8 @@ def test_the_report_shows_new_users(tmp_path: Path) -> None:
 
 def test_a_method_without_client_models(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", clients=3, method="centralized")
-    _update(path / "summary.json", {"personalization": None, "generalization": None})
+    nobody = {"personalization": None, "generalization": None}
+    _update(path / "summary.json", {**nobody, "last": {**nobody, "round": 12, "global": plain(0.7)}})
     (path / "client_scores.json").write_text("{}")
     _update(path / "confusion.json", {"personalization": None, "generalization": None})
     page = page_of(path, drawn=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from federation import client_round
 from federation.client_round import steps_of
 from federation.errors import SettingsError as MethodError
 from federation.methods import METHODS
-from federation.records import Client
+from federation.records import Client, Examples
 from federation.schedule import Schedule, schedule
 from federation.scores import confusion, scores_of
 from federation.tree import flatten
@@ -23,7 +23,7 @@ from sim import checkpoint
 from sim.data import FederatedData
 from sim.engines import Stacked
 from sim.errors import RunDirectoryError, SettingsError
-from sim.evaluation import spread, total
+from sim.evaluation import Model, spread, total
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from sim.stragglers import steps_done, stragglers
@@ -106,6 +106,12 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(method: str, few: FederatedDa
     resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
     assert played(resumed) == records[1:]
     same(whole, resumed, atol=0, rtol=0)
+    for mine, theirs in zip(*(each.board.selections(each.clients).values() for each in (whole, resumed)), strict=True):
+        assert mine is not None
+        assert theirs is not None
+        assert mine.to_json() == theirs.to_json()
+        ours, others = (flatten({n: c._asdict() for n, c in chosen.clients.items()}) for chosen in (mine, theirs))
+        assert all(torch.equal(value, others[name]) for name, value in ours.items())
 
 
 @pytest.mark.parametrize("classes", ["all", "own"])
@@ -129,9 +135,9 @@ def test_clients_are_scored_by_the_prototypes_that_the_round_made(
     checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
     again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
     for each in (simulation, again):
-        kept = [client.memory["prototypes"] for client in each.board.best.values()]
+        kept = [client.memory["prototypes"] for client in each.board.best.clients.values()]
         assert kept
-        assert all(torch.equal(one, made[each.board.best_round]) for one in kept)
+        assert all(torch.equal(one, made[each.board.best.round]) for one in kept)
 
 
 def _nearest(simulation: Simulation, name: str, client: Client, classes: str) -> np.ndarray:
@@ -155,7 +161,7 @@ def test_a_run_with_mixed_networks_keeps_each_clients_own(few: FederatedData, tm
     for name, kind in (("ada", "cnn"), ("bob", "hart")):
         module, info = load_checkpoint(tmp_path / "models" / f"{name}.safetensors")
         assert info.model == kind
-        best = again.board.best[name]
+        best = again.board.best.clients[name]
         assert all(torch.equal(value, best.params[key]) for key, value in module.named_parameters())
 
 
@@ -271,12 +277,55 @@ def test_scores_of_a_run_are_those_of_its_models(few: FederatedData, tmp_path: P
     means = [record["personalization"]["macro_f1"]["mean"] for record in records]
     assert summary["best_round"] == int(np.argmax(means)) + 1
     assert summary["personalization"]["macro_f1"]["mean"] == max(means)
+    validated = [record["validation"]["macro_f1"]["mean"] for record in records]
+    for chosen, number in ((summary["validation"], int(np.argmax(validated)) + 1), (summary["last"], len(records))):
+        assert chosen["round"] == number
+        assert chosen["personalization"] == records[number - 1]["personalization"]
+        assert chosen["global"] == records[number - 1]["global"]
     again = build_simulation(settings, few)
     again.restore(checkpoint.load(tmp_path / "run" / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
     general = again.generalization()
     assert spread(general) == summary["generalization"]
     assert sum(int(matrix.sum()) for matrix in general.values()) == len(general) * len(few.union_test().y)
-    assert scores_of(total(again.global_matrices())).macro_f1 == summary["global_at_last_round"]["macro_f1"]
+    assert scores_of(total(again.global_matrices())).macro_f1 == summary["last"]["global"]["macro_f1"]
+
+
+class Scripted:
+    """Scores every client's model by a script: how many of ten examples are right, by round."""
+
+    RIGHT: ClassVar = {"test": [2, 9, 4, 3], "validation": [2, 5, 8, 3]}
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation, self.on_each = simulation, simulation.evaluator.on_each
+
+    def each_own(self, models: Mapping[str, Model], examples: Mapping[str, Examples]) -> dict[str, np.ndarray]:
+        tests = self.simulation.data.test
+        kind = "test" if all(part is tests[name] for name, part in examples.items()) else "validation"
+        right = self.RIGHT[kind][self.simulation.round_number - 1]
+        return {name: np.array([[right, 10 - right], [10 - right, right]]) for name in models}
+
+
+def test_three_rounds_are_chosen_each_with_its_own_models(few: FederatedData, tmp_path: Path) -> None:
+    """Round 2 is best by test, 3 by validation, 4 is the last: all differ, and each keeps the models that it had."""
+    settings = settings_for("fedavg", rounds=4, batch=8)
+    begun, resumed = (build_simulation(settings, few) for _ in range(2))
+    models: list[dict[str, torch.Tensor]] = []
+    for simulation in (begun, resumed):
+        simulation.evaluator = Scripted(simulation)  # type: ignore[assignment]
+    for _ in zip(range(3), begun.play(), strict=False):
+        models.append(flatten({name: dict(client.params) for name, client in begun.clients.items()}))
+    checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
+    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    list(resumed.play())
+    models.append(flatten({name: dict(client.params) for name, client in resumed.clients.items()}))
+    for name, number in {"best": 2, "validation": 3, "last": 4}.items():
+        chosen = resumed.board.selections(resumed.clients)[name]  # type: ignore[index]
+        assert chosen is not None
+        assert chosen.round == number
+        assert chosen.record["personalization"]["accuracy"]["mean"] == pytest.approx([0.2, 0.9, 0.4, 0.3][number - 1])
+        kept = flatten({name: dict(client.params) for name, client in chosen.clients.items()})
+        assert all(torch.equal(value, models[number - 1][key]) for key, value in kept.items())
+    assert not any(torch.equal(models[1][key], models[2][key]) for key in models[1])
 
 
 def test_centralized_trains_one_model_on_everybodys_examples(few: FederatedData, tmp_path: Path) -> None:

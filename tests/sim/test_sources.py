@@ -15,6 +15,7 @@ from sim.dealing import as_dealt
 from sim.errors import SettingsError
 from sim.options import assignments, run_settings
 from sim.partitions import class_counts
+from sim.pooling import pooled
 from sim.presets import with_defaults
 from sim.run import load_data
 from sim.scaling import scaled
@@ -173,6 +174,86 @@ def test_clients_of_any_data_can_be_held_out(cache: Path) -> None:
         load_data(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given), None, None, None)
     with pytest.raises(SettingsError, match="cannot hold 4 of 4 clients out"):
         load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:4", **given), None, None, None)
+
+
+# ---- validation
+
+
+def rows_of(data: FederatedData, *parts: str) -> set[bytes]:
+    """Every example of some parts, as bytes."""
+    found = [getattr(client, part) for client in data.clients.values() for part in parts]
+    return {x.numpy().tobytes() for part in found if part is not None for x in part.x}
+
+
+def test_validation_windows_are_taken_from_training_alone(cache: Path) -> None:
+    raw = {"normalization": "client", "validation_share": 0.0}
+    without, with_ = recordings(cache, **raw), recordings(cache, **raw | {"validation_share": 0.2})
+    assert without.validation == {}
+    assert set(with_.validation) == set(with_.clients)
+    for name, client in with_.clients.items():
+        before, now = without.clients[name], client
+        assert len(now.test.y) == len(before.test.y)
+        assert 0 < len(now.validation.y) < len(before.train.y) - len(now.train.y) + 1  # type: ignore[union-attr]
+        assert with_.statistics[name].count == 128 * len(now.train.y), "validation adds nothing to the statistics"
+    assert {each["validation"] for each in with_.per_class().values()} == {len(v.y) for v in with_.validation.values()}
+
+
+def test_validation_goes_with_its_clients(cache: Path) -> None:
+    natural = recordings(cache, validation_share=0.2)
+    held = rows_of(natural, "validation")
+    assert held
+    assert rows_of(recordings(cache, clients_by="user", validation_share=0.2), "validation") == held
+    for kind in ("dirichlet", "natural"):
+        sets = ["partition.clients=3", "partition.minimum=2", 'partition.test="published"']
+        dealt = recordings(cache, partition=kind, set=sets, validation_share=0.2)
+        assert rows_of(dealt, "validation") <= held
+        assert not rows_of(dealt, "train", "test") & held
+        for client in dealt.clients.values():
+            assert set(client.validation.y.tolist()) <= set(client.train.y.tolist())  # type: ignore[union-attr]
+    assert rows_of(recordings(cache, partition="dirichlet", set=["partition.clients=3", "partition.minimum=2"],
+                              validation_share=0.2), "validation") == held  # fmt: skip
+    small = scaled(natural, 0.5, seed=3)
+    assert rows_of(small, "validation") < held
+    everybody = pooled(natural)
+    assert rows_of(everybody, "validation") == held
+    assert not rows_of(everybody, "train") & held
+    assert "everyone" not in everybody.validation
+
+
+def test_a_partition_that_mixes_cuts_its_own_validation(cache: Path) -> None:
+    sets = ["partition.clients=3", 'partition.test="split"']
+    given = [recordings(cache, partition="equal", set=sets, validation_share=share) for share in (0.0, 0.2)]
+    for name, before in given[0].clients.items():
+        now = given[1].clients[name]
+        assert now.validation is not None
+        assert len(now.train.y) + len(now.validation.y) == len(before.train.y)
+        assert len(now.test.y) == len(before.test.y)
+        for label, count in enumerate(torch.bincount(before.train.y).tolist()):
+            assert int((now.validation.y == label).sum()) == round(0.2 * count)
+
+
+def test_images_and_tasks_have_validation_examples_too(digits: Path) -> None:
+    images = {"model": "mnist_cnn", "partition": "equal", "set": ["partition.clients=1"]}
+    tasks = {"model": "dense", "set": TASKS}
+    for name, given, root in (("mnist", images, digits), ("synthetic_logistic", tasks, None)):
+        without, with_ = (
+            load_data(settings_of(name, **given, validation_share=share), root, None, None) for share in (0.0, 0.5)
+        )
+        for client, before in without.clients.items():
+            now = with_.clients[client]
+            assert now.validation is not None
+            assert torch.equal(now.test.x, before.test.x)
+            for label in set(before.train.y.tolist()):
+                rows = [part.x[part.y == label] for part in (now.train, now.validation)]
+                assert len(rows[1]) == round(0.5 * (len(rows[0]) + len(rows[1])))
+                assert torch.equal(torch.cat(rows), before.train.x[before.train.y == label])
+
+
+def test_a_tenth_is_for_validation_unless_a_papers_preset_says_otherwise() -> None:
+    assert settings_of("synthetic").validation_share == 0.1
+    for preset, share in (("ek2024-hhar", 0.0), ("tan2022-mnist-3", 0.0), ("motionsense-cnn", 0.1)):
+        assert with_defaults(preset, {})["validation_share"] == share
+    assert with_defaults("ek2024-hhar", {"validation_share": 0.2})["validation_share"] == 0.2
 
 
 def test_labels_are_those_of_the_pipeline() -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import stats
 
@@ -14,9 +15,11 @@ from sim.statistics import (
     client_differences,
     holm,
     interval,
+    least_sign_flip_p,
     paired_test,
     rank_over_datasets,
-    signed_rank_p,
+    seed_differences,
+    sign_flip_p,
 )
 
 
@@ -27,16 +30,18 @@ def scores(values: list[float], seed: int = 0) -> dict[tuple[int, str], float]:
 # ---- pairs
 
 
-def test_a_client_counts_once_however_many_seeds_it_has() -> None:
-    ours = scores([0.9, 0.8, 0.7], 0) | scores([0.8, 0.9, 0.7], 1) | {(2, "client-0"): 0.1}
+def test_the_unit_is_the_seed() -> None:
+    ours = scores([0.9, 0.8, 0.7], 0) | scores([0.8, 0.9], 1) | {(2, "client-0"): 0.1}
     theirs = scores([0.8, 0.8, 0.9], 0) | scores([0.5, 0.7, 0.8], 1)
-    # client-0: (0.1 + 0.3) / 2, client-1: (0 + 0.2) / 2, client-2: (-0.2 - 0.1) / 2; seed 2 has no partner
-    np.testing.assert_allclose(client_differences(ours, theirs), [0.2, 0.1, -0.15])
+    # seed 0: (0.1 + 0 − 0.2) / 3; seed 1, where client-2 has one score: (0.3 + 0.2) / 2; seed 2 has no partner
+    assert seed_differences(ours, theirs) == pytest.approx({0: -0.1 / 3, 1: 0.25})
+    np.testing.assert_allclose(client_differences(ours, theirs), [0.2, 0.1, -0.2])
     test = paired_test(ours, theirs)
     assert test is not None
-    assert test.difference == pytest.approx(0.05)
-    assert (test.better, test.equal, test.worse) == (2, 0, 1)
-    assert (test.clients, test.seeds) == (3, (0, 1))
+    assert test.difference == pytest.approx((-0.1 / 3 + 0.25) / 2)
+    assert test.seeds == (0, 1)
+    assert test.spread == pytest.approx((np.std([0.2, 0.1, -0.2]), 2, 0, 1))
+    assert test.spread.clients == 3
 
 
 def test_without_common_clients_there_is_no_test() -> None:
@@ -44,52 +49,62 @@ def test_without_common_clients_there_is_no_test() -> None:
 
 
 def test_rounding_is_no_difference() -> None:
-    test = paired_test(scores([0.1 + 0.2, 0.5]), scores([0.3, 0.5]))
+    test = paired_test(scores([0.1 + 0.2, 0.5]) | scores([0.3, 0.1], 1), scores([0.3, 0.5]) | scores([0.3, 0.1], 1))
     assert test is not None
-    assert (test.difference, test.equal, test.p, test.low, test.high) == (0.0, 2, 1.0, 0.0, 0.0)
+    assert (test.difference, test.spread.equal, test.p, test.p_signs) == (0.0, 2, 1.0, 1.0)
+    assert (test.low, test.high) == (0.0, 0.0)
 
 
-def test_one_client_has_no_interval() -> None:
-    test = paired_test(scores([0.6]), scores([0.5]))
+def test_one_seed_has_neither_interval_nor_p_however_many_clients() -> None:
+    test = paired_test(scores([0.6] * 500), scores([0.5] * 499 + [0.4]))
     assert test is not None
-    assert (test.low, test.high, test.p) == (None, None, 1.0)
+    assert (test.low, test.high, test.p, test.p_signs) == (None, None, None, None)
+    assert test.spread.better == 500
 
 
-@pytest.mark.parametrize("differences", [[1.0, 2, 3, 4, 5], [1.0, 2, -3, 4, 5], [-1.0, -2, 3, 4, -5, 6]])
-def test_signed_rank_p_is_the_share_of_all_signs(differences: list[float]) -> None:
-    """The exact distribution: each of the 2^K signs is equally likely."""
-    magnitudes = stats.rankdata(np.abs(differences))
-    half = magnitudes.sum() / 2
-    came = abs(magnitudes[np.array(differences) > 0].sum() - half)
-    every = [abs(magnitudes @ np.array(signs) - half) for signs in itertools.product((0, 1), repeat=len(differences))]
-    assert signed_rank_p(np.array(differences)) == pytest.approx(np.mean(np.array(every) >= came - 1e-9))
+def test_the_interval_is_students_by_hand() -> None:
+    """Differences 1, 2, 3, 6: mean 3, s = √(14/3), s/2 = 1.0801; t(0.975, 3) = 3.1824 by the table."""
+    low, high, p = interval(np.array([1.0, 2, 3, 6]))
+    assert (low, high) == pytest.approx((3 - 3.1824 * 1.0801, 3 + 3.1824 * 1.0801), abs=1e-3)
+    assert p == pytest.approx(stats.ttest_1samp([1, 2, 3, 6], 0).pvalue)
+    # two seeds: t(0.975, 1) = 12.7062, so that two that agree well still say little
+    assert interval(np.array([0.01, 0.02]))[:2] == pytest.approx((0.015 - 0.0635310, 0.015 + 0.0635310))
+    assert interval(np.array([0.01])) == (None, None, None)
 
 
-def test_the_interval_is_near_students_where_that_is_exact() -> None:
-    values = np.random.default_rng(3).normal(0.02, 0.05, 200)
-    bounds = interval(values)
-    student = stats.t.interval(0.95, 199, values.mean(), stats.sem(values))
-    assert bounds == pytest.approx(student, abs=0.1 * (student[1] - student[0]))
-    assert bounds == interval(values), "the same scores give the same interval"
+@pytest.mark.parametrize(
+    "differences", [[1.0, 2], [1.0, 2, 3], [1.0, 2, 3, 4, 5, 6], [1.0, 2, -3, 4, 5], [-1.0, -2, 3, 4, -5, 6, 0.5]]
+)
+def test_the_permutation_p_is_the_share_of_all_signs(differences: list[float]) -> None:
+    every = [abs(np.dot(signs, differences)) for signs in itertools.product((-1, 1), repeat=len(differences))]
+    by_hand = np.mean(np.array(every) >= abs(sum(differences)) - 1e-9)
+    assert sign_flip_p(np.array(differences)) == pytest.approx(by_hand)
+    if min(differences) > 0:
+        assert by_hand == least_sign_flip_p(len(differences))
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_fewer_than_six_seeds_cannot_reach_five_percent_by_signs() -> None:
+    assert [least_sign_flip_p(seeds) < 0.05 for seeds in (2, 5, 6)] == [False, False, True]
+    assert sign_flip_p(np.array([0.3])) is None
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says_although_clients_share_their_seed() -> None:
+    """What the clients of a seed have in common is one draw: an interval over clients does not know it."""
     random = np.random.default_rng(4)
-    bounds = [interval(random.normal(0.1, 1, 30)) for _ in range(120)]
-    covered = sum(low <= 0.1 <= high for low, high in filter(None, bounds))
-    assert 105 <= covered <= 119  # of 120: binomial(120, 0.95) lies there with 99.5 %; BCa is a little short at K = 30
+    covered = 0
+    for _ in range(400):
+        gains = 0.1 + random.normal(0, 1, (4, 1)) + random.normal(0, 0.3, (4, 20))
+        test = paired_test(by_seed(gains), by_seed(np.zeros((4, 20))))
+        assert test is not None
+        assert test.low is not None
+        assert test.high is not None
+        covered += test.low <= 0.1 <= test.high
+    assert 366 <= covered <= 393  # of 400: binomial(400, 0.95) lies there with 99.8 %
 
 
-def test_seeds_of_one_client_do_not_narrow_the_interval() -> None:
-    random = np.random.default_rng(5)
-    ours, theirs = random.random(12).tolist(), random.random(12).tolist()
-    once = paired_test(scores(ours), scores(theirs))
-    thrice = paired_test(
-        scores(ours, 0) | scores(ours, 1) | scores(ours, 2), scores(theirs, 0) | scores(theirs, 1) | scores(theirs, 2)
-    )
-    assert once is not None
-    assert thrice is not None
-    assert (once.low, once.high, once.p) == pytest.approx((thrice.low, thrice.high, thrice.p))
+def by_seed(values: npt.NDArray[np.float64]) -> dict[tuple[int, str], float]:
+    """Scores from (seeds, clients)."""
+    return {(seed, f"client-{k}"): float(value) for (seed, k), value in np.ndenumerate(values)}
 
 
 def test_holm_by_hand() -> None:
