@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SCORES = ("method", "model", "pers. F1", "worst 10 % F1", "gen. F1", "global F1", "pers. acc.", "up", "seeds")
+THREE_ROUNDS = ("method", "model", "round chosen", "round", "pers. F1", "worst 10 % F1", "gen. F1", "global F1")
 TESTS = ("method", "pers. F1", "gen. F1", "seeds")
 
 
@@ -22,7 +23,7 @@ def tables(text: str) -> Iterator[list[list[str]]]:
 
 def reduced(table: list[list[str]]) -> str:
     """Keep the columns that results.md shows, and plain text where Markdown needs no escape."""
-    wanted = TESTS if "baseline" in table[0] else SCORES
+    wanted = TESTS if "baseline" in table[0] else THREE_ROUNDS if "round chosen" in table[0] else SCORES
     places = [table[0].index(name) for name in wanted if name in table[0]]
     lines = [[re.sub(r"\\([\[<_*])", r"\1", row[place]) for place in places] for row in table]
     lines.insert(1, ["---"] * len(places))

@@ -114,6 +114,6 @@ def _spread_texts(part: Spread | None) -> tuple[str, str]:
 
 def cost_line(summary: Summary) -> str:
     """Rounds, bytes and time in one sentence."""
-    traffic = f"{byte_size(summary.bytes_up)} up and {byte_size(summary.bytes_down)} down per client and round"
+    traffic = f"{byte_size(summary.bytes_up)} up, {byte_size(summary.bytes_down)} down per client and round"
     total = duration(summary.seconds["total"])
-    return f"{summary.rounds} rounds; {summary.clients} clients; {traffic}; {total} in all."
+    return f"{summary.rounds} rounds of {summary.clients} clients; {traffic}; {total}."

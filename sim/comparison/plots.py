@@ -72,7 +72,7 @@ def _look(index: int, points: int) -> dict[str, Any]:
 def differences(group: Group) -> Figure | None:
     """Each row's macro-F1 minus the baseline's with its interval over seeds, filled where it is significant.
 
-    Behind it, thin and grey, the spread over clients: one standard deviation to either side.
+    Below it, thin and grey, the spread over clients: one standard deviation to either side.
     """
     rows = [row for row in group.rows if row.tests]
     scores = [score for score in PAIRED if any(f"{score}.macro_f1" in row.tests for row in rows)]
@@ -97,7 +97,7 @@ def _difference(axes: Axes, place: int, row: Row, column: str) -> None:
     if test is None:
         return
     spread = [100 * (test.difference + side * test.spread.std) for side in (-1, 1)]
-    axes.plot(spread, [place, place], color="#999999", linewidth=0.8, marker="|", markersize=5)
+    axes.plot(spread, [place + 0.25] * 2, color="#777777", linewidth=0.8, marker="|", markersize=5)
     if test.low is not None and test.high is not None:
         axes.plot([100 * test.low, 100 * test.high], [place, place], color=BLUE, linewidth=2.5)
     face = BLUE if significant(test) else "white"

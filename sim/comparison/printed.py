@@ -22,7 +22,6 @@ from sim.comparison.tables import (
     chance,
     client_spread,
     group_notes,
-    listed,
     paired_cell,
     paired_table,
     plain_cell,
@@ -33,6 +32,7 @@ from sim.comparison.tables import (
     score_cell,
     scores_table,
     selected_table,
+    spanned,
     traffic,
 )
 from sim.run_records import SELECTIONS
@@ -113,7 +113,7 @@ def _cost_table(group: Group) -> Table:
     table = _ruled("per client and round; time of the run", head)
     for row in group.rows:
         cost = [*traffic(row), duration(row.seconds)]
-        table.add_row(Text(row_name(row)), *cost, listed(row.chosen_rounds), str(row.rounds))
+        table.add_row(Text(row_name(row)), *cost, spanned(row.chosen_rounds), str(row.rounds))
     return table
 
 
@@ -139,7 +139,9 @@ def _paired_text(row: Row, column: str) -> Text:
     cell = paired_cell(test)
     lines = [Text(cell.text, style=_RANK_STYLES[cell.rank])]
     if test is not None:
-        lines += [Text(line, style="dim") for line in (chance(test), client_spread(test))]
+        # a thought a line, so that two such columns fit 80 characters
+        said = (*chance(test).split(", ", 1), *client_spread(test).split(", ", 1))
+        lines += [Text(line, style="dim") for line in said]
     return Text("\n").join(lines)
 
 
@@ -151,7 +153,7 @@ def _selected_table(group: Group) -> Table:
                 found.scores.get(f"{score}.macro_f1") for score in ("personalization", "generalization", "global")
             )
             cells = [plain_cell(score).text for score in scores]
-            table.add_row(Text(row_name(row)), SELECTED[selection], listed(found.rounds), *cells)
+            table.add_row(Text(row_name(row)), SELECTED[selection], spanned(found.rounds), *cells)
     return table
 
 

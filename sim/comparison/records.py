@@ -74,7 +74,7 @@ class Row:
     train_seconds: float | None
     client_bytes: float | None
     curves: Mapping[str, Curve]
-    selected: Mapping[str, Selected]
+    selected: Mapping[Selection, Selected]
     baseline: str | None = None
     tests: Mapping[str, PairedTest] = field(default_factory=dict)
 

@@ -50,7 +50,8 @@ def row_scores(runs: Runs, selection: Selection) -> dict[str, Score | None]:
     """Return every column's score in the chosen round, None where the method or a run has none."""
     shots = sorted({k for run in runs if (new := summary_of(run).new_users) for k in new.shots})
     columns = (*COLUMNS, *(f"{NEW_USERS}{k}.macro_f1" for k in shots))
-    return {column: _score(runs, *column.split("."), selection) for column in columns}
+    split = {column: column.split(".") for column in columns}
+    return {column: _score(runs, score, measure, selection) for column, (score, measure) in split.items()}
 
 
 def _score(runs: Runs, score: str, measure: str, selection: Selection) -> Score | None:

@@ -101,6 +101,12 @@ def listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
 
 
+def spanned(values: Sequence[int]) -> str:
+    """Write many numbers in little room: the only one, or the least and the largest."""
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}–{high}"
+
+
 # ---- tests
 
 

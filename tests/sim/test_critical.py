@@ -128,6 +128,7 @@ def test_few_seeds_say_that_the_signs_cannot_be_small(tmp_path: Path) -> None:
     printed = console.export_text()
     assert "+3.10 [+2.85, +3.35]" in printed
     assert "signs 0.250, the least" in printed
+    assert "24 ↑ 0 = 0 ↓" in printed
     assert max(map(len, printed.splitlines())) <= 80
 
 
