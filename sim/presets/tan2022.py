@@ -55,6 +55,7 @@ def _by_method(setting: Setting, *, mixed: bool) -> dict[str, Options]:
         sets |= dict.fromkeys(("fedper", "fedrep"), "model.head_layers=2")
     for method, text in sets.items():
         options.setdefault(method, {})["set"] = [text]
+    options["fedproto"]["set"].append("predict_classes=own")  # as the authors' code does
     return dict(options)
 
 
