@@ -90,7 +90,7 @@ class Block(nn.Module):
         """Map tokens (B, 8, width) to (B, 8, width)."""
         x, tokens = entering(x, self.norm_mix, self.alp, self.placement, mask)
         quarter = x.shape[-1] // 4
-        first, middle, last = tokens.split([quarter, 2 * quarter, quarter], dim=-1)
+        first, middle, last = torch.split(tokens, [quarter, 2 * quarter, quarter], dim=-1)
         mixed = torch.cat([self.accelerometer(first), self.both(middle), self.gyroscope(last)], dim=-1)
         x = x + self.drop_mix(mixed)
         out: Tensor = x + self.drop_mlp(self.mlp(self.norm_mlp(x)))

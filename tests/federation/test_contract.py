@@ -293,4 +293,5 @@ def test_fedali_with_one_client_keeps_its_prototypes() -> None:
     fed = federation(METHODS["fedali"]())
     update = fed.updates()[0]
     state = fed.setup.method.aggregate(fed.state, [update])
+    assert int(state.pop("rounds")) == 1
     assert difference(state, update.tensors) < 1e-12
