@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -15,8 +17,11 @@ from rich.text import Text
 
 from processes import DemoError
 from rest import Snapshot
+from verdict import weakest
 
 STYLES = {"training": "cyan", "uploading": "magenta", "finished": "green", "offline": "red"}
+SHOWN_ROUNDS = 5
+"""Where there were more, the first and the last are shown: what 80 columns hold."""
 
 
 @contextmanager
@@ -53,15 +58,31 @@ def load_summaries(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
 
 
 def results(console: Console, rounds: Sequence[dict[str, Any]], summaries: dict[str, dict[str, Any]]) -> None:
-    """Print the rounds, each device's scores before and after, and the exported models."""
-    console.print(_rounds(rounds))
-    console.print(_scores(summaries))
-    console.print(
-        "Before and after: torch, in batches. Adopted: the exported file, which sees each window alone.", style="dim"
+    """Print the rounds, each device's scores, the adopted models and what they take for what."""
+    _print(console, "Rounds", _rounds(rounds))
+    _print(console, "Macro-F1 by round on each device's own held-out windows, in percent", _scores(summaries))
+    _print(
+        console, "The model that each device adopted: its own of the last round, or the shared one", _models(summaries)
     )
-    console.print("Each device's exported model (ONNX), and its largest difference to torch:", style="italic")
-    for device, summary in summaries.items():
-        console.print(f"  {device}: {_model(summary['model'])}", soft_wrap=True, highlight=False, markup=False)
+    console.print(
+        "Adopted is the better of the two on these windows. It is scored as exported, one window at a time; the scores "
+        "by round are torch's, in batches.",
+        style="dim",
+    )
+    models = {device: summary["model"] for device, summary in summaries.items() if summary["model"]}
+    console.print("Their ONNX files, and the largest difference to torch:", style="italic")
+    for device, model in models.items():
+        console.print(f"  {device}: {_exported(model)}", soft_wrap=True, highlight=False, markup=False)
+    known = [model for model in models.values() if model.get("confusion")]
+    if known:
+        windows = sum(int(np.sum(model["confusion"])) for model in known)
+        _print(console, f"True class (row) and answer (column) on all {windows} held-out windows", _confusion(known))
+
+
+def _print(console: Console, title: str, table: Table) -> None:
+    # not the table's own title, which would be wrapped to the table's width
+    console.print(title, style="italic", highlight=False)
+    console.print(table)
 
 
 def _panel(snapshot: Snapshot) -> Group:
@@ -81,7 +102,7 @@ def _line(snapshot: Snapshot) -> str:
 
 
 def _rounds(rounds: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="Rounds", title_justify="left")
+    table = Table()
     for heading in ("round", "phase", "updates", "seconds"):
         table.add_column(heading, justify="right")
     for one in rounds:
@@ -91,26 +112,52 @@ def _rounds(rounds: Sequence[dict[str, Any]]) -> Table:
 
 
 def _scores(summaries: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="Macro-F1 on each device's own held-out windows, in percent", title_justify="left")
-    table.add_column("device")
-    last = max((len(summary["rounds"]) for summary in summaries.values()), default=0)
-    for number in range(1, last + 1):
-        table.add_column(f"round {number}\nbefore → after", justify="right")
-    table.add_column("adopted\nmodel", justify="right")
+    table = Table("device", "model")
+    numbers = sorted({one["round"] for summary in summaries.values() for one in summary["rounds"]})
+    numbers = numbers if len(numbers) <= SHOWN_ROUNDS else [*numbers[:1], *numbers[1 - SHOWN_ROUNDS :]]
+    for number in numbers:
+        table.add_column(f"{number}", justify="right")
     for device, summary in summaries.items():
-        cells = [f"{_percent(r['macro_f1_before'])} → {_percent(r['macro_f1_after'])}" for r in summary["rounds"]]
-        cells += [""] * (last - len(cells))
-        table.add_row(device, *cells, _percent((summary["model"] or {}).get("macro_f1")))
+        by_round = {one["round"]: one for one in summary["rounds"]}
+        for first, name, when in ((device, "received", "before"), ("", "trained", "after")):
+            scores = [by_round.get(number, {}).get(f"macro_f1_{when}") for number in numbers]
+            table.add_row(first, name, *map(_percent, scores), end_section=when == "after")
     return table
 
 
-def _model(model: dict[str, Any] | None) -> str:
-    if model is None:
-        return "none; the agent's log says why"
+def _models(summaries: dict[str, dict[str, Any]]) -> Table:
+    table = Table("device", "model")
+    for heading in ("macro-F1", "weakest class"):
+        table.add_column(heading, justify="right")
+    for device, summary in summaries.items():
+        model = summary["model"]
+        if model is None:
+            table.add_row(device, "none", "–", "–")
+            continue
+        name = f"{model['source']}, round {model['round']}"
+        table.add_row(device, name, _percent(model["macro_f1"]), str(weakest(model) or "–"))
+    return table
+
+
+def _exported(model: dict[str, Any]) -> str:
     parity = model["parity"]
     agreement = f"the same class on {100 * parity['argmax_agreement']:.1f} % of {parity['windows']} windows"
-    difference = f"|Δ logits| {parity['max_abs_diff']:.1e}"
-    return f"{model['source']} model of round {model['round']}, {difference}, {agreement}\n    {model['path']}"
+    return f"|Δ logits| {parity['max_abs_diff']:.1e}, {agreement}\n    {model['path']}"
+
+
+def _confusion(models: Sequence[dict[str, Any]]) -> Table:
+    """Sum the models' confusion matrices to a table of counts."""
+    labels, matrix = models[0]["labels"], np.sum([model["confusion"] for model in models], axis=0)
+    table = Table("", box=box.SIMPLE_HEAD, padding=0)
+    for label in labels:
+        table.add_column(label, justify="right", no_wrap=True)
+    for row, label in enumerate(labels):
+        table.add_row(label, *(_count(int(count), right=row == column) for column, count in enumerate(matrix[row])))
+    return table
+
+
+def _count(count: int, *, right: bool) -> Text:
+    return Text(str(count) if count else "·", "bold green" if right else "red" if count else "dim")
 
 
 def _percent(score: float | None) -> str:

@@ -1,0 +1,69 @@
+"""Whether each device of the demo ended with a model that has learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from federation.scores import f1_per_class
+
+
+class ClassScore(NamedTuple):
+    """A class and its F1, between 0 and 1."""
+
+    label: str
+    f1: float
+
+    def __str__(self) -> str:
+        return f"{self.label} {100 * self.f1:.1f}"
+
+
+def weakest(model: dict[str, Any]) -> ClassScore | None:
+    """Return the adopted model's class of least F1; None where its summary has no confusion matrix."""
+    if not model.get("confusion"):
+        return None
+    f1 = f1_per_class(np.array(model["confusion"], dtype=np.int64))
+    least = int(np.nanargmin(f1))
+    return ClassScore(model["labels"][least], float(f1[least]))
+
+
+def shortfalls(summaries: dict[str, dict[str, Any]], least: float, logs: Path) -> list[str]:
+    """Say what is wrong, and where to look, of each device without a model, or under `least` macro-F1 in percent."""
+    return [
+        f"{device}: {words}; see {logs / f'agent-{device}.log'}"
+        for device, summary in summaries.items()
+        if (words := _shortfall(summary, least))
+    ]
+
+
+def reached(summaries: dict[str, dict[str, Any]], least: float) -> str:
+    """Say in one line that every device has reached it, and which came last."""
+    scores = {device: summary["model"]["macro_f1"] for device, summary in summaries.items()}
+    scored = {device: score for device, score in scores.items() if score is not None}
+    if not scored:
+        return "Every device has a model; none had windows to score it on."
+    last = min(scored, key=scored.__getitem__)
+    score = f"the lowest macro-F1 is {100 * scored[last]:.1f}, on {last}"
+    return f"Every device has a model that works: {score}; the demo fails under {least:g}."
+
+
+def _shortfall(summary: dict[str, Any], least: float) -> str:
+    model = summary["model"]
+    if model is None:
+        return f"no model was adopted ({_why_none(summary)})"
+    score = model["macro_f1"]
+    if score is None:
+        return f"its model has no score, where {least:g} macro-F1 are needed" if least else ""
+    if 100 * score >= least:
+        return ""
+    poorest = weakest(model)
+    return f"macro-F1 {100 * score:.1f}, at least {least:g} needed" + (
+        f" (weakest class: {poorest})" if poorest else ""
+    )
+
+
+def _why_none(summary: dict[str, Any]) -> str:
+    reasons = [summary.get("not_adopted"), *reversed(summary.get("adoption", []))]
+    return next((reason for reason in reasons if reason), "it never had a candidate")
