@@ -45,7 +45,7 @@ class Compiler:
         tensors, layout = _pytree.tree_flatten(trees)
         # one program serves all steps of a round: what is expanded over clients in the first is not in the next, and
         # what is one tensor there (the parameters and what they are pulled to) are two from then on
-        tensors = [tensor.contiguous().detach() for tensor in tensors]
+        tensors = [_laid_out(tensor.detach()) for tensor in tensors]
         key = (key, str(layout), *((tensor.shape, tensor.dtype) for tensor in tensors))
         if key in self._programs:
             return self._programs[key](tensors)
@@ -92,6 +92,13 @@ class Compiler:
     def _give_up(self, why: str) -> None:
         self._closed = True
         self.say(why)
+
+
+def _laid_out(tensor: Tensor) -> Tensor:
+    """Return a tensor with the strides that follow from its shape; a copy only where its elements lie otherwise."""
+    whole = tensor.contiguous()
+    # whatever stride a dimension of size 1 has counts as contiguous, and torch.compile would compile for it again
+    return whole.view(-1).view(whole.shape) if 1 in whole.shape else whole
 
 
 def _first_line(error: Exception) -> str:

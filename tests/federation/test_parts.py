@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
+from torch import Tensor
 
 from federation.errors import SettingsError
 from federation.forward import initial_client, reseed
@@ -43,6 +46,56 @@ def test_optimizers_are_torchs(kind: str, in_place: bool, weight_decay: float) -
     assert torch.allclose(params["w"], theirs.detach(), rtol=0, atol=1e-12)
     assert not torch.allclose(params["w"], value, atol=1e-3)
     assert torch.equal(given["w"], params["w"] if in_place else value)
+
+
+RELAID: dict[str, Callable[[Tensor], Tensor]] = {
+    "channels last": lambda value: value.contiguous(memory_format=torch.channels_last),
+    "transposed": lambda value: value.transpose(0, 1).contiguous().transpose(0, 1),
+    "expanded": lambda value: value[:1].expand_as(value),
+    "a slice": lambda value: torch.stack([value, -value], dim=-1)[..., 0],
+}
+"""One gradient in other layouts of memory: a convolution's, a transposed product's, a sum's, a part of a larger one."""
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("layout", RELAID)
+def test_optimizers_are_torchs_whatever_the_gradients_strides(
+    layout: str, kind: str, in_place: bool, weight_decay: float
+) -> None:
+    made = torch.Generator().manual_seed(1)
+    value, *gradients = (torch.randn(6, 4, 3, 5, generator=made, dtype=torch.float64) for _ in range(4))
+    theirs = value.clone().requires_grad_()
+    reference = (
+        torch.optim.Adam([theirs], lr=0.01, weight_decay=weight_decay)
+        if kind == "adam"
+        else torch.optim.SGD([theirs], lr=0.01, momentum=0.9 * (kind == "momentum"), weight_decay=weight_decay)
+    )
+    task = Task(classes=2, optimizer="adam" if kind == "adam" else "sgd", lr=0.01, weight_decay=weight_decay)
+    task = task.model_copy(update={"momentum": 0.9 * (kind == "momentum")})
+    ours, params = optimizer_for(task, stacked=not in_place), {"w": value.clone()}
+    state = ours.init(params)
+    for gradient in map(RELAID[layout], gradients):
+        assert not gradient.is_contiguous()
+        theirs.grad = gradient.contiguous()
+        reference.step()
+        state, params = ours.apply({"w": gradient}, state, params)
+    assert torch.allclose(params["w"], theirs.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["parameter", "first moment", "second moment"])
+def test_adam_in_place_refuses_what_it_would_scramble(name: str) -> None:
+    value = torch.ones(2, 3)
+    optimizer, scrambled = adam(0.01, in_place=True), torch.ones(3, 2).T
+    params = {"w": scrambled if name == "parameter" else value.clone()}
+    state = optimizer.init(params)
+    assert state["m"]["w"].is_contiguous(), "whatever the parameter is"
+    if name != "parameter":
+        state["m" if name == "first moment" else "v"]["w"] = scrambled
+    with pytest.raises(ValueError, match=rf"{name} of 'w': strides \(1, 2\) of shape \(2, 3\).*contiguous first"):
+        optimizer.apply({"w": torch.ones(2, 3)}, state, params)
+    assert torch.equal(scrambled, torch.ones(2, 3)), "it was changed before it was refused"
 
 
 def test_optimizer_for_reads_the_task() -> None:

@@ -185,6 +185,26 @@ def test_a_tensor_that_is_expanded_needs_no_program_of_its_own(graphs: list[nn.M
     assert len(graphs) == 1
 
 
+def test_a_dimension_of_one_needs_no_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have any stride, as a 1×1 kernel's gradient has; torch.compile compiles for each."""
+    strides: list[tuple[int, ...]] = []
+
+    def keep(graph: nn.Module, **_options: Any) -> Callable[..., Any]:
+        def run(tensor: Tensor) -> Any:
+            strides.append(tensor.stride())
+            return graph(tensor)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", keep)
+    fast, x = Compiler().compiled("key", torch.neg), torch.arange(6.0).view(1, 2, 3, 1)
+    odd = x.as_strided(x.shape, (0, 3, 1, 7))
+    for given in (x, odd, x.contiguous(memory_format=torch.channels_last)):
+        assert torch.equal(fast(given), -x)
+    assert odd.is_contiguous()
+    assert set(strides) == {x.stride()}
+
+
 def test_a_tensor_that_comes_twice_is_not_taken_for_one(graphs: list[nn.Module]) -> None:
     def step(params: Tensor, anchor: Tensor) -> Tensor:
         return 3 * params - anchor

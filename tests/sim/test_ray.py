@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -14,13 +15,16 @@ import pytest
 import torch
 
 from federation.forward import Network
+from federation.methods import METHODS
 from federation.tree import flatten
+from models import MODELS
 from sim.data import FederatedData
-from sim.engines import RayCluster
+from sim.engines import RayCluster, Serial
 from sim.errors import EngineError
 from sim.keeping import OnDisk
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
+from tests.sim.local_rounds import OPTIMIZERS, first_round, gaps, three_steps, too_far
 from tests.sim.small_runs import first, settings_for
 
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'gaitway[ray]'")
@@ -85,6 +89,26 @@ def test_a_state_stays_in_the_store_while_the_simulation_has_its_tensors(few: Fe
         assert sorted(memory.engine._states) == ["ada", "bob"]
         assert all(memory.engine._states[name].is_of(memory.clients[name]) for name in memory.clients)
         assert disk.engine._states == {}  # here they are on the disk, and go to the store when they are asked for
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_step_on_ray_is_torchs(model: str) -> None:
+    every = itertools.product(OPTIMIZERS, (torch.float32, torch.float64))
+    found = gaps(RayCluster(2, "cpu"), [three_steps(model, optimizer, dtype) for optimizer, dtype in every])
+    assert not too_far(found, model, reordered=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [("scaffold", "cnn"), ("moon", "hart"), ("fedpac", "mnist_cnn"), ("fedali", "hart_alp"), ("ditto", "vit_tiny"),
+     ("fedproto", "resnet18")],
+)  # fmt: skip
+def test_a_round_on_ray_is_that_of_one_process(method: str, model: str) -> None:
+    before = first_round(METHODS[method](), model, torch.float32)
+    for _ in range(2):
+        serial = before.play(Serial())
+        assert before.gap(before.play(RayCluster(2, "cpu")), serial).share == 0.0
+        before = before.next(serial)
 
 
 def with_training(simulation: Simulation, train: Any) -> None:
