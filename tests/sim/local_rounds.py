@@ -246,12 +246,11 @@ def fits(method: type[Method], model: str) -> bool:
 
 
 def some_rounds() -> list[tuple[str, str]]:
-    """Return each method with the first family that it fits, and with one of the others in turn."""
-    chosen = []
-    for number, method in enumerate(METHODS):
-        first, *others = [model for model in FAMILIES if fits(METHODS[method], model)]
-        chosen += [(method, first), (method, others[number % len(others)])]
-    return chosen
+    """Return each method with the first family that it fits, and each other family with a method of its own."""
+    every = all_rounds()
+    firsts = list({name: (name, model) for name, model in reversed(every)}.values())
+    others = [[each for each in every if each[1] == model] for model in FAMILIES[1:]]
+    return [*firsts, *(fitting[(3 * number + 2) % len(fitting)] for number, fitting in enumerate(others))]
 
 
 def all_rounds() -> list[tuple[str, str]]:
