@@ -151,10 +151,9 @@ Measured: 5e-3 and, with other examples, 0.05; an update on other elements is of
 """
 
 
-def too_far(found: Mapping[str, Gap], model: str, *, reordered: bool) -> dict[str, Gap]:
+def too_far(found: Mapping[str, Gap], model: str, *, reordered: bool, float32: float = 1e-3) -> dict[str, Gap]:
     """Return the gaps that rounding does not explain, by the cases' labels, which end in their dtype."""
-    loose = SWITCHES.get(model, 0.0) if reordered else 0.0
-    bounds = {dtype: max(bound, loose if dtype == "float32" else 0.0) for dtype, bound in BOUNDS.items()}
+    bounds = BOUNDS | {"float32": max(float32, SWITCHES.get(model, 0.0) if reordered else 0.0)}
     return {label: one for label, one in found.items() if not one.share <= bounds[label.rsplit(".")[-1]]}
 
 
