@@ -402,10 +402,11 @@ def test_a_run_of_the_earlier_alp_is_not_gone_on_with(
     saved = begun.checkpoint()
     clients = {
         name: client._replace(buffers={n: v for n, v in client.buffers.items() if not n.endswith("beta_scale")})
-        for name, client in saved.clients.items()
+        for name, client in saved.shelves["clients"].items()
     }
     state = {name: value for name, value in saved.state.items() if name != "rounds"}
-    checkpoint.save(tmp_path / "checkpoint.bin", saved._replace(state=state, clients=clients, best=clients))
+    shelves = dict.fromkeys(saved.shelves, clients)
+    checkpoint.save(tmp_path / "checkpoint.bin", saved._replace(state=state, shelves=shelves))
     with pytest.raises(RunDirectoryError, match=rf"is of an earlier version: {whose} .*residual.*choose another --out"):
         run(settings, few, tmp_path)
 
