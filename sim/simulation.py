@@ -293,7 +293,7 @@ class Simulation:
         shelves: dict[str, Clients] = {}
         for shelf, clients in saved.shelves.items():
             same = saved.same[shelf]
-            kept = dict(self._shelved(Mapped(clients.keys() - same.keys(), clients.__getitem__)).kept)
+            kept = dict(self._shelved(Mapped(sorted(clients.keys() - same.keys()), clients.__getitem__)).kept)
             kept |= {name: shelves[other].kept[name] for name, other in same.items() if name in shelves[other]}
             shelves[shelf] = Clients({name: kept[name] for name in clients if name in kept})
         self.clients = shelves["clients"]

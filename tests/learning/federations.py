@@ -21,7 +21,7 @@ SMALLEST_HART = ("model.feature_dim=48", "model.blocks=2", "model.head_width=128
 
 def settings_of(**options: Any) -> RunSettings:
     """Return the settings of `python -m sim run` with these options; training on all training windows."""
-    given = {"lr": 1e-3, "engine": "processes", **options, "set": list(options.get("set", ()))}
+    given = {"validation_share": 0.0, "engine": "processes", **options, "set": list(options.get("set", ()))}
     chosen = with_defaults(None, given)
     return run_settings(chosen, source_named(chosen["data"]).labels({}), None)
 
