@@ -22,9 +22,9 @@ from rest import Operator, Snapshot
 from scenario import FEDERATION, METHODS, MODELS, Scenario
 
 POLL_S = 0.5
-ROUNDS, EPOCHS = 5, 4
-MORE = f"More training is needed: by default it is --rounds {ROUNDS} of --epochs {EPOCHS}. --least 0 asks for no score."
-BOUNDS = ", ".join(f"{least:g} on {dataset}" for dataset, least in scenario.LEAST.items())
+ROUNDS = 5
+EPOCHS = ", ".join(f"{suited.epochs} on {dataset}" for dataset, suited in scenario.SUITED.items())
+BOUNDS = ", ".join(f"{suited.least:g} on {dataset}" for dataset, suited in scenario.SUITED.items())
 
 
 def main(
@@ -34,8 +34,8 @@ def main(
     devices: Annotated[int, typer.Option(min=1, max=16, help="Devices, a process each.")] = 4,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = ROUNDS,
     epochs: Annotated[
-        int, typer.Option(min=1, help="Passes over its own data that a device makes in a round.")
-    ] = EPOCHS,
+        int | None, typer.Option(min=1, help=f"A device's passes over its own data in a round; default: {EPOCHS}.")
+    ] = None,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "cnn_alp",
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "fedali",
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
@@ -65,6 +65,7 @@ def main(
         with console.status("looking for recordings"):
             chosen = scenario.choose(data, devices, minutes)
         console.print(f"{method} with {model}: {chosen.about}", soft_wrap=True, highlight=False)
+        epochs, least = epochs or chosen.suited.epochs, chosen.suited.least if least is None else least
         plan = scenario.make_plan(chosen, model=model, method=method, rounds=rounds, epochs=epochs, lr=lr, seed=seed)
         began = time.monotonic()
         with Children(folder / "logs") as children:
@@ -81,8 +82,9 @@ def main(
         console.print(
             f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}", soft_wrap=True, highlight=False
         )
-        short = rounds * epochs < ROUNDS * EPOCHS
-        _judge(console, summaries, chosen.least if least is None else least, folder / "logs", short=short)
+        short = rounds * epochs < ROUNDS * chosen.suited.epochs
+        more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
+        _judge(console, summaries, least, folder / "logs", more)
     except DemoError as error:
         Console(stderr=True).print(f"The demo cannot go on. {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
@@ -91,13 +93,14 @@ def main(
         raise typer.Exit(130) from None
 
 
-def _judge(console: Console, summaries: dict[str, dict[str, Any]], least: float, logs: Path, *, short: bool) -> None:
+def _judge(console: Console, summaries: dict[str, dict[str, Any]], least: float, logs: Path, more: str) -> None:
     """Say whether every device has a model that has learned; exit with 1 if not."""
     failures = verdict.shortfalls(summaries, least, logs)
     if not failures:
         console.print(verdict.reached(summaries, least), soft_wrap=True, highlight=False)
         return
-    advice = MORE if short else "With settings that learn, this means that training or the exchange is broken."
+    broken = "With settings that learn, this means that training or the exchange of updates is broken."
+    advice = f"More training is needed: by default it is {more}." if more else broken
     words = "\n  ".join(["The demo has failed:", *failures, advice])
     Console(stderr=True).print(words, style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(1)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import har_pipeline
 import models
 from federation import methods
-from federation.plan import ModelSpec, Plan, RoundSettings, Task
+from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings, Task
 from processes import DemoError
 
 FEDERATION = "demo"
 
-# Sized for two cores; docs/results.md and `python -m sim` have the papers' sizes.
-MODELS: dict[str, dict[str, Any]] = {"cnn_alp": {}, "hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]}}
+# Sized for two cores and a few hundred windows a device, which a wide network learns by heart; docs/results.md and
+# `python -m sim` have the papers' sizes.
+MODELS: dict[str, dict[str, Any]] = {
+    "cnn_alp": {"channels": [32, 48], "feature_dim": 96, "hidden": 64, "prototypes": [32], "dropout": 0.6},
+    "hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]},
+}
 
 METHODS = tuple(name for name, method in methods.METHODS.items() if not method.pools_data)
 
@@ -28,9 +32,24 @@ REAL: dict[str, tuple[str, ...]] = {
     "spsw": tuple(f"s{subject:02d}_{worn}" for subject in range(1, 24) for worn in ("sp", "sw")),
 }
 
-# Macro-F1 in percent under which a device's model has not learned. Seeds of the default settings end at LOWEST or more
-# on their worst device; answering one class scores 4 to 17.
-LEAST: dict[str, float] = {"motionsense": 60.0, "spsw": 30.0, "synthetic": 80.0}
+
+class Suited(NamedTuple):
+    """What suits a data set: epochs a round, the plan's normalization, and the macro-F1 in percent to fail under."""
+
+    epochs: int
+    normalization: Literal["client", "none"]
+    least: float
+
+
+# In five rounds the worst device ends with 88 or more, 40 or more (it has 80 windows, and classes with one or two held
+# out) and 89 or more; with convolutions that trained on scrambled gradients it was 67, 27 and 63 at most. More epochs
+# would hide such a fault where the data are few or easy. In MotionSense all carry the same phone in the same pocket,
+# so that in m/s² and rad/s a shared model sees the same on each.
+SUITED = {
+    "motionsense": Suited(epochs=4, normalization="none", least=75.0),
+    "spsw": Suited(epochs=16, normalization="client", least=35.0),
+    "synthetic": Suited(epochs=1, normalization="client", least=80.0),
+}
 
 
 @dataclass(frozen=True)
@@ -48,9 +67,9 @@ class Scenario:
         return har_pipeline.dataset_labels(self.dataset, self.options)
 
     @property
-    def least(self) -> float:
-        """Macro-F1 in percent that each device's model must reach."""
-        return LEAST[self.dataset]
+    def suited(self) -> Suited:
+        """The settings for this data set."""
+        return SUITED[self.dataset]
 
     @property
     def about(self) -> str:
@@ -97,6 +116,7 @@ def make_plan(scenario: Scenario, *, model: str, method: str, rounds: int, epoch
         method={"name": method},
         task=task,
         rounds=RoundSettings(rounds=rounds, minimum_clients=len(scenario.clients)),
+        data=DataSpec(normalization=scenario.suited.normalization),
     )
 
 
