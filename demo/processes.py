@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 import psutil
 
 GRACE_S = 8.0
+STRAYS_S = 2.0
 
 
 class DemoError(Exception):
@@ -93,8 +94,11 @@ class Children:
             except subprocess.TimeoutExpired:
                 _signal_group(child.process.pid, signal.SIGKILL)
                 child.process.wait()
-        for member in (member for family in families for member in family if member.is_running()):
-            member.kill()
+        strays = [member for family in families for member in family if member.is_running()]
+        for stray in strays:
+            with suppress(psutil.NoSuchProcess):
+                stray.kill()
+        psutil.wait_procs(strays, timeout=STRAYS_S)
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -41,14 +41,14 @@ class Suited(NamedTuple):
     least: float
 
 
-# In five rounds the worst device ends with 88 or more, 40 or more (it has 80 windows, and classes with one or two held
-# out) and 89 or more; with convolutions that trained on scrambled gradients it was 67, 27 and 63 at most. More epochs
-# would hide such a fault where the data are few or easy. In MotionSense all carry the same phone in the same pocket,
-# so that in m/s² and rad/s a shared model sees the same on each.
+# With several seeds, five rounds give the worst device 88 to 96, 40 to 52 (it has 80 windows, and classes with one or
+# two held out) and 98; convolutions that train on scrambled gradients 32 to 67, 20 to 27 and 72 to 87. More epochs
+# would hide such a fault where the data are few or easy. In MotionSense all carry the same phone in the same pocket, so
+# that in m/s² and rad/s a shared model sees the same on each.
 SUITED = {
     "motionsense": Suited(epochs=4, normalization="none", least=75.0),
     "spsw": Suited(epochs=16, normalization="client", least=35.0),
-    "synthetic": Suited(epochs=1, normalization="client", least=80.0),
+    "synthetic": Suited(epochs=2, normalization="client", least=90.0),
 }
 
 

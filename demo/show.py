@@ -135,7 +135,8 @@ def _models(summaries: dict[str, dict[str, Any]]) -> Table:
             table.add_row(device, "none", "–", "–")
             continue
         name = f"{model['source']}, round {model['round']}"
-        table.add_row(device, name, _percent(model["macro_f1"]), str(weakest(model) or "–"))
+        poorest = weakest(model)
+        table.add_row(device, name, _percent(model["macro_f1"]), "–" if poorest is None else str(poorest))
     return table
 
 

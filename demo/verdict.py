@@ -17,7 +17,7 @@ class ClassScore(NamedTuple):
     f1: float
 
     def __str__(self) -> str:
-        return f"{self.label} {100 * self.f1:.1f}"
+        return "all 100" if self.f1 == 1 else f"{self.label} {100 * self.f1:.1f}"
 
 
 def weakest(model: dict[str, Any]) -> ClassScore | None:
