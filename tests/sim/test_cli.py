@@ -99,7 +99,9 @@ def test_a_method_starts_with_an_optimizer_that_it_works_with(tmp_path: Path, mo
         app, [*words, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
     )
     assert done.exit_code == 0, done.output
-    assert "Optimizer: sgd, learning rate 0.1 (scaffold's own; --optimizer and --lr say otherwise)" in done.output
+    assert "Optimizer: sgd, learning rate 0.1 (scaffold's own; --optimizer and --lr say otherwise)" in " ".join(
+        done.output.split()
+    )
     task = json.loads((tmp_path / "run" / "config.json").read_text())["task"]
     assert (task["optimizer"], task["lr"], task["momentum"]) == ("sgd", 0.1, 0.0)
 

@@ -44,7 +44,7 @@ def test_a_method_without_prototypes_and_attention_records_nothing() -> None:
 
 def test_fedali_records_how_far_each_block_moved() -> None:
     # G = 1: the only centre goes from (0, 0) to the mean (3, 4) of all clients' prototypes
-    state = {"params": {"w": unit(0)}, "prototypes": {"blocks.0.alp.": torch.zeros(1, 2)}}
+    state = {"params": {"w": unit(0)}, "prototypes": {"blocks.0.alp.": torch.zeros(1, 2)}, "rounds": torch.tensor(3)}
     came = updates(
         *({"params": {"w": unit(k)}, "prototypes": {"blocks.0.alp.": torch.tensor([[3.0, 4.0]])}} for k in range(3))
     )
