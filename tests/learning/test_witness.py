@@ -1,8 +1,8 @@
 """`sim` and a FedAvg that shares nothing with it but the windows come to the same scores, within the spread of seeds.
 
-The spread is the standard deviation over seeds, the larger of both, measured once (4 seeds, MNIST 12; 2026-11-22). Means over n seeds
-differ by more than 3 · spread · √(2/n) in one case of 370 where nothing is wrong; a broken training step moves them by
-20 to 60 points.
+The spread is the standard deviation over seeds, the larger of both, measured once (4 seeds, MNIST 12; 2026-11-22).
+Means over n seeds differ by more than 3 · spread · √(2/n) in one case of 370 where nothing is wrong; a broken training
+step moves them by 20 to 60 points.
 """
 
 from __future__ import annotations
