@@ -1,5 +1,6 @@
 """The base of every network of the table."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from models.errors import OptionError
 from models.output import ModelOutput
 
 
-class Model(nn.Module):
+class Model(nn.Module, ABC):
     """A classifier with a feature extractor below and, under the name `head`, the layers above it.
 
     A subclass's options are keywords with defaults. `options` rebuilds it with `models.build`; values are JSON's.
@@ -32,9 +33,9 @@ class Model(nn.Module):
         """How many numbers the mean of an input's normalisation has."""
         return self.input_shape[self.channels_dim]
 
+    @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:
         """Map x (B, *input_shape) to features (B, D) and logits (B, classes); mask (B,) is 0 for padding."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
 
 
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:

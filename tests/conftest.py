@@ -20,6 +20,7 @@ settings.register_profile("gaitway", deadline=None, suppress_health_check=[Healt
 settings.load_profile("gaitway")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("GAITWAY_DATA") or REPOSITORY.parent / "shared" / "data")
 
 
 class _Paired(socket.socket):
@@ -51,10 +52,9 @@ def paho_closes_its_pairs() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def gaitway_data() -> Path:
     """Folder of real recordings: GAITWAY_DATA, else ../shared/data beside the repository."""
-    folder = Path(os.environ.get("GAITWAY_DATA") or REPOSITORY.parent / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip(f"no recordings: {folder} is not a folder; set GAITWAY_DATA")
-    return folder
+    if not DATA.is_dir():
+        pytest.skip(f"no recordings: {DATA} is not a folder; set GAITWAY_DATA")
+    return DATA
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
@@ -64,6 +64,12 @@ class VersionScore(Strict):
     measured: Literal["version", "updates"] = Field(
         description="updates: nobody has measured the version yet, this is of the models that it was made from"
     )
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> VersionScore:
+        if self.working > self.devices:
+            raise ValueError(f"{self.working} of {self.devices} devices found that it works")
+        return self
 
     @property
     def is_sound(self) -> bool:

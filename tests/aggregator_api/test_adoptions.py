@@ -182,7 +182,7 @@ def test_a_changed_score_breaks_the_seal(app: FastAPI, client: TestClient) -> No
     announced = server.now()
     assert announced.model is not None
     assert announced.model.score is not None
-    better = announced.model.score.model_copy(update={"working": 9})
+    better = announced.model.score.model_copy(update={"macro_f1": 999_999})
     forged = announced.model.model_copy(update={"score": better})
     manifest, signature = read_seal(forged, federation=FEDERATION, instance=announced.instance)
     with pytest.raises(InvalidSignature):

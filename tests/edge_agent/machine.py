@@ -67,4 +67,4 @@ def uploading(**policy: Any) -> Device:
 
 
 def answer(status: str, update_id: str = "u1", **fields: Any) -> Acknowledged:
-    return Acknowledged(Acknowledgement(update_id=update_id, status=status, **fields))  # type: ignore[arg-type]
+    return Acknowledged(Acknowledgement(update_id=update_id, status=status, **fields))

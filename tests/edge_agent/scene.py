@@ -37,11 +37,11 @@ def make_plan(
             feature_dim=16,
             epochs=2,
             batch_size=16,
-            optimizer=optimizer,  # type: ignore[arg-type]
+            optimizer=optimizer,
             lr=1e-2,
             seed=seed,
         ),
-        rounds=RoundSettings(rounds=3, late=late),  # type: ignore[arg-type]
+        rounds=RoundSettings(rounds=3, late=late),
     )
 
 

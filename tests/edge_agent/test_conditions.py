@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -146,18 +146,22 @@ def test_a_jetson_is_asked_where_its_service_runs(monkeypatch: pytest.MonkeyPatc
     assert Jetson().temperature() is None
 
     class Board:
-        temperature = {"cpu": {"temp": 55.5, "online": True}, "cv0": {"temp": -256.0, "online": False}, "tj": 56}  # noqa: RUF012
+        temperature: ClassVar = {
+            "cpu": {"temp": 55.5, "online": True},
+            "cv0": {"temp": -256.0, "online": False},
+            "tj": 56,
+        }
 
         def start(self) -> None: ...
 
         def close(self) -> None: ...
 
     module = ModuleType("jtop")
-    module.jtop = Board  # type: ignore[attr-defined]
-    module.__spec__ = SimpleNamespace()  # type: ignore[assignment]
+    module.jtop = Board
+    module.__spec__ = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "jtop", module)
     assert Jetson().temperature() == 56.0
-    Board.start = lambda self: 1 / 0  # type: ignore[assignment]
+    Board.start = lambda self: 1 / 0
     assert Jetson().temperature() is None
 
 

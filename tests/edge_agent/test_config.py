@@ -71,7 +71,7 @@ def test_the_example_is_valid_and_names_every_setting(tmp_path: Path) -> None:
     text = example()
     load(written(tmp_path, text), {})
     for section, field in Config.model_fields.items():
-        for name in field.annotation.model_fields:  # type: ignore[union-attr]
+        for name in field.annotation.model_fields:
             assert f"{name} = " in text, (section, name)
 
 

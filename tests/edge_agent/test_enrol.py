@@ -45,7 +45,7 @@ GIVEN = {
 class Server(BaseHTTPRequestHandler):
     """Checks signatures as the protocol says; approves when `approved` is set; `broken` overrides its answer."""
 
-    approved, broken, keys, heard = True, None, {}, []  # type: ignore[var-annotated]
+    approved, broken, keys, heard = True, None, {}, []
 
     def do_POST(self) -> None:
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -166,7 +166,7 @@ def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad
         steady.go_on()
         served = steady.classifier._served
         assert served is not None
-        assert (served["sha256"], steady.classifier.latest.label) == (good["sha256"], "run")  # type: ignore[union-attr]
+        assert (served["sha256"], steady.classifier.latest.label) == (good["sha256"], "run")
         Shelf(own := Store(scene.folder)).store.put(model="", previous="")
         own.close()
         until(lambda: steady.classifier._session is None)  # what another process changes is taken up

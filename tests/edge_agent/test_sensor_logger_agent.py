@@ -117,7 +117,7 @@ def test_kills_cost_at_most_the_last_seconds(tmp_path: Path) -> None:
         with device.runs() as agent:
             device.record(60)
             before = kept
-            device.until(lambda before=before: device.windows() > before + 30)  # type: ignore[misc]
+            device.until(lambda before=before: device.windows() > before + 30)
             agent.kill()
             agent.wait()
         assert device.windows() >= kept

@@ -90,8 +90,8 @@ def test_a_recording_over_mqtt_becomes_windows_also_after_the_broker_was_killed(
     accept = PhoneStream.accept
 
     def listening(stream: PhoneStream, batch: object) -> None:
-        accept(stream, batch)  # type: ignore[arg-type]
-        heard.put(batch.number)  # type: ignore[attr-defined]
+        accept(stream, batch)
+        heard.put(batch.number)
 
     monkeypatch.setattr(PhoneStream, "accept", listening)
     source, labels = open_source(config(tmp_path / "data", broker), posted.put), dataset_labels("synthetic")

@@ -78,7 +78,7 @@ def test_without_systemd_or_for_another_process_nothing_is_said(systemd: socket.
 
 def test_the_unit_has_what_the_device_needs_and_no_more() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.optionxform = str
     unit.read(UNIT)
     service = dict(unit["Service"])
     wanted = {

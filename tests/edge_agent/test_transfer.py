@@ -102,7 +102,7 @@ def test_a_full_queue_loses_no_chunk(tmp_path: Path) -> None:
 
 
 class Server(BaseHTTPRequestHandler):
-    data, honours_range, seen = b"", True, []  # type: ignore[var-annotated]
+    data, honours_range, seen = b"", True, []
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")

@@ -60,8 +60,8 @@ def test_a_sealed_model_is_believed_until_it_expires(tmp_path: Path) -> None:
         seal(instance="1" * 32),
         seal().model_copy(update={"sha256": "b" * 64}),
         seal().model_copy(update={"size": 11}),
-        pointer().model_copy(update={"seal": seal(version=5).seal.model_copy(update={"version": 6})}),  # type: ignore[union-attr]
-        pointer().model_copy(update={"seal": seal().seal.model_copy(update={"expires": NOW + 10_000})}),  # type: ignore[union-attr]
+        pointer().model_copy(update={"seal": seal(version=5).seal.model_copy(update={"version": 6})}),
+        pointer().model_copy(update={"seal": seal().seal.model_copy(update={"expires": NOW + 10_000})}),
     ],
     ids=["another federation", "another founding", "another blob", "another size", "newer", "longer"],
 )
@@ -135,7 +135,7 @@ def test_nothing_is_asked_of_a_server_for_a_model_that_is_not_believed(tmp_path:
     assert isinstance(failed, BlobFailed)
     assert "is not signed" in failed.reason
     errands._fetch(seal(evil), INSTANCE)
-    assert "cannot download" in posted[1].reason  # type: ignore[attr-defined]
+    assert "cannot download" in posted[1].reason
     store = Store(tmp_path)
     assert store.get("newest_version") == "5"
     store.close()

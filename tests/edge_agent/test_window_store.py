@@ -189,7 +189,7 @@ def test_a_window_of_a_wrong_size_is_an_error_and_raises_suspicion(
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(store: WindowStore) -> None:
-    broken = window(0, 1)._replace(session="none")  # type: ignore[arg-type]
+    broken = window(0, 1)._replace(session="none")
     with pytest.raises(ValueError):
         keep(store, [window(0, 0), broken])
     assert store.counts() == {}

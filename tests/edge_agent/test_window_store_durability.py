@@ -315,7 +315,7 @@ def test_collecting_pauses_before_the_last_room_is_gone(tmp_path: Path, posted: 
     collector = a_collector(tmp_path, posted, min_free_mb=1e12)
     feed(collector, 0)
     (paused,) = of_kind(posted, CollectingPaused)
-    assert "min_free_mb" in paused.reason  # type: ignore[attr-defined]
+    assert "min_free_mb" in paused.reason
     assert collector.store.counts() == {}
     collector.close()
 

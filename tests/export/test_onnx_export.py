@@ -160,13 +160,13 @@ def test_int8_gates_by_agreement_and_by_score() -> None:
     worse = exact.copy()
     worse[: 9 * 4 : 4] = np.eye(4, dtype=np.float32)[1]
     x = np.zeros((1000, 128, 6), np.float32)
-    quality = check_int8(FixedLogits(worse), FixedLogits(exact), x, None)  # type: ignore[arg-type]
+    quality = check_int8(FixedLogits(worse), FixedLogits(exact), x, None)
     assert quality.argmax_agreement == pytest.approx(0.991)
     with pytest.raises(GateError, match="macro-F1"):
-        check_int8(FixedLogits(worse), FixedLogits(exact), x, y)  # type: ignore[arg-type]
+        check_int8(FixedLogits(worse), FixedLogits(exact), x, y)
     worse[36:60:4] = np.eye(4, dtype=np.float32)[1]
     with pytest.raises(GateError, match=r"98\.50%"):
-        check_int8(FixedLogits(worse), FixedLogits(exact), x, None)  # type: ignore[arg-type]
+        check_int8(FixedLogits(worse), FixedLogits(exact), x, None)
 
 
 def test_a_graph_whose_output_depends_on_the_batch_is_refused() -> None:
@@ -175,7 +175,7 @@ def test_a_graph_whose_output_depends_on_the_batch_is_refused() -> None:
             return FixedLogits(np.full((len(windows), 4), 1e-3 if len(windows) == 7 else 0.0))
 
     with pytest.raises(GateError, match="depends on the batch"):
-        check_parity(Coupled(np.zeros(0)), np.zeros((300, 128, 6), np.float32), np.zeros((300, 4), np.float32))  # type: ignore[arg-type]
+        check_parity(Coupled(np.zeros(0)), np.zeros((300, 128, 6), np.float32), np.zeros((300, 4), np.float32))
 
 
 def test_macro_f1_by_hand() -> None:

@@ -192,7 +192,7 @@ def test_bad_descriptions_of_methods_are_explained(description: dict[str, object
 
 
 def test_numbers_may_come_as_text() -> None:
-    assert method_from_json({"name": "fedprox", "mu": "0.5"}).mu == 0.5  # type: ignore[attr-defined]
+    assert method_from_json({"name": "fedprox", "mu": "0.5"}).mu == 0.5
 
 
 names = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=8)
@@ -200,4 +200,4 @@ names = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_siz
 
 @given(st.dictionaries(names, st.dictionaries(names, st.integers(), min_size=1), max_size=4))
 def test_flatten_and_back(tree: dict[str, dict[str, int]]) -> None:
-    assert unflatten(flatten(tree)) == tree  # type: ignore[arg-type]
+    assert unflatten(flatten(tree)) == tree

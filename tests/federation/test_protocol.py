@@ -22,6 +22,7 @@ from federation.protocol.messages import (
     DeviceStatus,
     Invitation,
     UpdateManifest,
+    VersionScore,
     read,
     write,
 )
@@ -69,7 +70,7 @@ def test_protocol_needs_no_torch() -> None:
     ],
 )
 def test_messages_survive_bytes(message: object) -> None:
-    assert read(type(message), write(message)) == message  # type: ignore[type-var, arg-type]
+    assert read(type(message), write(message)) == message
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_chunks_in_any_order_and_twice_make_the_whole(size: int, chunk: int, ran
     data = bytes(i % 251 for i in range(size))
     assembly, result = Assembly(size, chunk), bytearray(size)
     order = list(range(chunk_count(size, chunk))) * 2
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     for n in order:
         assert (assembly.first_missing is None) == assembly.complete
         part = data[chunk_range(size, chunk, n)]
@@ -173,3 +174,10 @@ def test_chunks_in_any_order_and_twice_make_the_whole(size: int, chunk: int, ran
 def test_chunks_that_do_not_fit_are_refused(n: int, length: int) -> None:
     with pytest.raises(WireError, match="chunk"):
         Assembly(25, 10).offset(n, length)
+
+
+@pytest.mark.parametrize(("devices", "working"), [(1, 2), (0, 0), (3, -1)])
+def test_a_score_by_more_devices_than_there_are_is_refused(devices: int, working: int) -> None:
+    text = f'{{"macro_f1": 5, "most_frequent": 1, "devices": {devices}, "working": {working}, "measured": "version"}}'
+    with pytest.raises(WireError, match="VersionScore"):
+        read(VersionScore, text.encode())

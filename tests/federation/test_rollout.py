@@ -222,7 +222,7 @@ def test_the_counts_are_those_of_the_devices_and_a_halt_is_final(size: int, move
     for kind, *rest in moves:
         match kind:
             case "answer" if fleet.told:
-                fleet.answer(*rest)  # type: ignore[arg-type]
+                fleet.answer(*rest)
             case "wait":
                 fleet.now += float(rest[0])
                 fleet.feed(Looked(fleet.now))

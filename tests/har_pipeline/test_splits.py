@@ -163,7 +163,7 @@ def test_kfold_leaks_only_where_training_and_test_meet():
 
 def test_unknown_splits_and_shares_are_refused():
     with pytest.raises(SettingsError, match="did you mean 'temporal'"):
-        split_client(client([0], [0]), "temporall", settings=PipelineSettings())  # type: ignore[arg-type]
+        split_client(client([0], [0]), "temporall", settings=PipelineSettings())
     with pytest.raises(SettingsError, match="test_share"):
         split_client(client([0], [0]), test_share=0, settings=PipelineSettings())
 
@@ -233,6 +233,6 @@ def test_federated_equals_pooled_and_both_ignore_test_windows_and_other_clients(
     dataset.clients["c_s3"].x[:] += 1000
     assert channel_statistics(dataset.clients, splits, training_clients=training) == federated
     with pytest.raises(SettingsError, match="normalization 'global'"):
-        channel_statistics(dataset.clients, splits, "global")  # type: ignore[arg-type]
+        channel_statistics(dataset.clients, splits, "global")
     with pytest.raises(SettingsError, match="no client contributes"):
         channel_statistics(dataset.clients, splits, training_clients=["nobody"])

@@ -62,7 +62,7 @@ def macro_f1(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 class HarCnn(nn.Module):
-    """docs of the HAR CNN: three convolutions with GroupNorm, mean over time, two dense layers, 123,302 parameters."""
+    """The HAR CNN: three convolutions with GroupNorm, mean over time, two dense layers; 123,302 parameters."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 def layer_and_tokens(size: tuple[int, int, int, int], dtype: torch.dtype, **options: object) -> tuple[ALP, Tensor]:
     torch.manual_seed(sum(size))
     batch, tokens, dim, count = size
-    layer = ALP(dim, count, **options).to(dtype)  # type: ignore[arg-type]
+    layer = ALP(dim, count, **options).to(dtype)
     return layer, 3.0 * torch.randn(batch, tokens, dim).to(dtype)
 
 
@@ -41,7 +41,7 @@ def expected(layer: ALP, x: Tensor, **options: object) -> reference.Reference:
         prototypes=layer.prototypes,
         match=layer.match,
         row=layer.inference == "row",
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 
@@ -228,7 +228,7 @@ def test_row_inference_does_not_depend_on_the_batch_and_plan_inference_does() ->
 )
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
-        ALP(4, 2, **options)  # type: ignore[arg-type]
+        ALP(4, 2, **options)
 
 
 def test_wrong_number_of_prototypes_is_refused() -> None:

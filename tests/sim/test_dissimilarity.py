@@ -147,7 +147,7 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(few: FederatedData, tmp_path:
     measured = [record["gradient_dissimilarity"] for record in whole.play()]
     next(begun.play())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
-    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     assert [record["gradient_dissimilarity"] for record in resumed.play()] == measured[1:]
 
 

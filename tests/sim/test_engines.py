@@ -290,7 +290,7 @@ def test_leaving_early_ends_the_workers() -> None:
 
     results = forked(range(100), work, 2)
     _, tree = next(results)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int(tree["pid"]), 0)
 
@@ -316,7 +316,7 @@ def test_the_longest_client_comes_first(few: FederatedData) -> None:
     ],
 )
 def test_the_choice_says_why(options: dict[str, object], clients: int, name: str, reason: str) -> None:
-    choice = choose(settings_for(**options), clients)  # type: ignore[arg-type]
+    choice = choose(settings_for(**options), clients)
     assert (choice.name, choice.reason) == (name, reason)
 
 

@@ -124,7 +124,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     losses_of(tmp_path / "mae.safetensors", settings_of(epochs=1))
     given = {"model": "hart_alp", "init": tmp_path / "mae.safetensors"}
     with pytest.raises(SettingsError, match=r"holds a hart_alp whose .* start from a checkpoint of the same model"):
-        build_simulation(settings_for("fedali", **given, set=["model.feature_dim=32", "model.blocks=1"]), None)  # type: ignore[arg-type]
+        build_simulation(settings_for("fedali", **given, set=["model.feature_dim=32", "model.blocks=1"]), None)
 
 
 def test_weights_of_the_earlier_placement_are_refused(tmp_path: Path) -> None:
@@ -134,4 +134,4 @@ def test_weights_of_the_earlier_placement_are_refused(tmp_path: Path) -> None:
     save_file(state, old, metadata={"gaitway": info.to_json()})
     sets = [f"model.{key}={value}" for key, value in HART.items()]
     with pytest.raises(CheckpointError, match=r"old\.safetensors: a hart_alp of an earlier version"):
-        build_simulation(settings_for("fedali", model="hart_alp", init=old, set=sets), None)  # type: ignore[arg-type]
+        build_simulation(settings_for("fedali", model="hart_alp", init=old, set=sets), None)

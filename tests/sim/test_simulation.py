@@ -103,7 +103,7 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(method: str, few: FederatedDa
     records = played(whole)
     next(begun.play())
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
-    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     assert played(resumed) == records[1:]
     same(whole, resumed, atol=0, rtol=0)
     for mine, theirs in zip(*(each.board.selections(each.clients).values() for each in (whole, resumed)), strict=True):
@@ -133,7 +133,7 @@ def test_clients_are_scored_by_the_prototypes_that_the_round_made(
     assert resting
     again = build_simulation(settings, few)
     checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
-    again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     for each in (simulation, again):
         kept = [client.memory["prototypes"] for client in each.board.best.clients.values()]
         assert kept
@@ -157,7 +157,7 @@ def test_a_run_with_mixed_networks_keeps_each_clients_own(few: FederatedData, tm
     settings = settings_for("fedproto", **MIXED)
     run(settings, few, tmp_path)
     again = build_simulation(settings, few)
-    again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     for name, kind in (("ada", "cnn"), ("bob", "hart")):
         module, info = load_checkpoint(tmp_path / "models" / f"{name}.safetensors")
         assert info.model == kind
@@ -283,7 +283,7 @@ def test_scores_of_a_run_are_those_of_its_models(few: FederatedData, tmp_path: P
         assert chosen["personalization"] == records[number - 1]["personalization"]
         assert chosen["global"] == records[number - 1]["global"]
     again = build_simulation(settings, few)
-    again.restore(checkpoint.load(tmp_path / "run" / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    again.restore(checkpoint.load(tmp_path / "run" / "checkpoint.bin", "cpu"))
     general = again.generalization()
     assert spread(general) == summary["generalization"]
     assert sum(int(matrix.sum()) for matrix in general.values()) == len(general) * len(few.union_test().y)
@@ -311,15 +311,15 @@ def test_three_rounds_are_chosen_each_with_its_own_models(few: FederatedData, tm
     begun, resumed = (build_simulation(settings, few) for _ in range(2))
     models: list[dict[str, torch.Tensor]] = []
     for simulation in (begun, resumed):
-        simulation.evaluator = Scripted(simulation)  # type: ignore[assignment]
+        simulation.evaluator = Scripted(simulation)
     for _ in zip(range(3), begun.play(), strict=False):
         models.append(flatten({name: dict(client.params) for name, client in begun.clients.items()}))
     checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
-    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))  # type: ignore[arg-type]
+    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     list(resumed.play())
     models.append(flatten({name: dict(client.params) for name, client in resumed.clients.items()}))
     for name, number in {"best": 2, "validation": 3, "last": 4}.items():
-        chosen = resumed.board.selections(resumed.clients)[name]  # type: ignore[index]
+        chosen = resumed.board.selections(resumed.clients)[name]
         assert chosen is not None
         assert chosen.round == number
         assert chosen.record["personalization"]["accuracy"]["mean"] == pytest.approx([0.2, 0.9, 0.4, 0.3][number - 1])

@@ -193,7 +193,7 @@ def test_validation_windows_are_taken_from_training_alone(cache: Path) -> None:
     for name, client in with_.clients.items():
         before, now = without.clients[name], client
         assert len(now.test.y) == len(before.test.y)
-        assert 0 < len(now.validation.y) < len(before.train.y) - len(now.train.y) + 1  # type: ignore[union-attr]
+        assert 0 < len(now.validation.y) < len(before.train.y) - len(now.train.y) + 1
         assert with_.statistics[name].count == 128 * len(now.train.y), "validation adds nothing to the statistics"
     assert {each["validation"] for each in with_.per_class().values()} == {len(v.y) for v in with_.validation.values()}
 
@@ -209,7 +209,7 @@ def test_validation_goes_with_its_clients(cache: Path) -> None:
         assert rows_of(dealt, "validation") <= held
         assert not rows_of(dealt, "train", "test") & held
         for client in dealt.clients.values():
-            assert set(client.validation.y.tolist()) <= set(client.train.y.tolist())  # type: ignore[union-attr]
+            assert set(client.validation.y.tolist()) <= set(client.train.y.tolist())
     assert rows_of(recordings(cache, partition="dirichlet", set=["partition.clients=3", "partition.minimum=2"],
                               validation_share=0.2), "validation") == held  # fmt: skip
     small = scaled(natural, 0.5, seed=3)
