@@ -15,7 +15,7 @@ DATA ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help setup check test demo bench check-aarch64
+.PHONY: help setup check test demo bench check-aarch64 walkthrough lock sbom
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -47,6 +47,15 @@ check-aarch64: $(STAMP)  ## a wheel for 64-bit ARM exists for everything that a 
 
 demo: $(STAMP)  ## a live federation of four devices; DATA=../shared/data runs it on real recordings
 	$(BIN)/python demo/run.py $(if $(DATA),--data "$(DATA)") $(DEMO_ARGS)
+
+lock: $(STAMP)  ## deploy/locks: every package of a server and of a device, with its hashes (asks the package index)
+	$(BIN)/python -m pip install --quiet 'uv>=0.8' && $(BIN)/python deploy/lock.py
+
+sbom: $(STAMP)  ## runs/sbom: what a server and a device are made of, as CycloneDX, from the locks
+	$(BIN)/python -m pip install --quiet 'cyclonedx-bom>=7' && $(BIN)/python deploy/sbom.py
+
+walkthrough: $(STAMP)  ## docs/operations.md from an empty Debian to the first device, in namespaces (needs root)
+	$(BIN)/python deploy/walkthrough.py
 
 bench: $(STAMP)  ## run the benchmarks
 	@shopt -s nullglob; found=(benchmarks/bench_*.py); \

@@ -6,17 +6,21 @@ from typing import NamedTuple
 
 from aggregator_api.errors import ForbiddenError, UnauthorizedError
 from aggregator_api.keys import Caller
+from aggregator_api.web import docs
 
 OPEN = frozenset(
     {
         *("/healthz", "/readyz"),
         *("/v1/enrol", "/v1/enrol/claim"),  # they prove themselves, by a token or a signature
-        *("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),  # the same on every server
+        *docs.PATHS,  # these, and the document, are the same on every server
+        "/openapi.json",
     }
 )
 FILTERED = ("/v1/federations", "/v1/keys", "/v1/blobs")
 """Paths above any federation whose routes show a key only what is its own."""
 
+_OPERATORS = (["", "v1", "keys"], ["", "v1", "audit"])
+"""Whose GETs are not for keys that only read."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -34,7 +38,7 @@ def need(method: str, path: str) -> Need | None:
     parts = path.split("/")  # "", v1, federations, {name}, …
     if parts[:3] == ["", "v1", "blobs"]:
         return Need(("operator", "read", "device"), "")
-    reads = method in _READS and parts[:3] != ["", "v1", "keys"]
+    reads = method in _READS and parts[:3] not in _OPERATORS
     scopes = ("operator", "read") if reads else ("operator",)
     if parts[:3] == ["", "v1", "federations"] and len(parts) > 3 and parts[3]:
         return Need(scopes, parts[3])
@@ -51,7 +55,8 @@ def check(caller: Caller | None, needed: Need) -> Caller:
     """
     if caller is None:
         raise UnauthorizedError(
-            "this needs a key: send `Authorization: Bearer gw_…`; `python -m aggregator_api keys create` makes one",
+            "this needs a key: send `Authorization: Bearer gw_…`; the operator's first one is in operator.key in the "
+            "server's data folder, and `python -m aggregator_api keys create` makes more",
             invalid=False,
         )
     if not caller.scopes.intersection(needed.scopes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import NamedTuple
 
 from sqlalchemy import update
@@ -9,10 +10,12 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.contract import Contract
 from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.identity import verify
 from aggregator_api.situation import Base, Device, Federation, Open, Situation
 from aggregator_api.tables import DeviceRow
 from federation.plan import RoundSettings
 from federation.protocol.messages import UpdateManifest
+from federation.protocol.signing import Envelope, Kind, to_sign
 from federation.server_round import Action, RoundPhase, UpdateArrived, step
 
 
@@ -64,9 +67,27 @@ def admit(found: Situation, manifest: UpdateManifest, topic: tuple[str, str, str
             f"the manifest is of {'/'.join(claimed)}, but came on the topic of {'/'.join(topic)}", quarantine=True
         )
     device = _device(found)
+    if found.federation and manifest.instance != found.federation.instance:
+        raise UpdateRefusedError(f"the update is of an earlier federation {manifest.federation!r}; this is another one")
     contract.check_manifest(manifest)
     _check_base(found.base, device, manifest)
     _check_round(found, device, manifest, contract.plan.rounds)
+
+
+def forged(found: Situation, key: tuple[str, str, str], envelope: Envelope) -> str:
+    """Say why a manifest is not the word of the device that it came from; empty if it is, or if that has no key here.
+
+    `key`: the federation, device and update id that it came on.
+    """
+    device = found.device
+    if device is None or device.enrolment != "approved" or device.public_key is None:
+        return ""
+    if envelope.signature is None:
+        return f"the manifest is not signed, but device {device.name!r} has enrolled and must sign with its key"
+    said = to_sign(Kind.UPDATE, key[0], key[1], envelope.body)
+    if verify(base64.b64decode(device.public_key), envelope.signature, said):
+        return ""
+    return f"the manifest is not signed by the key that {device.name!r} has enrolled with; enrol the device anew"
 
 
 def must_wait(found: Situation, settings: RoundSettings) -> bool:

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session, aliased
 
 from aggregator_api import records
+from aggregator_api.storage import epochs
 from aggregator_api.tables import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow
 from federation.protocol.messages import AdoptionReport, VersionScore
 
@@ -19,7 +20,9 @@ from federation.protocol.messages import AdoptionReport, VersionScore
 def hear(session: Session, federation: FederationRow, name: str, report: AdoptionReport) -> None:
     """Note a device's last word about a model; a repetition changes nothing, and a round that is not yet is ignored."""
     device = records.device_named(session, federation, name)
-    known = report.instance == federation.instance and report.round <= records.last_number(session, federation)
+    # after a restore, rounds of the same numbers have made other models
+    here = (federation.instance, epochs.current(session).epoch)
+    known = (report.instance, report.epoch) == here and report.round <= records.last_number(session, federation)
     if device is None or not known:
         return
     key = (device.id, report.round, report.source)

@@ -13,6 +13,7 @@ from aggregator_api.broadcasts import Broadcasts
 from aggregator_api.contract import Contract
 from aggregator_api.read_ahead import read_ahead
 from federation import wire
+from federation.aggregation.screening import weighed
 from federation.privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
@@ -24,6 +25,8 @@ class StoredUpdate(NamedTuple):
 
     manifest: UpdateManifest
     rounds_late: int
+    counted_examples: int | None = None
+    """What it counts with, where it claims more."""
 
 
 class Aggregate(NamedTuple):
@@ -69,6 +72,7 @@ def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate
         manifest = stored.manifest
         tensors = contract.decode(manifest, blobs.read(manifest.sha256), broadcasts.read)
         factor = discount(contract.plan.rounds, stored.rounds_late)
-        return Update(manifest.client, manifest.examples, manifest.steps, tensors, factor)
+        update = Update(manifest.client, manifest.examples, manifest.steps, tensors, factor)
+        return weighed(update, stored.counted_examples)
 
     return read_ahead(updates, read)

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 
 from aggregator_api import rollouts
 from aggregator_api.adoptions import score_of
-from aggregator_api.records import current_version, invited, last_number, open_round
-from aggregator_api.sealing import Sealer
+from aggregator_api.records import current_version, invited, last_event, last_number, open_round
+from aggregator_api.storage import epochs
 from aggregator_api.tables import FederationRow, RoundRow
 from federation.plan import Plan
-from federation.protocol.messages import Announcement, BlobPointer, Invitation, ReleaseOrder, VersionScore
+from federation.protocol.messages import Announcement, BlobPointer, Invitation, VersionScore
 from federation.server_round import RoundPhase
 
 _SAID = {
@@ -27,56 +27,49 @@ _SAID = {
 
 
 def announcement(
-    session: Session, federation: FederationRow, *, chunk_bytes: int, sealer: Sealer | None = None
+    session: Session, federation: FederationRow, *, chunk_bytes: int, expires: int | None = None
 ) -> Announcement:
-    """Say what a federation is doing now; a sealer signs the model that it points to."""
-    row = open_round(session, federation)
+    """Say what a federation is doing now, and until when (Unix time) that holds."""
+    row, epoch = open_round(session, federation), epochs.current(session)
     version = row.base_version if row else current_version(session, federation)
     model = pointer(version.broadcast_sha256, version.broadcast_size, score_of(session, version))
     return Announcement.model_validate(
         {
             "federation": federation.name,
             "instance": federation.instance,
+            "epoch": epoch.epoch,
+            "restored": epoch.restored_at,
+            "serial": last_event(session, federation),
             "state": _state(federation, row),
             "round": row.number if row else last_number(session, federation),
             "invited": invited(session, row) if row else 0,
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
-            "model": _sealed(model, federation, version.id, sealer),
-            "release": _order(session, federation, sealer),
+            "model": model,
+            "release": rollouts.order(session, federation),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
+            "expires": expires,
         }
     )
 
 
-def invitations(
-    session: Session, federation: FederationRow, sealer: Sealer | None = None
-) -> Iterator[tuple[str, Invitation]]:
+def invitations(session: Session, federation: FederationRow) -> Iterator[tuple[str, Invitation]]:
     """Yield the invitation of each device that the open round still waits for."""
     row = open_round(session, federation)
     if row is None or row.phase != RoundPhase.COLLECTING:
         return
-    score = score_of(session, row.base_version)
+    score, epoch = score_of(session, row.base_version), epochs.current(session).epoch
     for part in row.participations:
         if part.outcome == "waiting" and part.broadcast_sha256 is not None and part.broadcast_size is not None:
             model = pointer(part.broadcast_sha256, part.broadcast_size, score)
-            model = _sealed(model, federation, row.base_version_id, sealer)
-            yield part.device.name, Invitation(instance=federation.instance, round=row.number, model=model)
+            said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model)
+            yield part.device.name, said
 
 
 def pointer(sha256: str, size: int, score: VersionScore | None) -> BlobPointer:
     """Point to a broadcast's blob; `score` is of the version that it is of."""
     return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}", score=score)
-
-
-def _sealed(model: BlobPointer, federation: FederationRow, version: int, sealer: Sealer | None) -> BlobPointer:
-    return sealer.seal(model, federation.name, federation.instance, version) if sealer else model
-
-
-def _order(session: Session, federation: FederationRow, sealer: Sealer | None) -> ReleaseOrder | None:
-    order = rollouts.order(session, federation)
-    return sealer.sign_order(order, federation.name, federation.instance) if order and sealer else order
 
 
 def _state(federation: FederationRow, row: RoundRow | None) -> str:

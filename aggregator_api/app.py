@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anyio import to_thread
 from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_api import keys, openapi, problems
+from aggregator_api.api.coalescing import CoalescedReads
+from aggregator_api.api.concurrency import ConcurrencyLimit
+from aggregator_api.api.storage_errors import StorageErrors
+from aggregator_api.auth.client_address import ClientAddress
 from aggregator_api.gate import Gate
 from aggregator_api.idempotency import Idempotency
 from aggregator_api.metrics import HttpTimer, Metrics
 from aggregator_api.mqtt import MqttDriver
-from aggregator_api.routes import blobs, enrolment, events, federations, health, models, progress, rollouts
+from aggregator_api.observability.audit_requests import AuditRequests
+from aggregator_api.routes import audit, blobs, enrolment, events, federations, health, models, progress, rollouts
 from aggregator_api.routes import keys as key_routes
 from aggregator_api.routes import metrics as metrics_routes
 from aggregator_api.routes.dependencies import known_query
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.transport import Connect
+from aggregator_api.web import docs
+from aggregator_api.web.security_headers import SecurityHeaders
 
 log = logging.getLogger("aggregator_api")
 
 VERSION = "1"
+
+THREADS = 24
+"""Threads that work for requests: the places of `ConcurrencyLimit`, and some for keys, events and pieces of models."""
 
 
 class _Application(FastAPI):
@@ -44,6 +56,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         runtime = Runtime(settings, connect)
         app.state.runtime = runtime
         app.state.metrics = Metrics(runtime)
+        to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             await run_in_threadpool(runtime.start)
             await run_in_threadpool(_say_who_comes_in, runtime)
@@ -56,28 +69,40 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         version=VERSION,
         description="Federations, their rounds and their models. Errors are application/problem+json (RFC 9457).",
         lifespan=lifespan,
+        docs_url=None,  # web/docs.py has it without another server's files
+        redoc_url=None,
         dependencies=[Depends(known_query)],
     )
+    app.add_middleware(AuditRequests)
     app.add_middleware(Idempotency)
+    app.add_middleware(ConcurrencyLimit)  # behind the body: a slow sender holds no place
     problems.install(app, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(CoalescedReads)
     app.add_middleware(Gate, settings=settings)  # the last one added is asked first
+    app.add_middleware(StorageErrors)
     app.add_middleware(HttpTimer)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(ClientAddress, trusted=settings.trusted_proxies)
     progress_routes = (progress, models, rollouts, events)
-    for module in (federations, *progress_routes, enrolment, key_routes, blobs, health, metrics_routes):
+    for module in (federations, *progress_routes, enrolment, key_routes, audit, blobs, health, metrics_routes, docs):
         app.include_router(module.router)
     return app
 
 
 def _say_who_comes_in(runtime: Runtime) -> None:
-    """Make the first key where there is none, and say where it lies and who needs one."""
+    """Make the first key where there never was one, and say where it lies and who needs one."""
     settings = runtime.settings
-    made = keys.ensure_admin(runtime.database, settings.data_dir.resolve())
+    made = keys.ensure_operator(runtime.database, settings.data_dir.resolve())
     if made is not None:
         log.info("the operator's key is in %s; only this user may read it", made)
-    if settings.trusts_this_machine:
-        log.info(
-            "programs on this machine need no key, because host is %s; GAITWAY_REQUIRE_KEYS=always asks them too",
-            settings.host,
+    else:
+        with runtime.database.read() as session:
+            if not keys.has_operator(session, time.time()):
+                log.warning("no operator's key opens this server: `python -m aggregator_api keys create` makes one")
+    if settings.insecure_local:
+        log.warning(
+            "insecure_local: every program and every user of this machine is an operator without a key; "
+            "only for trials, never behind a proxy"
         )
     if not settings.enrolled_only:
         log.info("devices need no approval (admission = open): whoever reaches the broker takes part")

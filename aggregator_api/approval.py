@@ -21,14 +21,22 @@ def approve(runtime: Runtime, name: str, device: str) -> None:
         ConflictError: if it has no key, or was revoked.
     """
     with runtime.database.write() as session:
-        federation, row = find(session, name, device)
-        if row.enrolment == "open":
-            raise ConflictError(f"the device {device!r} has shown no key; make a token with which it enrols")
-        if row.enrolment == "revoked":
-            raise ConflictError(f"the device {device!r} was revoked; make a token for it with which it comes back")
-        if row.enrolment == "pending":
-            row.enrolment = "approved"
-            records.journal(session, federation, "device.approved", device=device, detail="by the operator")
+        let_in(session, *find(session, name, device))
+
+
+def let_in(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Approve a device inside the caller's transaction.
+
+    Raises:
+        ConflictError: if it has no key, or was revoked.
+    """
+    if row.enrolment == "open":
+        raise ConflictError(f"the device {row.name!r} has shown no key; make a token with which it enrols")
+    if row.enrolment == "revoked":
+        raise ConflictError(f"the device {row.name!r} was revoked; make a token for it with which it comes back")
+    if row.enrolment == "pending":
+        row.enrolment = "approved"
+        records.journal(session, federation, "device.approved", device=row.name, detail="by the operator")
 
 
 def revoke(runtime: Runtime, name: str, device: str) -> None:
@@ -40,9 +48,7 @@ def revoke(runtime: Runtime, name: str, device: str) -> None:
         UnavailableError: if the broker does not delete the account; nothing is taken from the device all the same.
     """
     with runtime.database.write() as session:
-        federation, row = find(session, name, device)
-        if row.enrolment != "revoked":
-            _void(session, federation, row)
+        put_out(session, *find(session, name, device))
     runtime.coordinator.feed(name, DeviceLost(device))
     runtime.forget_uploads(name, device)
     try:
@@ -66,7 +72,10 @@ def find(session: Session, name: str, device: str) -> tuple[FederationRow, Devic
     return federation, row
 
 
-def _void(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+def put_out(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Void all that a device holds in the database, inside the caller's transaction; the broker is told afterwards."""
+    if row.enrolment == "revoked":
+        return
     row.enrolment, row.state = "revoked", "offline"
     keys.revoke_of_device(session, row)
     tokens.revoke_for(session, federation, row.name, time.time())

@@ -1,7 +1,11 @@
-"""A copy of a running server's data: the database at one moment, then every blob that it may name, and the keys.
+"""A copy of a running server's data: the database at one moment, every blob that it may name, and the server's key.
 
-The order makes it whole: a blob is on disk before a row names it, and blobs never change, so what the copied database
-names is there when the blobs are copied afterwards. Half-received updates are left out: their devices send them again.
+The order makes it whole: a blob is on disk before a row names it, and one that no row names any more is removed only
+after a time. So the blobs are copied before the database and, those that are new, after it: what the copied database
+names is there. Half-received updates are left out: their devices send them again.
+
+Keys that give power over others (the operator's, the broker's authority) are left out unless they are asked for: a
+backup lies in more places than a server.
 """
 
 from __future__ import annotations
@@ -9,19 +13,30 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy.engine import make_url
 
 from aggregator_api.blobs import sync
 from aggregator_api.errors import ConfigError
+from aggregator_api.keys import OPERATOR_FILE
 from aggregator_api.settings import Settings
+from aggregator_api.storage import postgresql
+from federation.private_files import private_file, private_folder
 
-DATABASE, BLOBS = "gaitway.sqlite3", "blobs"
+DATABASE, DUMP, BLOBS = "gaitway.sqlite3", "database.dump", "blobs"
+DESCRIPTION = "backup.json"
+"""A file of every backup: it says what is in it, and that it is one."""
+AUTHORITY_KEYS = (OPERATOR_FILE, "authority/ca.key", "broker/authority/ca.key")
+"""Files below the data folder that let their holder rule the server, or be a broker."""
+LAST_BACKUP = "last-backup"
+"""An empty file in data_dir, whose time is that of the last backup; `metrics` shows it."""
 
 
 class Copied(NamedTuple):
@@ -29,45 +44,143 @@ class Copied(NamedTuple):
 
     blobs: int
     bytes: int
+    keys: tuple[str, ...]
 
 
-def back_up(settings: Settings, out: Path) -> Copied:
-    """Copy a server's data into a folder that is itself a data_dir; the server may be running.
+class Description(BaseModel):
+    """What is in a backup."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    backup_version: Literal[1] = 1
+    database: Literal["sqlite", "postgresql"]
+    made_at: float
+    identity: str
+    keys: tuple[str, ...]
+
+
+def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> Copied:
+    """Copy a server's data, which may be running, into a folder that `restore` brings a server back from.
 
     Raises:
-        ConfigError: for a database or a blob store that has its own way of being backed up.
+        ConfigError: for a database that is not there, or a blob store that has its own way of being backed up.
     """
-    database, blobs = _database(settings), _blobs(settings)
-    out.mkdir(parents=True, exist_ok=True)
+    shared, blobs = settings.database.startswith("postgresql"), blob_folder(settings)
+    database = None if shared else _database(settings)
+    private_folder(out)
     out.chmod(0o700)
-    _copy_database(database, out / DATABASE)
-    for key in (settings.identity, settings.data_dir / "admin.key"):
-        if key.is_file():
-            _copy(key, out / key.name)
-    written = [_copy(blob, out / BLOBS / blob.parent.name / blob.name) for blob in sorted(blobs.glob("??/*"))]
+    written = _copy_blobs(blobs, out)
+    if database is None:
+        _dump_database(settings.database, out / DUMP)
+    else:
+        _copy_database(database, out / DATABASE)
+    written += _copy_blobs(blobs, out)
+    keys = {settings.identity.name: settings.identity}
+    if authority_keys:
+        keys |= {name: settings.data_dir / name for name in AUTHORITY_KEYS}
+    there = {name: path for name, path in keys.items() if path.is_file()}
+    for name, path in there.items():
+        copy_file(path, out / name)
+    described = Description(
+        database="postgresql" if shared else "sqlite",
+        made_at=time.time(),
+        identity=settings.identity.name,
+        keys=tuple(there),
+    )
+    _write(out / DESCRIPTION, described.model_dump_json(indent=2).encode() + b"\n")
     sync(out)
-    new = [size for size in written if size is not None]
-    return Copied(len(new), sum(new))
+    with suppress(OSError):  # the backup is whole, whatever becomes of the note about it
+        (settings.data_dir / LAST_BACKUP).touch(mode=0o600)
+    return Copied(len(written), sum(written), tuple(there))
+
+
+def read_description(folder: Path) -> Description:
+    """Return what is in a backup.
+
+    Raises:
+        ConfigError: if the folder is none.
+    """
+    try:
+        return Description.model_validate_json((folder / DESCRIPTION).read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} is no backup: it has no {DESCRIPTION}, which `backup` writes last; a copy that was cut off has "
+            "none either"
+        ) from error
+    except ValidationError as error:
+        raise ConfigError(f"{folder / DESCRIPTION} is damaged: {error.errors()[0]['msg']}") from error
+
+
+def refuse_backup(folder: Path) -> None:
+    """Keep a server from being started in a backup, where devices would neither train for it nor believe it.
+
+    Raises:
+        ConfigError: if the folder is a backup.
+    """
+    if (folder / DESCRIPTION).exists():
+        raise ConfigError(
+            f"{folder} is a backup; bring the server back with `python -m aggregator_api restore --from {folder} "
+            "--data-dir ANOTHER`, which tells the devices that it was restored"
+        )
+
+
+def blob_folder(settings: Settings) -> Path:
+    """Return the folder of a server's blobs.
+
+    Raises:
+        ConfigError: if they are in no folder.
+    """
+    parsed = urlparse(settings.blobs)
+    if parsed.scheme not in ("", "file"):
+        raise ConfigError(f"blobs at {settings.blobs} are no folder; copy them with the store's own means")
+    return Path(url2pathname(parsed.path))
+
+
+def copy_file(source: Path, target: Path) -> int:
+    """Copy a file whole, for its owner alone; returns its size in bytes."""
+    private_folder(target.parent)
+    fresh = target.with_name(f".{target.name}.new")
+    private_file(fresh)
+    shutil.copyfile(source, fresh)
+    sync(fresh)
+    fresh.replace(target)
+    return target.stat().st_size
+
+
+def _write(path: Path, data: bytes) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    private_file(fresh)
+    fresh.write_bytes(data)
+    sync(fresh)
+    fresh.replace(path)
+
+
+def _copy_blobs(source: Path, out: Path) -> list[int]:
+    """Copy the blobs that are not there yet; returns their sizes."""
+    written = []
+    for blob in sorted(source.glob("??/*")):
+        target = out / BLOBS / blob.parent.name / blob.name
+        try:
+            if not target.exists() or target.stat().st_size != blob.stat().st_size:
+                written.append(copy_file(blob, target))
+        except FileNotFoundError:
+            continue  # no row names it any more, and the server has removed it
+    return written
 
 
 def _database(settings: Settings) -> Path:
-    url = make_url(settings.database)
-    if url.get_backend_name() != "sqlite" or not url.database:
-        raise ConfigError(
-            f"{url.render_as_string()} is not a SQLite file; dump it with pg_dump, then copy the blobs "
-            "(docs/operations.md)"
-        )
-    path = Path(url.database)
+    path = Path(make_url(settings.database).database or "")
     if not path.is_file():
         raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
     return path
 
 
-def _blobs(settings: Settings) -> Path:
-    parsed = urlparse(settings.blobs)
-    if parsed.scheme not in ("", "file"):
-        raise ConfigError(f"blobs at {settings.blobs} are no folder; copy them with the store's own means")
-    return Path(url2pathname(parsed.path))
+def _dump_database(database_url: str, target: Path) -> None:
+    fresh = target.with_name(f".{target.name}.new")
+    private_file(fresh)
+    postgresql.dump(database_url, fresh)
+    sync(fresh)
+    fresh.replace(target)
 
 
 def _copy_database(source: Path, target: Path) -> None:
@@ -81,17 +194,3 @@ def _copy_database(source: Path, target: Path) -> None:
         raise ConfigError(f"the database {source} is damaged: {found}; keep the last backup")
     sync(fresh)
     fresh.replace(target)
-
-
-def _copy(source: Path, target: Path) -> int | None:
-    """Copy a file whole; None if it is there already."""
-    size = source.stat().st_size
-    if target.exists() and target.parent.parent.name == BLOBS and target.stat().st_size == size:
-        return None
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = target.with_name(f".{target.name}.new")
-    shutil.copyfile(source, fresh)
-    fresh.chmod(0o600)
-    sync(fresh)
-    fresh.replace(target)
-    return size

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import fsspec
 
 from aggregator_api.errors import BlobError, ConfigError
+from federation.private_files import opener, private_file, private_folder
 
 PIECE = 1 << 18
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -33,11 +34,20 @@ class Blob(NamedTuple):
 
 
 class BlobStore:
-    """Blobs under one fsspec URL, each named by its sha256."""
+    """Blobs under one fsspec URL, each named by its sha256.
+
+    Raises:
+        ConfigError: for a URL of a kind that fsspec does not know, or lacks a package for.
+    """
 
     def __init__(self, url: str) -> None:
         self.collecting = threading.Lock()  # two collections of one process put back what the other removes
-        self._files, self.root = fsspec.core.url_to_fs(url)
+        try:
+            self._files, self.root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(
+                f"blob_url {url}: {error}; expected file:///FOLDER, or an installed fsspec store"
+            ) from error
         protocols = self._files.protocol
         self._local = "file" in (protocols if isinstance(protocols, tuple) else (protocols,))
 
@@ -51,7 +61,8 @@ class BlobStore:
             return blob
         temporary = self._temporary()
         try:
-            temporary.write_bytes(data)
+            with open(temporary, "wb", opener=opener) as file:
+                file.write(data)
             self._commit(temporary, blob.sha256)
         finally:
             temporary.unlink(missing_ok=True)  # a full disk would keep half of it
@@ -67,6 +78,7 @@ class BlobStore:
             temporary = self._temporary()
             try:
                 if self._elsewhere(path):
+                    private_file(temporary)
                     shutil.copyfile(path, temporary)
                 else:
                     os.replace(path, temporary)
@@ -96,7 +108,7 @@ class BlobStore:
     def out_of_sight(self, sha256: str) -> Iterator[Aside]:
         """Move a blob aside; it comes back at the end unless it was removed, or written anew meanwhile."""
         path, aside = Path(self._path(sha256)), Aside(self._folder() / "incoming" / f"{sha256}.aside")
-        aside.path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(aside.path.parent)
         with suppress(FileNotFoundError):  # another process was faster
             os.replace(path, aside.path)
         try:
@@ -137,6 +149,15 @@ class BlobStore:
         """
         return b"".join(self.pieces(sha256))
 
+    def verify(self, sha256: str) -> None:
+        """Read a whole blob and leave its bytes.
+
+        Raises:
+            BlobError: if it is missing or damaged.
+        """
+        for _ in self.pieces(sha256):
+            pass
+
     def pieces(self, sha256: str) -> Iterator[bytes]:
         """Yield a blob in pieces; the last one only after the whole has been verified.
 
@@ -164,8 +185,23 @@ class BlobStore:
 
     def check(self) -> None:
         """Raise OSError if the store cannot be reached."""
-        self._files.makedirs(self.root, exist_ok=True)
+        if self._local:
+            private_folder(Path(self.root))
+        else:
+            self._files.makedirs(self.root, exist_ok=True)
         self._files.ls(self.root)
+
+    def require(self) -> None:
+        """Look once, at the start, whether the store can be reached.
+
+        Raises:
+            ConfigError: if it cannot.
+        """
+        try:
+            self.check()
+        except Exception as error:  # each store of fsspec has its own
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(f"the models' store {self.root} cannot be used: {said}; check blob_url") from error
 
     def _open(self, sha256: str) -> Any:
         try:
@@ -198,12 +234,12 @@ class BlobStore:
 
     def _temporary(self) -> Path:
         folder = Path(self.root) / "incoming"
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         return folder / uuid.uuid4().hex
 
     def _commit(self, temporary: Path, sha256: str) -> None:
         target = Path(self._path(sha256))
-        target.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(target.parent)
         sync(temporary)
         os.replace(temporary, target)
         sync(target.parent)

@@ -140,10 +140,11 @@ def _move_deadline(session: Session, federation: FederationRow, deadline_s: floa
 
 
 def version_of(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:
-    """Return a federation's model version.
+    """Return a federation's model version, whose bytes are there.
 
     Raises:
         NotFoundError: if there is no such version.
+        ConflictError: if it was deleted.
     """
     row = session.scalar(
         select(ModelVersionRow).where(
@@ -152,6 +153,8 @@ def version_of(session: Session, federation: FederationRow, version: int) -> Mod
     )
     if row is None:
         raise NotFoundError(f"federation {federation.name!r} has no model version {version}")
+    if row.deleted_at is not None:
+        raise ConflictError(f"version {version} of {federation.name!r} was deleted; its bytes are gone")
     return row
 
 

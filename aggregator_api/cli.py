@@ -1,4 +1,4 @@
-"""`python -m aggregator_api serve|broker|broker-config|broker-passwords|keys|tokens|migrate|gc|openapi`."""
+"""The server's commands: `python -m aggregator_api serve|keys|tokens|devices|backup|…`; see `--help`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,43 @@ from rich.console import Console
 
 from aggregator_api.broker import BrokerThread, run_broker
 from aggregator_api.broker_config.cli import broker_config, broker_passwords
-from aggregator_api.database import Database
+from aggregator_api.database import Database, opened
+from aggregator_api.devices.commands import app as devices_app
 from aggregator_api.errors import ConfigError
 from aggregator_api.key_commands import keys_app, tokens_app
 from aggregator_api.logs import configure
+from aggregator_api.observability.audit_commands import app as audit_app
 from aggregator_api.ports import is_loopback, require_free
+from aggregator_api.retention.commands import delete_device, federations_app, retention_app
 from aggregator_api.settings import Settings, load
+from aggregator_api.storage.cli import backup, fsck, new_epoch, restore
+from federation.private_files import keep_private
 
 app = typer.Typer(
-    help="The server of a federation: REST to the operator, MQTT to the devices.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
 )
 app.command("broker-config")(broker_config)
 app.command("broker-passwords")(broker_passwords)
+for _command in (backup, restore, fsck):
+    app.command()(_command)
+app.command("new-epoch")(new_epoch)
 app.add_typer(keys_app, name="keys")
 app.add_typer(tokens_app, name="tokens")
+app.add_typer(audit_app, name="audit")
+devices_app.command("delete")(delete_device)
+app.add_typer(devices_app, name="devices")
+app.add_typer(federations_app, name="federations")
+app.add_typer(retention_app, name="retention")
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+@app.callback()
+def program() -> None:
+    """The server of a federation: REST to the operator, MQTT to the devices."""
+    keep_private()
+
 
 CONFIG_ERROR = 2
 ConfigOption = Annotated[
@@ -53,9 +72,19 @@ def serve(
         bool | None,
         typer.Option("--embedded-broker/--no-embedded-broker", help="Run the broker inside the server, on loopback."),
     ] = None,
+    insecure_local: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure-local",
+            help="Ask programs on this machine for no key. For trials: it needs a loopback --host, and refuses what a "
+            "proxy or a web page sends.",
+        ),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C; it goes on where it was, and waits for its broker.
+
+    Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder.
 
     Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`, then open
     http://127.0.0.1:8080/docs
@@ -70,13 +99,18 @@ def serve(
         broker_host=broker_host,
         broker_port=broker_port,
         embedded_broker=embedded_broker,
+        insecure_local=insecure_local,
     )
+    _refuse_backup(settings)
     _require_free(settings.host, settings.port)
     if settings.embedded_broker:
         _require_free(settings.broker_host, settings.broker_port, "--broker-port")
     configure(settings.log_level, settings.log_format)
-    with _embedded_broker(settings):
-        run_server(settings)
+    try:
+        with _embedded_broker(settings):
+            run_server(settings)
+    except ConfigError as error:
+        raise _fail(error) from error
 
 
 @app.command()
@@ -105,10 +139,13 @@ def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     Example: `python -m aggregator_api migrate --data-dir runs/server`
     """
     settings = _settings(config, data_dir=data_dir)
-    database = Database(settings.database)
-    database.migrate()
+    try:
+        database = Database(settings.database)
+        database.migrate()
+    except ConfigError as error:
+        raise _fail(error) from error
     database.close()
-    typer.echo(f"{database.engine.url.render_as_string()} is up to date")
+    typer.echo(f"{database.name} is up to date")
 
 
 @app.command()
@@ -125,7 +162,10 @@ def gc(
     from aggregator_api.garbage import collect
 
     settings = _settings(config, data_dir=data_dir)
-    database = Database(settings.database)
+    try:
+        database = opened(settings)
+    except ConfigError as error:
+        raise _fail(error) from error
     try:
         found = collect(database, BlobStore(settings.blobs), grace_s=settings.garbage_grace_s, dry_run=dry_run)
     except ConfigError as error:
@@ -149,27 +189,11 @@ def openapi(
     described = text(application.create_app(Settings()))
     if out is None:
         typer.echo(described, nl=False)
-    else:
-        out.write_text(described)
-
-
-@app.command()
-def backup(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the copy; used again, it gets only what is new.")],
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Copy the data of a server, which may be running, into a folder that a server can be started from.
-
-    Example: `python -m aggregator_api backup --data-dir runs/server --out backup`
-    """
-    from aggregator_api.backup import back_up
-
+        return
     try:
-        copied = back_up(_settings(config, data_dir=data_dir), out)
-    except ConfigError as error:
-        raise _fail(error) from error
-    typer.echo(f"{out}: the database, the keys, and {copied.blobs} new blobs ({copied.bytes:,} bytes)")
+        out.write_text(described)
+    except OSError as error:
+        raise _fail(ConfigError(f"{out} cannot be written: {error.strerror}")) from error
 
 
 def _settings(config: Path | None, **given: Any) -> Settings:
@@ -192,6 +216,15 @@ def _embedded_broker(settings: Settings) -> Iterator[None]:
         yield
     finally:
         thread.stop()
+
+
+def _refuse_backup(settings: Settings) -> None:
+    from aggregator_api.backup import refuse_backup
+
+    try:
+        refuse_backup(settings.data_dir)
+    except ConfigError as error:
+        raise _fail(error) from error
 
 
 def _require_free(host: str, port: int, option: str = "--port") -> None:

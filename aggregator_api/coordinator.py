@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from threading import Event as ThreadEvent
 from threading import RLock
 
 from sqlalchemy import select
@@ -17,19 +18,25 @@ from sqlalchemy.orm import Session
 from aggregator_api import opening, records, rollouts, waiting
 from aggregator_api.aggregation import Aggregate
 from aggregator_api.announcing import announcement, invitations
+from aggregator_api.auth.signing import Signer
 from aggregator_api.blobs import Blob
 from aggregator_api.clock import SteadyClock, bring_into_reach, move_open_rounds
 from aggregator_api.contract import Contract, read_contract
 from aggregator_api.database import Database
+from aggregator_api.devices.roll_call import RollCall, mark_silent
+from aggregator_api.errors import BlobError
 from aggregator_api.long_work import LongWork
 from aggregator_api.privacy_spent import note_privacy
-from aggregator_api.sealing import Sealer
 from aggregator_api.situation import Federation, Open
 from aggregator_api.tables import FederationRow, RoundRow
 from aggregator_api.transport import Publisher
+from aggregator_api.updates.screening import write_screening
 from aggregator_api.workshop import Workshop
+from federation.aggregation.screening import Screening
+from federation.plan import Strict
 from federation.protocol import topics
 from federation.protocol.messages import write
+from federation.protocol.signing import Kind
 from federation.server_round import (
     Action,
     Aggregated,
@@ -64,11 +71,14 @@ class Coordinator:
         chunk_bytes: int,
         lost_after_s: float,
         clock: SteadyClock | None = None,
+        closing: ThreadEvent | None = None,
+        verify: Callable[[str], None] = lambda sha256: None,
     ) -> None:
         self._database = database
         self._publisher = publisher
         self._executor = executor
-        self._long = LongWork(database, workshop, self)
+        self._long = LongWork(database, workshop, self, closing or ThreadEvent())
+        self._verify = verify
         self._chunk_bytes = chunk_bytes
         self._lost_after_s = lost_after_s
         self.clock = self._clock = clock or SteadyClock()
@@ -76,8 +86,9 @@ class Coordinator:
         self._looked_for_gone = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
-        self.sealer: Sealer | None = None
-        """Signs what devices are to load; none: nothing is signed."""
+        self.roll_call = RollCall()
+        self.signer: Signer | None = None
+        """Signs what is said to devices; none: nothing is signed."""
         self.tidy: Callable[[], None] = lambda: None
         """Called on the executor after each publication."""
         self.lock = RLock()
@@ -112,20 +123,29 @@ class Coordinator:
         """Say everything again, after the broker may have lost it, and give devices time to say where they are."""
         self._listening_since = self._clock()
         for name in self._names():
+            self.roll_call.begin(name)
             self.announce(name)
 
     def announce(self, name: str) -> None:
         """Publish a federation's retained announcement, and before it the invitations of those it waits for."""
         with self.lock, self._database.read() as session:
             federation = _row(session, name)
-            for device, invitation in invitations(session, federation, self.sealer):
-                self._publisher.publish(topics.invitation(name, device), write(invitation), retain=True)
-            message = announcement(session, federation, chunk_bytes=self._chunk_bytes, sealer=self.sealer)
-            self._publisher.publish(topics.announce(name), write(message), retain=True)
+            for device, invitation in invitations(session, federation):
+                said = self.signed(Kind.INVITATION, name, device, invitation)
+                self._publisher.publish(topics.invitation(name, device), said, retain=True)
+            expires = self.signer.expires() if self.signer else None
+            message = announcement(session, federation, chunk_bytes=self._chunk_bytes, expires=expires)
+            message = message.model_copy(update={"roll_call": self.roll_call.of(name)})
+            said = self.signed(Kind.ANNOUNCEMENT, name, "", message)
+            self._publisher.publish(topics.announce(name), said, retain=True)
+
+    def signed(self, kind: Kind, federation: str, device: str, message: Strict) -> bytes:
+        """Return a message to a device, or to all (''), as it is sent."""
+        return self.signer.wrap(kind, federation, device, message) if self.signer else write(message)
 
     def renew(self) -> None:
-        """Say everything again before its seals expire."""
-        if self.sealer and self.sealer.renewal_is_due():
+        """Say everything again before it expires."""
+        if self.signer and self.signer.renewal_is_due():
             for name in filter(self.leads, self._names()):
                 self.announce(name)
 
@@ -223,6 +243,9 @@ class Coordinator:
         for name, device in gone:
             if self.leads(name):
                 self.feed(name, DeviceLost(device))
+        for name, asked_at in self.roll_call.over():
+            with self._database.write() as session:
+                mark_silent(session, name, asked_at)
 
     def _follow_clock(self) -> None:
         """Where the machine's clock was set: nobody loses or gains time, and who is gone is looked for anew."""
@@ -235,6 +258,7 @@ class Coordinator:
                 move_open_rounds(session, names, leap_s)
             self._clock.follow(leap_s)
             self._listening_since = self._looked_for_gone = self._clock()
+            self.roll_call.drop()  # who was heard since then cannot be told
             log.warning("the clock was set by %+.0f s; open rounds end as much later or earlier by it", leap_s)
             for name in names:
                 self.announce(name)
@@ -265,22 +289,24 @@ class Coordinator:
         """Open the written round `number`; `broadcasts` is what each client gets, empty if all get the same."""
         with self.lock:
             with self._database.write() as session:
-                federation = _row(session, name)
+                federation = records.federation_named(session, name)
                 row = _at(session, federation, number, RoundPhase.ANNOUNCED)
-                if row is None:
+                if federation is None or row is None:
                     return  # the operator stopped it meanwhile
                 if broadcasts:
                     opening.give(row, broadcasts)
                 actions = opening.begin(session, federation, lambda event: self.transition(session, federation, event))
             self.act(name, actions)
 
-    def publish(self, name: str, number: int, result: Aggregate, seconds: float) -> None:
+    def publish(self, name: str, number: int, result: Aggregate, screening: Screening, seconds: float) -> None:
         """Make an aggregate the federation's model, and go on."""
         with self.lock:
             with self._database.write() as session:
-                federation = _row(session, name)
-                if _at(session, federation, number, RoundPhase.AGGREGATING) is None:
+                federation = records.federation_named(session, name)
+                row = _at(session, federation, number, RoundPhase.AGGREGATING)
+                if federation is None or row is None:
                     return  # stopped while it was aggregated: the result is not used
+                write_screening(session, federation, row, screening)
                 records.add_version(session, federation, number, result.state, result.broadcast)
                 rollouts.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
@@ -293,14 +319,42 @@ class Coordinator:
                 self.act(name, published.actions)
         self._executor.submit(self.tidy)
 
-    def give_up(self, name: str, number: int, reason: str) -> None:
-        """End round `number`, whose long work has failed."""
+    def give_up(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
+        """End round `number`, whose long work has failed, or of whose updates `screening` has left too few."""
         with self.lock:
-            match self._phase(name), self._number(name):
-                case RoundPhase.AGGREGATING, current if current == number:
-                    self.feed(name, AggregationFailed(reason))
-                case RoundPhase.ANNOUNCED, current if current == number:
-                    self.feed(name, Stopped(reason))
+            with self._database.write() as session:
+                federation, ended = records.federation_named(session, name), None
+                if federation is None:
+                    return  # it was deleted meanwhile
+                if row := _at(session, federation, number, RoundPhase.AGGREGATING):
+                    if screening is not None:
+                        write_screening(session, federation, row, screening)
+                    ended = self.transition(session, federation, AggregationFailed(reason))
+                elif _at(session, federation, number, RoundPhase.ANNOUNCED):
+                    ended = self.transition(session, federation, Stopped(reason))
+            if ended is not None:
+                self.act(name, ended.actions)
+
+    def base_damaged(self, name: str, reason: str) -> None:
+        """End the open round whose model cannot be read, and pause: every further round would begin from it too."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                result = self.transition(session, federation, Stopped(f"its model is damaged: {reason}"))
+                if federation.status == "running":
+                    federation.status = "paused"
+                    number = records.last_number(session, federation)
+                    advice = f"{reason}; restore that blob or move the alias `stable`, then resume"
+                    records.journal(session, federation, "federation.paused", round_number=number, detail=advice)
+            log.error("federation=%s is paused: its model is damaged: %s", name, reason)
+            self.act(name, result.actions if result is not None else (Action.ANNOUNCE,))
+
+    def blob_damaged(self, sha256: str, reason: str) -> None:
+        """End the open rounds that begin from a blob which cannot be read."""
+        with self._database.read() as session:
+            names = records.federations_training_from(session, sha256)
+        for name in names:
+            self.base_damaged(name, reason)
 
     def _try_open(self, name: str) -> bool:
         with self.lock:
@@ -313,7 +367,17 @@ class Coordinator:
 
     def _open(self, name: str) -> None:
         with self._database.read() as session:
-            personal = self.contract(_row(session, name)).method.personal_broadcast
+            federation = _row(session, name)
+            personal = self.contract(federation).method.personal_broadcast
+            row = records.open_round(session, federation)
+            base = row.base_version if row else records.current_version(session, federation)
+            needed = {base.state_sha256, base.broadcast_sha256}
+        try:
+            for sha256 in needed:
+                self._verify(sha256)
+        except (BlobError, OSError) as error:
+            self.base_damaged(name, str(error))
+            return
         if personal:
             self._executor.submit(self._long.personalize, name, self._number(name))
         else:
@@ -327,7 +391,8 @@ class Coordinator:
 
     def _phase(self, name: str) -> str | None:
         with self._database.read() as session:
-            row = records.open_round(session, _row(session, name))
+            federation = records.federation_named(session, name)  # none: it was deleted while it was worked for
+            row = records.open_round(session, federation) if federation else None
             return row.phase if row else None
 
     def _number(self, name: str) -> int:
@@ -339,6 +404,6 @@ def _row(session: Session, name: str) -> FederationRow:
     return session.scalars(select(FederationRow).where(FederationRow.name == name)).one()
 
 
-def _at(session: Session, federation: FederationRow, number: int, phase: RoundPhase) -> RoundRow | None:
-    row = records.open_round(session, federation)
+def _at(session: Session, federation: FederationRow | None, number: int, phase: RoundPhase) -> RoundRow | None:
+    row = records.open_round(session, federation) if federation is not None else None
     return row if row is not None and (row.number, row.phase) == (number, phase) else None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator_api.keys import Scope
-from aggregator_api.views import View, Whole
+from aggregator_api.views import Tags, View, Whole
 from federation.plan import Name, Strict
 
 YEAR_S = 366 * 24 * 3600
@@ -61,6 +61,7 @@ class NewToken(Strict):
     auto_approve: bool = Field(
         default=False, strict=True, description="let the device in without the operator's approval"
     )
+    tags: Tags = Field(default=[], description="groups that the device is put into when it enrols")
     lifetime_s: Whole = Field(default=DAY_S, ge=60, le=YEAR_S)
 
 
@@ -70,6 +71,7 @@ class Token(View):
     id: int
     device: str | None
     auto_approve: bool
+    tags: list[str]
     created_at: float
     expires_at: float
     used_at: float | None
@@ -90,7 +92,7 @@ class Enrol(Strict):
     federation: Name
     device: Name
     public_key: PublicKey
-    signature: Signature = Field(description=r'over UTF-8 "gaitway-enrol/v1\n{federation}\n{device}\n{token}"')
+    signature: Signature = Field(description=r'over UTF-8 "gaitway-signed/1\nenrol\n{federation}\n{device}\n{token}"')
 
 
 class Claim(Strict):
@@ -99,7 +101,9 @@ class Claim(Strict):
     federation: Name
     device: Name
     issued_at: Whole = Field(ge=0, le=2**53, description="Unix seconds; within 300 s, and greater each time")
-    signature: Signature = Field(description=r'over UTF-8 "gaitway-claim/v1\n{federation}\n{device}\n{issued_at}"')
+    signature: Signature = Field(
+        description=r'over UTF-8 "gaitway-signed/1\nclaim\n{federation}\n{device}\n{issued_at}"'
+    )
 
 
 class BrokerLogin(BaseModel):

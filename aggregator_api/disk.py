@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import errno
+import getpass
+import os
 import shutil
 from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
+
+from aggregator_api.errors import ConfigError
+from federation.private_files import private_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_FULL = "database or disk is full"
@@ -20,6 +25,33 @@ def is_full(error: BaseException) -> bool:
     if isinstance(error, DBAPIError):
         return _SQLITE_FULL in str(error.orig) or getattr(error.orig, "sqlstate", "") == _POSTGRES_FULL
     return False
+
+
+def require_folder(folder: Path, name: str) -> None:
+    """Make a folder where there is none; `name` is what the operator calls it.
+
+    Raises:
+        ConfigError: if there is something else in its place, or this user may not write there.
+    """
+    try:
+        private_folder(folder)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"{name}, {folder}, is a file or lies below one; name a folder") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{name}, {folder}, cannot be made: {error.strerror}; make it, owned by the user {user()}, "
+            "mount what is missing, or name another"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{name}, {folder}, cannot be written by the user {user()}; `chown` it, or name another")
+
+
+def user() -> str:
+    """Return the name of the user that this program runs as, or its number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container the number may have no name
+        return str(os.geteuid())
 
 
 def lacks(folder: Path, needed: int) -> str:

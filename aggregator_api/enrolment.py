@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api import accounts, keys, records, tokens
 from aggregator_api.credential_views import BrokerLogin, Claim, Credentials, Enrol, Enrolment
+from aggregator_api.devices import tags
 from aggregator_api.errors import (
     BrokerError,
     ConflictError,
@@ -25,8 +26,10 @@ from aggregator_api.errors import (
     UnprocessableError,
 )
 from aggregator_api.identity import verify
+from aggregator_api.observability import audit
 from aggregator_api.runtime import Runtime
 from aggregator_api.tables import DeviceRow, EnrolmentTokenRow, FederationRow
+from federation.protocol.signing import Kind, to_sign
 
 CLOCK_S = 300
 """How far a device's clock may be off."""
@@ -48,7 +51,7 @@ def enrol(runtime: Runtime, said: Enrol) -> Enrolment:
         ForbiddenError: if the device was revoked and the token does not name it.
         UnavailableError: if the broker cannot make its account; the device then claims its credentials later.
     """
-    message = f"gaitway-enrol/v1\n{said.federation}\n{said.device}\n{said.token}"
+    message = to_sign(Kind.ENROL, said.federation, said.device, said.token.encode())
     if not _signed(said.public_key, said.signature, message):
         raise UnauthorizedError("the signature was not made by this public key over the federation, device and token")
     try:
@@ -69,7 +72,7 @@ def claim(runtime: Runtime, said: Claim) -> Enrolment:
         ForbiddenError: if the device was revoked.
         UnavailableError: if the broker cannot make its account.
     """
-    message = f"gaitway-claim/v1\n{said.federation}\n{said.device}\n{said.issued_at}"
+    message = to_sign(Kind.CLAIM, said.federation, said.device, str(said.issued_at).encode())
     with runtime.database.write() as session:
         federation = records.federation_named(session, said.federation)
         row = records.device_named(session, federation, said.device) if federation else None
@@ -98,8 +101,11 @@ def _let_in(session: Session, said: Enrol, now: float) -> Standing:
         _check_name_is_free(row, token, said.public_key)
         keys.revoke_of_device(session, row)
     approved = token.auto_approve or (row.enrolment == "approved" and row.public_key == said.public_key)
+    if token.tags:
+        tags.put(session, row, token.tags)
     row.public_key, row.enrolment = said.public_key, "approved" if approved else "pending"
     records.journal(session, federation, f"device.{row.enrolment}", device=row.name, detail=f"token {token.id}")
+    audit.mention(f"token {token.id}: {row.enrolment}")
     return _standing(session, federation, row)
 
 
@@ -160,5 +166,5 @@ def _answer(runtime: Runtime, federation: str, device: str, standing: Standing) 
     return Enrolment(state="approved", device=device, credentials=given)
 
 
-def _signed(public_key: str, signature: str, message: str) -> bool:
-    return verify(base64.b64decode(public_key), base64.b64decode(signature), message.encode())
+def _signed(public_key: str, signature: str, message: bytes) -> bool:
+    return verify(base64.b64decode(public_key), base64.b64decode(signature), message)

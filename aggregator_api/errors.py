@@ -15,7 +15,9 @@ AggregatorError
     ├── TooLargeError       413
     ├── UnprocessableError  422
     ├── TooManyError        429
-    └── UnavailableError    503
+    ├── UnavailableError    503
+    │   └── OverloadedError
+    └── StorageFullError    507
 """
 
 from __future__ import annotations
@@ -158,3 +160,22 @@ class UnavailableError(RequestError):
 
     status = 503
     title = "Service unavailable"
+    retry_after_s: ClassVar[int] = 5
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Say when to come again, in seconds (RFC 9110, 10.2.3)."""
+        return {"Retry-After": str(self.retry_after_s)}
+
+
+class OverloadedError(UnavailableError):
+    """More requests wait than this server can answer in time."""
+
+    retry_after_s = 1
+
+
+class StorageFullError(RequestError):
+    """There is no room for what the request would store (RFC 4918, 11.5)."""
+
+    status = 507
+    title = "Insufficient storage"

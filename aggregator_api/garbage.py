@@ -1,8 +1,8 @@
 """Removing blobs that no row refers to any more.
 
-Kept are: the state and the broadcast of every model version, what the devices of open rounds get, and every update
-that is held or accepted into a round that has not ended, with what its device got to start from. What is younger than
-the grace period is kept too, since a blob is written before its row.
+Kept are: the state and the broadcast of every model version that was not deleted, what the devices of open rounds get,
+and every update that is held or accepted into a round that has not ended, with what its device got to start from. What
+is younger than the grace period is kept too, since a blob is written before its row.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
     """Yield what reads the names in use: all, or one."""
     open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
     waiting = or_(UpdateRow.status == "held", and_(UpdateRow.status == "accepted", UpdateRow.round_id.in_(open_rounds)))
+    kept = ModelVersionRow.deleted_at.is_(None)
     started_from = (
         select(ParticipationRow.broadcast_sha256)
         .join(RoundRow, ParticipationRow.round_id == RoundRow.id)
@@ -82,8 +83,8 @@ def _queries(sha256: str | None = None) -> Iterator[Select[Any]]:
         )
     )
     for query, column in (
-        (select(ModelVersionRow.state_sha256), ModelVersionRow.state_sha256),
-        (select(ModelVersionRow.broadcast_sha256), ModelVersionRow.broadcast_sha256),
+        (select(ModelVersionRow.state_sha256).where(kept), ModelVersionRow.state_sha256),
+        (select(ModelVersionRow.broadcast_sha256).where(kept), ModelVersionRow.broadcast_sha256),
         (
             select(ParticipationRow.broadcast_sha256).where(ParticipationRow.round_id.in_(open_rounds)),
             ParticipationRow.broadcast_sha256,

@@ -1,33 +1,28 @@
-"""Who may come in, asked before a request's body is read: limits per address, the key, limits per key."""
+"""Who may come in, asked before a request's body is read.
+
+A good key has its own limit and no other: what comes from the same address, through the same proxy, does not count
+against it. Requests without a key are limited by the client's address, and wrong keys by a limit of their own there.
+"""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from collections.abc import Mapping
-from urllib.parse import urlsplit
-
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api import access, keys
-from aggregator_api.errors import RequestError, TooManyError, UnauthorizedError
+from aggregator_api.auth import insecure_local
+from aggregator_api.auth.callers import Callers
+from aggregator_api.auth.client_address import peer_of
+from aggregator_api.errors import ForbiddenError, RequestError, TooManyError, UnauthorizedError
 from aggregator_api.keys import LOCAL, Caller
 from aggregator_api.limits import TokenBuckets, network
-from aggregator_api.ports import is_loopback
+from aggregator_api.observability.audit import Intent
 from aggregator_api.problems import send_problem
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 
-log = logging.getLogger("aggregator_api")
-
-WRONG_KEY_COSTS = 20.0
-"""Requests of its address that a wrong key counts for."""
-
-_PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Gate:
@@ -35,10 +30,11 @@ class Gate:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._trusts_this_machine = settings.trusts_this_machine
-        self._by_address = _buckets(settings.address_requests_per_s)
+        self._insecure_local = settings.insecure_local
         self._by_key = _buckets(settings.key_requests_per_s)
-        self._noted: dict[str, float] = {}
+        self._by_address = _buckets(settings.address_requests_per_s)
+        self._failures = _buckets(settings.failed_keys_per_s)
+        self._callers = Callers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""
@@ -48,80 +44,69 @@ class Gate:
         try:
             caller = await self._admit(scope)
         except RequestError as error:
+            if isinstance(error, UnauthorizedError | ForbiddenError):
+                await run_in_threadpool(_note_refusal, scope, str(error))
             await send_problem(scope, send, error)
             return
-        scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, receive, send)
+        scope["state"]["caller"] = caller
+        await self._app(scope, receive, send if scope["method"] in _READS else self._forgetting(send))
 
     async def _admit(self, scope: Scope) -> Caller | None:
         headers = Headers(scope=scope)
-        host = scope["client"][0] if scope.get("client") else "unknown"
-        local, address = is_local(headers, host), network(host)
-        if not local and (wait := self._by_address.take(address)):
-            raise TooManyError(f"too many requests from {address}; the next is taken in {wait:.1f} s", wait_s=wait)
+        if self._insecure_local and (reason := insecure_local.refusal(peer_of(scope), headers, scope["http_version"])):
+            raise ForbiddenError(reason)
         needed = access.need(scope["method"], scope["path"])
-        if needed is None:
-            return None
-        try:
-            caller = await self._caller(scope, headers.get("authorization"))
-        except UnauthorizedError:
-            if not local:
-                self._by_address.charge(address, WRONG_KEY_COSTS)
-            raise
-        if caller is None and local and self._trusts_this_machine:
-            return LOCAL
-        found = access.check(caller, needed)
-        if wait := self._by_key.take(found.id):
-            raise TooManyError(f"too many requests with the key {found.id}; the next in {wait:.1f} s", wait_s=wait)
-        return found
+        authorization = headers.get("authorization")
+        if needed is None or authorization is None:
+            return self._without_key(scope, needed)
+        return access.check(await self._with_key(scope, authorization), needed)
 
-    async def _caller(self, scope: Scope, authorization: str | None) -> Caller | None:
-        if authorization is None:
-            return None
+    def _without_key(self, scope: Scope, needed: access.Need | None) -> Caller | None:
+        """Let everybody send what anybody may, and who sits at this machine the rest, where that is asked for."""
+        address = network(scope["state"]["client_address"])
+        if self._insecure_local:
+            return None if needed is None else LOCAL
+        if wait := self._by_address.take(address):
+            raise TooManyError(f"too many requests from {address}; the next is taken in {wait:.1f} s", wait_s=wait)
+        return None if needed is None else access.check(None, needed)
+
+    async def _with_key(self, scope: Scope, authorization: str) -> Caller:
         scheme, _, key = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise UnauthorizedError("expected `Authorization: Bearer gw_…`")
+            raise self._failed(scope, "expected `Authorization: Bearer gw_…`")
         runtime: Runtime = scope["app"].state.runtime
-        caller = await run_in_threadpool(self._find, runtime, key.strip())
+        caller = await self._callers.find(runtime.database, key.strip())
         if caller is None:
-            raise UnauthorizedError("this key is unknown, expired or revoked; ask the operator for another")
+            raise self._failed(scope, "this key is unknown, expired or revoked; ask the operator for another")
+        if wait := self._by_key.take(caller.id):
+            raise TooManyError(f"too many requests with the key {caller.id}; the next in {wait:.1f} s", wait_s=wait)
         return caller
 
-    def _find(self, runtime: Runtime, key: str) -> Caller | None:
-        now, moment = time.time(), time.monotonic()
-        with runtime.database.read() as session:
-            caller = keys.find(session, key, now)
-        if caller is not None and moment - self._noted.get(caller.id, -math.inf) >= keys.USED_EVERY_S:
-            self._note(runtime, caller, now, moment)
-        return caller
+    def _failed(self, scope: Scope, reason: str) -> RequestError:
+        """Return the answer to a wrong key."""
+        address = network(scope["state"]["client_address"])
+        if wait := self._failures.take(address):
+            return TooManyError(f"too many wrong keys from {address}; the next is read in {wait:.1f} s", wait_s=wait)
+        return UnauthorizedError(reason)
 
-    def _note(self, runtime: Runtime, caller: Caller, now: float, moment: float) -> None:
-        self._noted = {id_: when for id_, when in self._noted.items() if moment - when < keys.USED_EVERY_S}
-        self._noted[caller.id] = moment
-        try:
-            with runtime.database.write() as session:
-                keys.note_use(session, caller, now)
-        except SQLAlchemyError as error:
-            log.warning("the use of key %s could not be written down: %s", caller.id, error)
+    def _forgetting(self, send: Send) -> Send:
+        """Look keys up again once a request has changed something: before its answer says that they are revoked."""
 
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._callers.forget()
+            await send(message)
 
-def is_local(headers: Mapping[str, str], host: str) -> bool:
-    """Whether a program on this machine sends the request of its own accord.
-
-    Not what a proxy passes on, and not what a web page makes a browser send: it names its own host or origin.
-    """
-    if not is_loopback(host) or any(name in headers for name in _PROXIED):
-        return False
-    origin = headers.get("origin")
-    return _names_loopback(headers.get("host", "")) and (origin is None or _names_loopback(urlsplit(origin).netloc))
+        return sending
 
 
-def _names_loopback(netloc: str) -> bool:
-    try:
-        host = urlsplit(f"//{netloc}").hostname
-    except ValueError:
-        return False
-    return host is not None and is_loopback(host)
+def _note_refusal(scope: Scope, reason: str) -> None:
+    """Write a missing, wrong or insufficient key into the audit, with the part of it that is no secret."""
+    named = keys.prefix_in(Headers(scope=scope).get("authorization", ""))
+    address = scope["state"]["client_address"]
+    detail = f"{scope['method']} {scope['path'][:100]}: {reason}"
+    runtime: Runtime = scope["app"].state.runtime
+    runtime.refusals.note(Intent(named or "unknown", address, "access.refuse", detail=detail))
 
 
 def _buckets(rate_per_s: float) -> TokenBuckets:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from aggregator_api.errors import ConfigError
+from federation.private_files import private_folder
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -31,6 +32,14 @@ class Identity:
     def public_key(self) -> bytes:
         """The raw public key, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
+
+    def load(self) -> None:
+        """Read the key, or make it, now: a server that cannot sign must not start.
+
+        Raises:
+            ConfigError: as `sign`.
+        """
+        self._key  # noqa: B018 – cached from here on
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message, 64 bytes.
@@ -68,7 +77,7 @@ def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
 
 def write_secret(path: Path, data: bytes) -> bool:
     """Write a file that only its owner may read, whole or not at all; return False if there is one already."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -10,9 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from aggregator_api.db.outages import TEMPORARY, Outage
+from aggregator_api.observability.failure_log import failures
+
 log = logging.getLogger("aggregator_api")
 
 TICK_S = 0.25
+RETRY_S = 1.0
+"""While the database is away, a message is tried again so often."""
 
 
 class Message(NamedTuple):
@@ -21,13 +26,15 @@ class Message(NamedTuple):
     topic: str
     payload: bytes
     acknowledge: Callable[[], None]
+    retained: bool = False
 
 
 class Inbox:
     """Hands messages to `handle`, calls to their maker, and calls `tick` a few times a second.
 
     `prepare` is called first, on the thread that works. When the queue is full, `put` waits: the network's thread then
-    reads no more, and TCP makes the broker wait.
+    reads no more, and TCP makes the broker wait. So it is while the database is away: the message that met the outage
+    is held until it can be handled, and `recovered` is called once a tick works again.
     """
 
     def __init__(
@@ -36,10 +43,14 @@ class Inbox:
         tick: Callable[[], None],
         size: int,
         prepare: Callable[[], None] = lambda: None,
+        recovered: Callable[[], None] = lambda: None,
     ) -> None:
         self._handle = handle
         self._tick = tick
         self._prepare = prepare
+        self._recovered = recovered
+        self._outage = False
+        self._stopping = threading.Event()
         self._queue: queue.Queue[Message | Callable[[], None] | None] = queue.Queue(size)
         self._thread = threading.Thread(target=self._work, name="inbox", daemon=True)
 
@@ -48,7 +59,11 @@ class Inbox:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is in the queue and end; a start that failed has nothing to end."""
+        """Finish what is in the queue and end; a start that failed has nothing to end.
+
+        In an outage nothing is finished: the broker has not been told that it was, and sends it again.
+        """
+        self._stopping.set()
         if self.alive:
             self._queue.put(None)
             self._thread.join()
@@ -72,7 +87,7 @@ class Inbox:
         due = time.monotonic()
         while True:
             if time.monotonic() >= due:  # also under load: a deadline must not wait for a quiet moment
-                self._guard(self._tick)
+                self._tick_once()
                 due = time.monotonic() + TICK_S
             try:
                 work = self._queue.get(timeout=TICK_S)
@@ -82,17 +97,27 @@ class Inbox:
                 return
             self._do(work)
 
-    def _do(self, work: Message | Callable[[], None]) -> None:
-        if isinstance(work, Message):
-            self._guard(partial(self._handle, work.topic, work.payload))
-            # even after a failure: unacknowledged, it would block the broker's window, and its device repeats it
-            self._guard(work.acknowledge)
-        else:
-            self._guard(work)
+    def _tick_once(self) -> None:
+        if self._guard(self._tick) is None and self._outage:
+            self._outage = False
+            log.info("the database answers again")
+            self._guard(self._recovered)
 
-    def _guard(self, call: Callable[[], None]) -> None:
+    def _do(self, work: Message | Callable[[], None]) -> None:
+        call = partial(self._handle, work.topic, work.payload) if isinstance(work, Message) else work
+        while self._guard(call) in TEMPORARY:
+            if self._stopping.wait(RETRY_S):
+                return
+        if isinstance(work, Message):
+            # even after another failure: unacknowledged, it would block the broker's window, and its device repeats it
+            self._guard(work.acknowledge)
+
+    def _guard(self, call: Callable[[], None]) -> Outage | None:
         try:
             call()
-        except Exception:
-            # a full disk or a locked database costs this message, which its device repeats, not the server
-            log.exception("message could not be handled")
+        except Exception as error:
+            # what is wrong with one message costs this message, which its device repeats, not the server
+            outage = failures.report("message could not be handled", error)
+            self._outage = self._outage or outage in TEMPORARY
+            return outage
+        return None

@@ -6,6 +6,7 @@ Nothing here raises for what a device sent: it is refused with a reason, or it i
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import time
 from typing import NamedTuple
@@ -19,18 +20,28 @@ from aggregator_api.broadcasts import Broadcasts
 from aggregator_api.contract import Contract
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
-from aggregator_api.errors import UpdateRefusedError
+from aggregator_api.devices.clones import Clones
+from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.judging import Judge, Norms
 from aggregator_api.situation import TAKEN, Situation
 from aggregator_api.spool import Key, Spool, Upload
 from aggregator_api.transport import Publisher
 from federation.errors import WireError
 from federation.protocol import topics
-from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
+from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
+from federation.protocol.signing import Envelope, Kind, unwrap
 from federation.protocol.topics import DeviceTopic
 from federation.server_round import Action, UpdateArrived
 
 log = logging.getLogger("aggregator_api")
+
+HOUR_S = 3600.0
+RETAINED = "it had the broker retain a message, which was removed; Gaitway's agent never does"
+CLONED = (
+    "another machine uses this device's name and password, and was connected first; stop one of the two, "
+    "and give each machine an enrolment of its own"
+)
+FORGED_AGAIN_S = 60.0
 
 
 class Taken(NamedTuple):
@@ -64,7 +75,10 @@ class Ingest:
         self._enrolled_only = enrolled_only
         self._min_free_bytes = min_free_bytes
         self._broadcasts = Broadcasts(blobs)
+        self._clones = Clones()
+        self._retained: dict[tuple[str, str], float] = {}
         self._judge = Judge(database, self._broadcasts)
+        self._forged_at: dict[tuple[str, str], float] = {}
 
     def handle(self, topic: str, payload: bytes) -> None:
         """Take one message from a device."""
@@ -76,6 +90,8 @@ class Ingest:
         if address.kind == "status":
             self._status(address, payload)
             return
+        if not payload and address.kind in ("begin", "chunk"):
+            return  # the driver removes what a device had the broker retain
         key = (address.federation, address.device, address.update_id)
         try:
             match address.kind:
@@ -88,16 +104,36 @@ class Ingest:
         except UpdateRefusedError as refusal:
             upload = self._spool.get(key)
             self._refuse(key, refusal, upload.manifest if upload else None)
+        except BlobError as error:
+            self._coordinator.base_damaged(key[0], str(error))
+            nonce = self._nonce(key, payload)
+            self._answer(key, "later", nonce=nonce, reason="the server's copy of the round's model is damaged")
         except (OSError, DBAPIError) as error:
             if not disk.is_full(error):
                 raise
             log.error("disk full federation=%s device=%s update=%s: %s", *key, error)
-            self._answer(key, "later", reason="the server's disk is full; try later")
+            nonce = self._nonce(key, payload)
+            self._answer(key, "later", nonce=nonce, reason="the server's disk is full; try later")
 
     def take_over(self, federation: str) -> None:
         """Go on with the uploads that another process has left behind, without waiting for their devices' time-outs."""
         for key, upload in self._spool.read_again(federation).items():
-            self._answer(key, "send", next_chunk=upload.next_chunk)
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
+
+    def note_retained(self, topic: str) -> None:
+        """Note who had the broker retain a message, once an hour; the driver has removed it."""
+        try:
+            address = topics.parse(topic)
+        except WireError:
+            return
+        now, whose = time.monotonic(), (address.federation, address.device)
+        if now - self._retained.get(whose, -HOUR_S) < HOUR_S:
+            return
+        with self._database.write() as session:
+            federation = records.federation_named(session, address.federation)
+            if federation is not None and records.device_named(session, federation, address.device) is not None:
+                self._retained[whose] = now
+                records.journal(session, federation, "device.retained", device=address.device, detail=RETAINED)
 
     def _status(self, address: DeviceTopic, payload: bytes) -> None:
         if not payload:
@@ -123,21 +159,32 @@ class Ingest:
             report = status.release
             if status.adoption:
                 adoptions.hear(session, federation, address.device, status.adoption)
+            verdict = self._clones.hear(*address[:2], status.session, status.number, time.monotonic())
+            if verdict.cloned:
+                receipts.note_clone(session, federation, address.device)
             told = report and rollouts.hear(session, federation, address.device, report, time.time())
+        if verdict.stop:
+            notice = Notice(session=status.session, reason=CLONED)
+            signed = self._coordinator.signed(Kind.NOTICE, *address[:2], notice)
+            self._publisher.publish(topics.notice(*address[:2]), signed)
         if told:
             self._coordinator.announce(address.federation)
         if missed:
             self._coordinator.devices_changed(address.federation)
 
     def _begin(self, key: Key, payload: bytes) -> None:
-        try:
-            manifest = read(UpdateManifest, payload)
-        except WireError as error:
-            if self._answered_before(key, self._look(key), None):
-                return
-            raise UpdateRefusedError(str(error), quarantine=True) from error
+        envelope, manifest, fault = _opened(payload)
+        # what it says is used for the one look alone, until it is known to be the device's word
         found = self._look(key, manifest)
+        if reason := admission.forged(found, key, envelope):
+            self._note_forged(key, reason)
+            # not refused: the device's own update may have this id, and must neither be dropped nor be settled here
+            self._answer(key, "later", nonce=manifest.nonce if manifest else "", reason=reason)
+            return
         if self._answered_before(key, found, manifest):
+            return
+        if manifest is None:
+            self._refuse(key, UpdateRefusedError(fault, quarantine=True), None, nonce=_nonce_of(payload))
             return
         try:
             self._admit(key, found, manifest)
@@ -145,14 +192,14 @@ class Ingest:
             if upload is None or not upload.continues(manifest):
                 if reason := disk.lacks(self._spool.root, self._min_free_bytes + manifest.size):
                     log.warning("update put off federation=%s device=%s update=%s: %s", *key, reason)
-                    self._answer(key, "later", reason=reason)
+                    self._answer(key, "later", nonce=manifest.nonce, reason=reason)
                     return
                 self._make_room(key)
                 upload = self._spool.begin(key, manifest)
         except UpdateRefusedError as refusal:
             self._refuse(key, refusal, manifest)
         else:
-            self._answer(key, "send", next_chunk=upload.next_chunk)
+            self._answer(key, "send", nonce=manifest.nonce, next_chunk=upload.next_chunk)
 
     def _chunk(self, key: Key, n: int, payload: bytes) -> None:
         upload = self._spool.get(key)
@@ -169,13 +216,13 @@ class Ingest:
         if upload is None or not upload.path.exists():
             self._answered_before(key, self._look(key), None)  # else silence: the device begins again
         elif not upload.assembly.complete:
-            self._answer(key, "send", next_chunk=upload.next_chunk)
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
         elif hashlib.sha256(data := upload.read()).hexdigest() == upload.manifest.sha256:
             self._finish(key, upload, data)
         elif upload.resumed:
             # a power cut may have cost written chunks: the update itself is not to blame
             self._spool.begin(key, upload.manifest)
-            self._answer(key, "send", next_chunk=0)
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=0)
         else:
             raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
 
@@ -188,9 +235,8 @@ class Ingest:
         self._blobs.adopt(upload.path, upload.manifest.sha256)
         with self._coordinator.lock:
             taken = self._commit(key, upload.manifest, norms)
-            self._judge.learn(found, key[0], norms)
             self._spool.discard(key)
-            self._answer(key, "accepted", reason=taken.reason)
+            self._answer(key, "accepted", nonce=upload.manifest.nonce, reason=taken.reason)
             self._coordinator.act(key[0], taken.actions)
 
     def _commit(self, key: Key, manifest: UpdateManifest, norms: Norms) -> Taken:
@@ -245,16 +291,30 @@ class Ingest:
         """Repeat the answer about an update that is settled."""
         if found.known is None:
             return False
-        status, reason, sha256 = found.known
+        status, reason, sha256, known_nonce = found.known
+        nonce = manifest.nonce if manifest else known_nonce
         if manifest is not None and status in TAKEN and sha256 != manifest.sha256:
-            self._answer(key, "refused", reason="this update id was accepted with other bytes; use a new one")
-        elif status in TAKEN:
-            self._answer(key, "accepted", reason=reason)
+            reason = "this update id was accepted with other bytes; use a new one"
+            self._answer(key, "refused", nonce=nonce, reason=reason)
         else:
-            self._answer(key, "refused", reason=reason)
+            self._answer(key, "accepted" if status in TAKEN else "refused", nonce=nonce, reason=reason)
         return True
 
-    def _refuse(self, key: Key, refusal: UpdateRefusedError, manifest: UpdateManifest | None) -> None:
+    def _note_forged(self, key: Key, reason: str) -> None:
+        """Count what was forged in the journal, of each device once a minute: whoever forges must not fill the disk."""
+        log.warning("update forged federation=%s device=%s update=%s: %s", *key, reason)
+        now = time.monotonic()
+        if now - self._forged_at.get(key[:2], -FORGED_AGAIN_S) < FORGED_AGAIN_S:
+            return
+        self._forged_at[key[:2]] = now
+        with self._database.write() as session:
+            if federation := records.federation_named(session, key[0]):
+                detail = f"{key[2]}: {reason}"
+                records.journal(session, federation, "update.quarantined", device=key[1], detail=detail)
+
+    def _refuse(
+        self, key: Key, refusal: UpdateRefusedError, manifest: UpdateManifest | None, *, nonce: str = ""
+    ) -> None:
         with self._database.write() as session:
             federation = records.federation_named(session, key[0])
             device = records.device_named(session, federation, key[1]) if federation else None
@@ -263,12 +323,37 @@ class Ingest:
             else:
                 log.warning("update refused federation=%s device=%s: %s", key[0], key[1], refusal.reason)
         self._spool.discard(key)
-        self._answer(key, "refused", reason=refusal.reason)
+        self._answer(key, "refused", nonce=manifest.nonce if manifest else nonce, reason=refusal.reason)
         if federation and manifest and manifest.client == key[1]:
             self._coordinator.refused(*key[:2], manifest.round)
 
-    def _answer(self, key: Key, status: str, *, next_chunk: int = 0, reason: str = "") -> None:
-        message = Acknowledgement.model_validate(
-            {"update_id": key[2], "status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
-        )
-        self._publisher.publish(topics.ack(*key[:2]), write(message))
+    def _nonce(self, key: Key, payload: bytes) -> str:
+        """Return the nonce of an update that is under way, or is about to be."""
+        upload = self._spool.get(key)
+        return upload.manifest.nonce if upload else _nonce_of(payload)
+
+    def _answer(self, key: Key, status: str, *, nonce: str, next_chunk: int = 0, reason: str = "") -> None:
+        said = {"status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
+        message = Acknowledgement.model_validate({"update_id": key[2], "nonce": nonce, **said})
+        signed = self._coordinator.signed(Kind.ACKNOWLEDGEMENT, *key[:2], message)
+        self._publisher.publish(topics.ack(*key[:2]), signed)
+
+
+def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:
+    """Return a manifest as it came, what it says, and why nothing can be read in it."""
+    envelope = Envelope(payload, None)
+    try:
+        envelope = unwrap(payload)
+        return envelope, read(UpdateManifest, envelope.body), ""
+    except WireError as error:
+        return envelope, None, str(error)
+
+
+def _nonce_of(payload: bytes) -> str:
+    """Return the nonce of a manifest that cannot be taken, so that its device knows the answer for its own."""
+    try:
+        said = json.loads(unwrap(payload[:MESSAGE_BYTES]).body)
+    except (WireError, ValueError, RecursionError):
+        return ""
+    nonce = said.get("nonce") if isinstance(said, dict) else None
+    return nonce[:64] if isinstance(nonce, str) and nonce.isprintable() else ""

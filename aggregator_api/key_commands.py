@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from sqlalchemy.orm import Session
 
-from aggregator_api import keys, records, tokens
+from aggregator_api import keys, tokens
+from aggregator_api.command_line import (
+    DAY_S,
+    ConfigOption,
+    DataOption,
+    date,
+    federation_named,
+    note,
+    reading,
+    writing,
+)
 from aggregator_api.credential_views import NewKey, NewToken
-from aggregator_api.database import Database
-from aggregator_api.errors import AggregatorError, NotFoundError
+from aggregator_api.errors import NotFoundError
+from aggregator_api.identity import Identity
 from aggregator_api.settings import load
-from aggregator_api.tables import FederationRow
 
-DAY_S = 24 * 3600
-FAILED = 2
-
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file of settings.")]
-DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
 FederationOption = Annotated[str | None, typer.Option("--federation", help="Only for this one; else the whole server.")]
 
 keys_app = typer.Typer(help="API keys of the server.", no_args_is_help=True, rich_markup_mode="markdown")
@@ -43,12 +40,12 @@ def list_keys(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     Example: `python -m aggregator_api keys list`
     """
     table = Table("id", "name", "scopes", "federation", "made", "used", "ends", box=None)
-    with _session(data_dir, config) as session:
+    with reading(data_dir, config) as session:
         for row, federation in keys.every(session):
-            ends = "revoked" if row.revoked_at else _date(row.expires_at)
+            ends = "revoked" if row.revoked_at else date(row.expires_at)
             where = federation or "all"
             scopes = " ".join(row.scopes)
-            table.add_row(row.prefix, row.name, scopes, where, _date(row.created_at), _date(row.used_at), ends)
+            table.add_row(row.prefix, row.name, scopes, where, date(row.created_at), date(row.used_at), ends)
     Console(soft_wrap=True).print(table)
 
 
@@ -65,12 +62,14 @@ def create_key(
 
     Example: `python -m aggregator_api keys create --name grafana --scope read --days 90`
     """
-    with _session(data_dir, config) as session:
+    with writing(data_dir, config) as session:
         lifetime = None if days is None else days * DAY_S
         new = NewKey.model_validate({"name": name, "scopes": scope, "federation": federation, "lifetime_s": lifetime})
-        row = _federation(session, federation) if federation else None
+        row = federation_named(session, federation) if federation else None
         expires_at = None if lifetime is None else time.time() + lifetime
-        _, key = keys.make(session, new.name, new.scopes, federation=row, expires_at=expires_at)
+        made, key = keys.make(session, new.name, new.scopes, federation=row, expires_at=expires_at)
+        said = f"key {made.prefix} of {new.name}: {' '.join(new.scopes)}"
+        note(session, "keys.create", federation=federation or "", detail=said)
     typer.echo(key)
 
 
@@ -84,11 +83,12 @@ def revoke_key(
 
     Example: `python -m aggregator_api keys revoke 0a1b2c3d4e5f`
     """
-    with _session(data_dir, config) as session:
+    with writing(data_dir, config) as session:
         row = keys.named(session, id)
         if row is None:
             raise NotFoundError(f"there is no key {id[:40]!r}; `keys list` shows them")
         keys.revoke(row)
+        note(session, "keys.revoke", detail=f"key {id} of {row.name}")
     typer.echo(f"{id} is revoked")
 
 
@@ -105,48 +105,18 @@ def create_token(
 
     Example: `python -m aggregator_api tokens create --federation walks --device phone1`
     """
-    with _session(data_dir, config) as session:
+    with writing(data_dir, config) as session:
+        server = Identity(load(config, data_dir=data_dir).identity)
         given = {"device": device, "auto_approve": auto_approve, "lifetime_s": hours * 3600}
         new = NewToken.model_validate(given)
-        _, token = tokens.make(
+        made, token = tokens.make(
             session,
-            _federation(session, federation),
+            federation_named(session, federation),
             device=new.device,
             auto_approve=new.auto_approve,
             lifetime_s=new.lifetime_s,
+            server_key=server.public_key,
         )
+        about = {"federation": federation, "device": device or "", "detail": f"token {made.id}"}
+        note(session, "enrolment-tokens.create", **about)
     typer.echo(token)
-
-
-@contextmanager
-def _session(data_dir: Path | None, config: Path | None) -> Iterator[Session]:
-    """Open a transaction on the server's database, which may be running; errors end the program in words."""
-    try:
-        database = Database(load(config, data_dir=data_dir).database)
-        database.migrate()
-        try:
-            with database.write() as session:
-                yield session
-        finally:
-            database.close()
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise _fail(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    except AggregatorError as error:
-        raise _fail(str(error)) from error
-
-
-def _federation(session: Session, name: str) -> FederationRow:
-    row = records.federation_named(session, name)
-    if row is None:
-        raise NotFoundError(f"there is no federation {name[:80]!r} on this server")
-    return row
-
-
-def _fail(words: str) -> typer.Exit:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(words)}")
-    return typer.Exit(FAILED)
-
-
-def _date(when: float | None) -> str:
-    return "–" if when is None else datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M")

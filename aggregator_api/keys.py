@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.database import Database
@@ -25,7 +25,7 @@ from aggregator_api.tables import CredentialRow, DeviceRow, FederationRow
 Scope = Literal["operator", "read", "device"]
 """operator: everything; read: every GET; device: the models that are sent to devices."""
 
-ADMIN_FILE = "admin.key"
+OPERATOR_FILE = "operator.key"
 USED_EVERY_S = 600.0
 """`used_at` is only as fine as this, so that a request is not a write."""
 
@@ -44,7 +44,7 @@ class Caller:
 
 
 LOCAL = Caller("local", frozenset({"operator"}))
-"""Whoever sits at this machine, where no keys are asked for."""
+"""Whoever sits at this machine, under `insecure_local`."""
 
 
 def make(
@@ -73,6 +73,11 @@ def make(
     return row, f"gw_{row.prefix}_{secret}"
 
 
+def is_well_formed(key: str) -> bool:
+    """Whether it could be a key at all, which needs no look into the database."""
+    return _KEY.fullmatch(key) is not None
+
+
 def find(session: Session, key: str, now: float) -> Caller | None:
     """Return whose key this is; None if it is unknown, expired or revoked."""
     parts = _KEY.fullmatch(key)
@@ -91,6 +96,12 @@ def find(session: Session, key: str, now: float) -> Caller | None:
     row, federation, device = found
     over = row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now)
     return None if over else Caller(row.prefix, frozenset(row.scopes), federation, device)
+
+
+def prefix_in(text: str) -> str | None:
+    """Return the part of a key in a text that is not secret; None if there is no key in it."""
+    found = _KEY.search(text)
+    return found[1] if found else None
 
 
 def note_use(session: Session, caller: Caller, now: float) -> None:
@@ -122,17 +133,29 @@ def revoke_of_device(session: Session, device: DeviceRow) -> None:
     session.execute(query.values(revoked_at=time.time()))
 
 
-def ensure_admin(database: Database, folder: Path) -> Path | None:
-    """Make the first key of a server that has none, and return the file that holds it; None if there is one."""
+def ensure_operator(database: Database, folder: Path) -> Path | None:
+    """Make the first key of a server that never had one, and return the file that holds it; else None.
+
+    Several processes of one database write one after the other, so only one of them makes it.
+    """
     with database.write() as session:
-        every_scopes = session.scalars(select(CredentialRow.scopes).where(CredentialRow.federation_id.is_(None)))
-        if any("operator" in scopes for scopes in every_scopes):
+        if session.scalar(select(exists().where(CredentialRow.id.is_not(None)))):
             return None
-        _, key = make(session, "admin", ["operator"])
-        path = folder / ADMIN_FILE
-        path.unlink(missing_ok=True)  # of a database that is gone
+        _, key = make(session, "operator", ["operator"])
+        path = folder / OPERATOR_FILE
+        path.unlink(missing_ok=True)  # of a database that is gone, or of a start that ended before the commit
         write_secret(path, f"{key}\n".encode())
     return path
+
+
+def has_operator(session: Session, now: float) -> bool:
+    """Whether any key that opens the whole server to an operator still holds."""
+    query = select(CredentialRow.scopes).where(
+        CredentialRow.federation_id.is_(None),
+        CredentialRow.revoked_at.is_(None),
+        or_(CredentialRow.expires_at.is_(None), CredentialRow.expires_at > now),
+    )
+    return any("operator" in scopes for scopes in session.scalars(query))
 
 
 def _sha256(secret: str) -> str:

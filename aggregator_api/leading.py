@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.leases import Leases
+from aggregator_api.observability.failure_log import failures
 from federation.server_round import Action
 
 log = logging.getLogger("aggregator_api")
@@ -128,8 +129,8 @@ class Leadership:
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except SQLAlchemyError:
-            log.exception("leases cannot be read")  # they run out unless the database comes back in time
+        except SQLAlchemyError as error:
+            failures.report("leases cannot be read", error)  # they run out unless the database comes back in time
             self._expire()
         except Exception:
             log.exception("a federation could not be taken over")
@@ -151,6 +152,7 @@ class LedCoordinator(Coordinator):
     def take_over(self, name: str) -> None:
         """Go on where the rows of a federation stand; its devices get time again to say where they are."""
         self._listening_since = self._clock()
+        self.roll_call.begin(name)
         self.recover_one(name)
 
     def act(self, name: str, actions: Iterable[Action]) -> None:

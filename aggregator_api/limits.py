@@ -34,14 +34,6 @@ class TokenBuckets:
                 self._buckets.popitem(last=False)
         return max(0.0, missing / self._rate)
 
-    def charge(self, caller: str, tokens: float) -> None:
-        """Take tokens that may not be there: the caller waits longer for the next request."""
-        with self._lock:
-            now = self._clock()
-            held, since = self._buckets.get(caller, (self._burst, now))
-            held = min(self._burst, held + (now - since) * self._rate)
-            self._buckets[caller] = (max(-self._burst, held - tokens), now)
-
     def __len__(self) -> int:
         return len(self._buckets)
 

@@ -6,15 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Select, func, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload
 
 from aggregator_api import adoptions, records, views
 from aggregator_api.credential_views import Key, Token
 from aggregator_api.errors import NotFoundError
+from aggregator_api.observability.audit import Filters, select_entries
+from aggregator_api.storage import epochs
 from aggregator_api.tables import (
+    AuditRow,
     CredentialRow,
     DeviceRow,
+    DeviceTagRow,
     EnrolmentTokenRow,
+    EpochRow,
     EventRow,
     FederationRow,
     MetricRow,
@@ -24,6 +29,7 @@ from aggregator_api.tables import (
     RoundRow,
     UpdateRow,
 )
+from aggregator_api.updates.screening import LEFT_OUT
 from federation.protocol.messages import UpdateManifest, VersionScore
 
 Row = TypeVar("Row")
@@ -47,12 +53,15 @@ def federations(session: Session, only: str | None, window: Window) -> views.Pag
 
 def federation(session: Session, row: FederationRow) -> views.FederationDetail:
     """Describe a federation."""
-    current = records.open_round(session, row)
+    current, epoch = records.open_round(session, row), epochs.current(session)
     devices = session.scalar(select(func.count()).where(DeviceRow.federation_id == row.id))
     return views.FederationDetail.model_validate(
         {
             **views.FederationSummary.model_validate(row).model_dump(),
             "plan": row.plan,
+            "epoch": epoch.epoch,
+            "restored_at": epoch.restored_at,
+            "summary": _in_words(session, row, current, epoch),
             "round": records.last_number(session, row),
             "round_phase": current.phase if current else None,
             "devices": devices,
@@ -60,6 +69,17 @@ def federation(session: Session, row: FederationRow) -> views.FederationDetail:
             "model": _version(session, records.current_version(session, row)),
         }
     )
+
+
+def _in_words(session: Session, row: FederationRow, current: RoundRow | None, epoch: EpochRow) -> str:
+    """Say where a federation stands, and whether the server was restored."""
+    number = records.last_number(session, row)
+    if current is None:
+        now = f"{row.status}, no round is open after round {number}"
+    else:
+        parts = current.awaited + current.received
+        now = f"{row.status}, round {number} is {current.phase}: {current.received} of {parts} devices have reported"
+    return "; ".join(filter(None, (now, epochs.restored_words(epoch))))
 
 
 def rounds(session: Session, row: FederationRow, window: Window) -> views.Page[views.RoundView]:
@@ -110,12 +130,22 @@ def metrics(session: Session, row: FederationRow, round_number: int | None, wind
     return page(session, query, MetricRow.id, window, view)
 
 
-def devices(session: Session, row: FederationRow, enrolment: str | None, window: Window) -> views.Page[views.Device]:
-    """List the devices of a federation, all or those of one enrolment state."""
-    query = select(DeviceRow).where(DeviceRow.federation_id == row.id)
+def devices(
+    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, window: Window
+) -> views.Page[views.Device]:
+    """List the devices of a federation, all or those of one enrolment state or of one group."""
+    query = select_devices(enrolment, tag).where(DeviceRow.federation_id == row.id)
+    return page(session, query, DeviceRow.id, window, views.Device.model_validate)
+
+
+def select_devices(enrolment: str | None, tag: str | None) -> Select[DeviceRow]:
+    """Select devices with their groups."""
+    query = select(DeviceRow).options(selectinload(DeviceRow.tag_rows))
     if enrolment is not None:
         query = query.where(DeviceRow.enrolment == enrolment)
-    return page(session, query, DeviceRow.id, window, views.Device.model_validate)
+    if tag is not None:
+        query = query.where(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag == tag)))
+    return query
 
 
 def updates(session: Session, row: FederationRow, status: str | None, window: Window) -> views.Page[views.UpdateView]:
@@ -194,6 +224,11 @@ def tokens(session: Session, row: FederationRow, window: Window) -> views.Page[T
     return page(session, query, EnrolmentTokenRow.id, window, Token.model_validate)
 
 
+def audit(session: Session, filters: Filters, window: Window) -> views.Page[views.AuditEntry]:
+    """List the entries of the audit that fit."""
+    return page(session, select_entries(filters), AuditRow.id, window, views.AuditEntry.model_validate)
+
+
 def page(
     session: Session,
     query: Select[Row],
@@ -237,10 +272,19 @@ def _participant(part: ParticipationRow, update: UpdateRow | None) -> views.Part
             "sha256": update.sha256,
             "bytes": update.size,
             "examples": manifest.examples,
+            "counted_examples": _counted(update, manifest.examples, part.round.norms is not None),
             "steps": manifest.steps,
+            "norms": update.norms,
+            "left_out": update.reason if update.status == LEFT_OUT else None,
             "received_at": update.received_at,
         }
     return views.Participant.model_validate(known)
+
+
+def _counted(update: UpdateRow, claimed: int, judged: bool) -> int | None:
+    if update.status == LEFT_OUT or not judged:
+        return None
+    return claimed if update.counted_examples is None else update.counted_examples
 
 
 def _columns(row: Any) -> dict[str, Any]:

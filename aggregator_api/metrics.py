@@ -6,6 +6,7 @@ every process that shares the database; each scrape reads only the rows that are
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
@@ -16,10 +17,12 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.records import ENDED
+from aggregator_api.observability import expiry
+from aggregator_api.records import ENDED, count_online
 from aggregator_api.runtime import Runtime
 from aggregator_api.tables import (
     DeviceRow,
@@ -33,6 +36,8 @@ from aggregator_api.tables import (
 from aggregator_api.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
 from federation.rollout import RolloutPhase
 
+log = logging.getLogger("aggregator_api")
+
 HTTP_SECONDS = Histogram(
     "gaitway_http_request_seconds",
     "from a request to the beginning of its answer",
@@ -41,7 +46,7 @@ HTTP_SECONDS = Histogram(
     registry=None,
 )
 
-TAKEN = ("accepted", "held")
+TAKEN = ("accepted", "held", "left_out")
 
 
 class HttpTimer:
@@ -67,6 +72,7 @@ class HttpTimer:
         await self._app(scope, receive, noted)
 
 
+DAY_S = 24 * 3600.0
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -98,8 +104,12 @@ class RuntimeCollector:
         yield GaugeMetricFamily("gaitway_broker_up", "whether the broker is connected", runtime.transport.is_up)
         yield GaugeMetricFamily("gaitway_inbox_alive", "whether messages are being handled", runtime.alive)
         yield GaugeMetricFamily("gaitway_inbox_messages", "messages that wait to be handled", runtime.waiting)
-        free = shutil.disk_usage(runtime.settings.data_dir).free
-        yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", free)
+        disk = shutil.disk_usage(runtime.settings.data_dir)
+        yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", disk.free)
+        yield GaugeMetricFamily("gaitway_disk_size_bytes", "size of where database and blobs lie", disk.total)
+        yield from expiry.certificates(runtime)
+        yield from expiry.signatures(runtime)
+        yield from expiry.last_backup(runtime)
         if runtime.leadership is not None:
             led = runtime.leadership.led
             yield GaugeMetricFamily("gaitway_led_federations", "federations that this process drives", len(led))
@@ -119,7 +129,16 @@ class DatabaseCollector:
         self._bytes: Counter[str] = Counter()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield counters and gauges of one moment."""
+        """Yield counters and gauges of one moment; where the database does not answer, only that it does not."""
+        try:
+            found, up = list(self._collect()), True
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("figures of the database are missing: %s", error)
+            found, up = [], False
+        yield GaugeMetricFamily("gaitway_database_up", "whether the database answers", up)
+        yield from found
+
+    def _collect(self) -> Iterator[Metric]:
         with self._mutex, self._database.read() as session:
             names = {row.id: row.name for row in session.execute(select(FederationRow.id, FederationRow.name))}
             self._read_journal(session, names)
@@ -132,8 +151,12 @@ class DatabaseCollector:
             for name, size in sorted(self._bytes.items()):
                 received.add_metric([name], size)
             yield received
+            yield _capped(session)
             yield from _standing(session)
+            yield from _open_rounds(session)
             yield from _released(session)
+            yield from expiry.keys(session)
+            yield from expiry.tokens(session)
 
     def _read_journal(self, session: Session, names: dict[int, str]) -> None:
         newest = session.scalar(select(func.max(EventRow.id))) or 0
@@ -160,6 +183,18 @@ class DatabaseCollector:
         self._last_update = newest
 
 
+def _capped(session: Session) -> Metric:
+    family = CounterMetricFamily(
+        "gaitway_capped_updates", "updates that counted with fewer examples than they claim", labels=["federation"]
+    )
+    query = select(FederationRow.name, func.sum(RoundRow.capped)).join(
+        RoundRow, RoundRow.federation_id == FederationRow.id
+    )
+    for name, count in session.execute(query.group_by(FederationRow.name)):
+        family.add_metric([name], int(count))
+    return family
+
+
 def _standing(session: Session) -> Iterator[Metric]:
     devices = GaugeMetricFamily("gaitway_devices", "devices by their last word", labels=["federation", "state"])
     query = select(FederationRow.name, DeviceRow.state, func.count()).join(
@@ -168,6 +203,15 @@ def _standing(session: Session) -> Iterator[Metric]:
     for name, state, count in session.execute(query.group_by(FederationRow.name, DeviceRow.state)):
         devices.add_metric([name, state], count)
     yield devices
+    cloned = GaugeMetricFamily(
+        "gaitway_cloned_devices", "devices whose name two programs used in the last day", labels=["federation"]
+    )
+    found = select(FederationRow.name, func.count(DeviceRow.id)).outerjoin(
+        DeviceRow, (DeviceRow.federation_id == FederationRow.id) & (DeviceRow.cloned_at > time.time() - DAY_S)
+    )
+    for name, count in session.execute(found.group_by(FederationRow.name)):
+        cloned.add_metric([name], count)
+    yield cloned
     judged = GaugeMetricFamily(
         "gaitway_adoption_devices", "devices by their last word about a model", labels=["federation", "answer"]
     )
@@ -190,6 +234,29 @@ def _standing(session: Session) -> Iterator[Metric]:
     for name, count in session.execute(opened.where(RoundRow.phase.not_in(ENDED))):
         waiting.add_metric([name], count)
     yield waiting
+
+
+def _open_rounds(session: Session) -> Iterator[Metric]:
+    """Yield whether federations should be going on, who could, and since when their open rounds are open."""
+    running = GaugeMetricFamily("gaitway_federation_running", "1 while rounds should follow", labels=["federation"])
+    online = GaugeMetricFamily("gaitway_devices_online", "devices that could train now", labels=["federation"])
+    for row in session.scalars(select(FederationRow)):
+        running.add_metric([row.name], row.status == "running")
+        online.add_metric([row.name], count_online(session, row))
+    opened = GaugeMetricFamily(
+        "gaitway_open_round_opened_timestamp_seconds", "when the open round began", labels=["federation", "phase"]
+    )
+    deadline = GaugeMetricFamily(
+        "gaitway_open_round_deadline_timestamp_seconds", "when the open round should end", labels=["federation"]
+    )
+    rows = select(FederationRow.name, RoundRow.phase, RoundRow.opened_at, RoundRow.deadline_at).join(
+        RoundRow, RoundRow.federation_id == FederationRow.id
+    )
+    for name, phase, began, ends in session.execute(rows.where(RoundRow.phase.not_in(ENDED))):
+        opened.add_metric([name, phase], began)
+        if ends is not None:
+            deadline.add_metric([name], ends)
+    yield from (running, online, opened, deadline)
 
 
 def _released(session: Session) -> Iterator[Metric]:

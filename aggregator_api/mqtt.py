@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -50,6 +51,7 @@ class MqttDriver:
         self._receive = receive
         self._connected = connected
         self._connection = 0
+        self._expiry: float | None = None
         self._up = threading.Event()
         self._federations: frozenset[str] | None = frozenset() if settings.shares_work else None
         # among several processes a session would go on collecting for a process that leads no more
@@ -69,6 +71,10 @@ class MqttDriver:
         """Whether the broker is connected now."""
         return self._up.is_set()
 
+    def certificate_expiry(self) -> float | None:
+        """Return when the certificate that the broker showed last expires; None without TLS or connection."""
+        return self._expiry
+
     def start(self) -> None:
         """Connect in the background; the broker may come later."""
         self._client.connect_async(*self._address, keepalive=KEEPALIVE_S)
@@ -83,10 +89,10 @@ class MqttDriver:
         """Send a message with QoS 1; while the broker is away it waits in memory."""
         self._client.publish(topic, payload, QOS, retain)
 
-    def ask_again(self) -> None:
-        """Subscribe to the statuses again: the broker then repeats the retained ones."""
+    def remove_retained(self) -> None:
+        """Subscribe again: the broker then repeats what devices had it retain, and each of these is removed."""
         if self.is_up:
-            self._subscribe([topics.all_statuses(name) for name in self._heard])
+            self._subscribe(_filters(self._heard))
 
     def listen(self, federations: frozenset[str]) -> None:
         """Hear the devices of these federations and no others'; at first none are heard where work is shared."""
@@ -112,6 +118,7 @@ class MqttDriver:
             return
         log.info("broker connected host=%s port=%d", *self._address)
         self._connection += 1
+        self._expiry = _expiry(self._client.socket())
         self._up.set()
         self._subscribe(_filters(self._heard))
         self._connected()
@@ -130,7 +137,15 @@ class MqttDriver:
             if connection == self._connection:
                 client.ack(mid, qos)
 
-        self._receive(Message(message.topic, bytes(message.payload), acknowledge))
+        if message.retain and message.payload and topics.is_of_device(message.topic):
+            client.publish(message.topic, b"", QOS, retain=True)
+        self._receive(Message(message.topic, bytes(message.payload), acknowledge, message.retain))
+
+
+def _expiry(connection: Any) -> float | None:
+    """Return when the certificate at the other end of a socket expires; None where there is none."""
+    shown = connection.getpeercert() if isinstance(connection, ssl.SSLSocket) else None
+    return ssl.cert_time_to_seconds(str(shown["notAfter"])) if shown else None
 
 
 def _filters(federations: Iterable[str]) -> list[str]:

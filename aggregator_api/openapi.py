@@ -17,7 +17,7 @@ _KEY = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "gw_<id>_<secret>",
-    "description": "An API key; not asked for from this machine while the server listens on loopback.",
+    "description": "An API key; only a server with --insecure-local asks for none.",
 }
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",

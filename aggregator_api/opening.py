@@ -27,7 +27,7 @@ def due(session: Session, federation: FederationRow, plan: Plan) -> bool:
     if records.last_number(session, federation) >= plan.rounds.rounds:
         return True
     enough = max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1)
-    return records.count_online(session, federation) >= enough
+    return records.count_online(session, federation, plan.rounds.cohort_tags) >= enough
 
 
 def draw(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
@@ -42,7 +42,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         records.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    online = records.online_devices(session, federation)
+    online = records.online_devices(session, federation, plan.rounds.cohort_tags)
     cohort = sample_cohort(
         plan.rounds, online, seed=plan.task.seed, round_number=number, examples=_weights(plan, online)
     )

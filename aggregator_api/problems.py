@@ -102,10 +102,12 @@ class BodyLimit:
 async def send_problem(scope: Scope, send: Send, error: RequestError) -> None:
     """Answer a request with an error before it reaches a route; its body, if it has one, is not read."""
     body = Problem(title=error.title, status=error.status, detail=str(error), instance=scope["path"])
-    headers = {"content-type": MEDIA_TYPE, "connection": "close", **error.headers}
+    text = body.model_dump_json(exclude_none=True).encode()
+    length = str(len(text))
+    headers = {"content-type": MEDIA_TYPE, "content-length": length, "connection": "close", **error.headers}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body.model_dump_json(exclude_none=True).encode()})
+    await send({"type": "http.response.body", "body": text})
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

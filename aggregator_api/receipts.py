@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.errors import UpdateRefusedError
@@ -46,6 +46,14 @@ def note_status(
     if changed or status.state != "offline":  # a repeated last will is no sign of life
         row.seen_at = now
     return changed
+
+
+def note_clone(session: Session, federation: FederationRow, name: str) -> None:
+    """Mark a device under whose name two programs were found."""
+    marked = update(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.name == name)
+    session.execute(marked.values(cloned_at=time.time()))
+    detail = "two programs take its connection from each other; the later one is told to stop"
+    journal(session, federation, "device.cloned", device=name, detail=detail)
 
 
 def note_update(

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, cast
 
-from sqlalchemy import Executable, Table, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Executable, Table, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.blobs import Blob
 from aggregator_api.tables import (
     Base,
     DeviceRow,
+    DeviceTagRow,
     EventRow,
     FederationRow,
     ModelAliasRow,
@@ -91,18 +92,21 @@ def device_named(session: Session, federation: FederationRow, name: str) -> Devi
     return session.scalar(select(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.name == name))
 
 
-def count_online(session: Session, federation: FederationRow) -> int:
-    """Count the devices that could train now."""
-    query = select(func.count()).where(DeviceRow.federation_id == federation.id, DeviceRow.state.not_in(OFFLINE_STATES))
-    return session.scalars(query).one()
+def count_online(session: Session, federation: FederationRow, tags: Sequence[str] = ()) -> int:
+    """Count the devices that could train now; with tags, those in one of these groups."""
+    return session.scalars(select(func.count()).select_from(DeviceRow).where(*_could_train(federation, tags))).one()
 
 
-def online_devices(session: Session, federation: FederationRow) -> dict[str, DeviceRow]:
-    """Return the devices that could train now, by name."""
-    found = session.scalars(
-        select(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.state.not_in(OFFLINE_STATES))
-    )
-    return {row.name: row for row in found}
+def online_devices(session: Session, federation: FederationRow, tags: Sequence[str] = ()) -> dict[str, DeviceRow]:
+    """Return the devices that could train now, by name; with tags, those in one of these groups."""
+    return {row.name: row for row in session.scalars(select(DeviceRow).where(*_could_train(federation, tags)))}
+
+
+def _could_train(federation: FederationRow, tags: Sequence[str]) -> list[ColumnElement[bool]]:
+    wanted = [DeviceRow.federation_id == federation.id, DeviceRow.state.not_in(OFFLINE_STATES)]
+    if tags:
+        wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
+    return wanted
 
 
 def open_round(session: Session, federation: FederationRow) -> RoundRow | None:
@@ -121,6 +125,17 @@ def last_number(session: Session, federation: FederationRow) -> int:
     return found or 0
 
 
+def last_event(session: Session, federation: FederationRow) -> int:
+    """Return the id of the newest event, which rises with whatever happens; 0 before the first."""
+    return session.scalar(select(func.max(EventRow.id)).where(EventRow.federation_id == federation.id)) or 0
+
+
+def older_event() -> ColumnElement[bool]:
+    """Whether an event may be deleted: all but the newest of each federation, whose id announcements count by."""
+    newest = select(func.max(EventRow.id)).group_by(EventRow.federation_id)
+    return EventRow.id.not_in(newest)
+
+
 def current_version(session: Session, federation: FederationRow) -> ModelVersionRow:
     """Return the model version that the alias `stable` names."""
     return session.scalars(
@@ -132,13 +147,32 @@ def current_version(session: Session, federation: FederationRow) -> ModelVersion
 
 def is_broadcast(session: Session, sha256: str, federation: str | None = None) -> bool:
     """Whether that blob was made for devices (of one federation): for all of them, or for some in one round."""
-    for_all = select(ModelVersionRow.id).where(ModelVersionRow.broadcast_sha256 == sha256)
+    kept = ModelVersionRow.deleted_at.is_(None)
+    for_all = select(ModelVersionRow.id).where(ModelVersionRow.broadcast_sha256 == sha256, kept)
+    deleted = exists().where(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_not(None))
     for_one = select(RoundRow.id).join(ParticipationRow).where(ParticipationRow.broadcast_sha256 == sha256)
+    for_one = for_one.where(or_(RoundRow.phase.not_in(ENDED), ~deleted))
     if federation is not None:
         for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
         for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)
         for_all, for_one = (query.where(FederationRow.name == federation) for query in (for_all, for_one))
     return any(session.scalars(query.limit(1)).first() is not None for query in (for_all, for_one))
+
+
+def federations_training_from(session: Session, sha256: str) -> list[str]:
+    """Return the federations whose open round begins from that blob, all of its devices or some."""
+    opened = (
+        select(FederationRow.name)
+        .join(RoundRow, RoundRow.federation_id == FederationRow.id)
+        .where(RoundRow.phase.not_in(ENDED))
+    )
+    base = opened.join(ModelVersionRow, ModelVersionRow.id == RoundRow.base_version_id).where(
+        or_(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.state_sha256 == sha256)
+    )
+    own = opened.join(ParticipationRow, ParticipationRow.round_id == RoundRow.id).where(
+        ParticipationRow.broadcast_sha256 == sha256
+    )
+    return sorted({*session.scalars(base), *session.scalars(own.distinct())})
 
 
 def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import Select, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from aggregator_api import adoptions, records
+from aggregator_api.storage import epochs
 from aggregator_api.tables import (
     DeviceRow,
     FederationRow,
@@ -126,7 +127,8 @@ def look(session: Session, federation: FederationRow, row: RolloutRow, now: floa
 def hear(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
     """Note what a device says about a rollout; a repetition changes nothing. Returns whether devices must be told."""
     row, device = numbered(session, federation, report.rollout), records.device_named(session, federation, name)
-    if row is None or device is None or report.instance != federation.instance:
+    here = (federation.instance, epochs.current(session).epoch)
+    if row is None or device is None or (report.instance, report.epoch) != here:
         return False
     told = session.get(RolloutDeviceRow, (row.id, device.id))
     if told is None:

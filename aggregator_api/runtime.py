@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from aggregator_api import admission, garbage, waves
 from aggregator_api.accounts import BrokerAccounts, NoAccounts
+from aggregator_api.api.event_feed import EventFeed
+from aggregator_api.auth.signing import Signer
 from aggregator_api.blobs import BlobStore
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.database import Database
+from aggregator_api.disk import require_folder
 from aggregator_api.hot_blobs import HotBlobs
 from aggregator_api.identity import Identity
 from aggregator_api.inbox import Inbox, Message
@@ -22,15 +29,23 @@ from aggregator_api.ingest import Ingest
 from aggregator_api.leading import Leadership, LedCoordinator
 from aggregator_api.leases import Leases
 from aggregator_api.mqtt import MqttDriver
-from aggregator_api.sealing import Sealer
+from aggregator_api.observability.refusals import Refusals
+from aggregator_api.retention import policy
 from aggregator_api.settings import Settings
 from aggregator_api.spool import Spool
 from aggregator_api.timings import MESSAGE_SECONDS
 from aggregator_api.transport import Connect
 from aggregator_api.workshop import InThisProcess, WorkerProcess, Workshop
+from federation.private_files import make_private
 from federation.protocol import topics
 
 log = logging.getLogger("aggregator_api")
+
+RETAINED_S = 60.0
+"""How often what devices had the broker retain is looked for."""
+DAY_S = 86_400.0
+OURS = ("blobs", "spool", "*.sqlite3*", "*.key", "identity.pem", "last-backup")
+"""What a server makes in its data_dir."""
 
 
 class Runtime:
@@ -38,23 +53,30 @@ class Runtime:
 
     def __init__(self, settings: Settings, connect: Connect = MqttDriver) -> None:
         self.settings = settings
-        self.database = Database(settings.database)
+        require_folder(settings.data_dir.resolve(), "data_dir")
+        _keep_private(settings.data_dir)
+        self.database = Database(settings.database, wait_s=settings.database_wait_s)
+        self.refusals = Refusals(self.database)
+        """Refused requests on their way into the audit."""
         self.blobs = BlobStore(settings.blobs)
         self.hot_blobs = HotBlobs(self.blobs)
         self.identity = Identity(settings.identity)
+        self._looked_for_retained = time.monotonic()
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
+        self.event_feed = EventFeed(self.database, self.closing)
         self.transport = connect(settings, self._receive, self._connected)
-        self.accounts = _accounts(settings)
+        self.accounts = accounts_of(settings)
         """Where approved devices get their passwords at the broker."""
         # one thread: aggregations follow one another, and torch's thread count belongs to the thread that sets it
         self._aggregation = ThreadPoolExecutor(
             1, "aggregation", initializer=torch.set_num_threads, initargs=(settings.torch_threads,)
         )
         self._workshop = _workshop(settings, self.blobs)
+        self._retired_at = -math.inf
         self._taken: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.leadership, self.coordinator = self._coordinate()
-        self.coordinator.sealer = Sealer(self.identity.sign, settings.seal_lifetime_s)
+        self.coordinator.signer = Signer(self.identity.sign, settings.signature_lifetime_s)
         self._spool = Spool(settings.data_dir.resolve() / "spool")
         self.ingest = Ingest(
             self.database,
@@ -67,12 +89,13 @@ class Runtime:
             min_free_bytes=settings.min_free_bytes,
         )
         self.coordinator.tidy = self._tidy
-        self._inbox = Inbox(self._handle, self._tick, settings.inbox_messages, compute_alone)
+        self._inbox = Inbox(self._handle, self._tick, settings.inbox_messages, compute_alone, self.coordinator.recover)
 
     def start(self) -> None:
         """Bring the schema up to date, go on where the rows say, and connect."""
         self.database.migrate()
-        self.blobs.check()
+        self.identity.load()
+        self.blobs.require()
         if self.settings.enrolled_only:
             with self.database.write() as session:
                 admission.close_doors(session)
@@ -94,6 +117,7 @@ class Runtime:
         self._workshop.close()
         if self.leadership is not None:
             self.leadership.release()
+        self.refusals.flush(closing=True)
         self.database.close()
 
     @property
@@ -121,7 +145,13 @@ class Runtime:
         parts = (self.database, self._workshop, transport, self._aggregation)
         chunk_bytes, lost_after_s = settings.chunk_bytes, settings.lost_after_s
         if not settings.shares_work:
-            return None, Coordinator(*parts, chunk_bytes=chunk_bytes, lost_after_s=lost_after_s)
+            return None, Coordinator(
+                *parts,
+                chunk_bytes=chunk_bytes,
+                lost_after_s=lost_after_s,
+                closing=self.closing,
+                verify=self.blobs.verify,
+            )
 
         def gained(name: str) -> None:
             self._taken.put(name)  # its uploads belong to the thread that handles messages
@@ -139,6 +169,8 @@ class Runtime:
             *parts,
             chunk_bytes=chunk_bytes,
             lost_after_s=lost_after_s,
+            closing=self.closing,
+            verify=self.blobs.verify,
             leads=leadership.leads,
             nudge=leadership.nudge,
         )
@@ -156,9 +188,29 @@ class Runtime:
 
     def _tick(self) -> None:
         self._take_uploads_over()
+        if time.monotonic() - self._looked_for_retained >= RETAINED_S:
+            self._looked_for_retained = time.monotonic()
+            self.transport.remove_retained()
         self.coordinator.tick()
         self.coordinator.renew()
+        self.refusals.flush()
+        self._retire_daily()
         waves.tick(self.database, self.coordinator, self.coordinator.clock())
+
+    def _retire_daily(self) -> None:
+        now = time.monotonic()
+        if now - self._retired_at >= DAY_S and self.coordinator.clock.was_even_for(self.settings.garbage_grace_s):
+            self._retired_at = now
+            self._aggregation.submit(self._retire)
+
+    def _retire(self) -> None:
+        try:
+            with self.database.write() as session:
+                retired = policy.apply(session, self.settings, actor="server")
+        except Exception:  # tomorrow is another day
+            log.exception("what is too old could not be removed")
+        else:
+            log.info("removed by age: %s", retired)
 
     def _handle(self, topic: str, payload: bytes) -> None:
         self._take_uploads_over()
@@ -171,6 +223,8 @@ class Runtime:
             self.ingest.take_over(self._taken.get())
 
     def _receive(self, message: Message) -> None:
+        if message.retained:
+            self._inbox.put(partial(self.ingest.note_retained, message.topic))
         self._inbox.put(message)
 
     def _connected(self) -> None:
@@ -186,7 +240,13 @@ def compute_alone() -> None:
     torch.get_num_threads()  # torch settles a thread's number at its first use: now, not after another thread's setting
 
 
-def _accounts(settings: Settings) -> BrokerAccounts:
+def _keep_private(folder: Path) -> None:
+    if opened := make_private(folder, OURS):
+        log.warning("%d files and folders in %s could be read by others; now they cannot", opened, folder)
+
+
+def accounts_of(settings: Settings) -> BrokerAccounts:
+    """Return who gives devices their accounts at the broker that the settings name."""
     login = settings.broker_admin_login
     return DynamicSecurity(settings.broker_host, settings.broker_port, login) if login else NoAccounts()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from aggregator_api.contract import write_schema
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.founding import Founding, found
 from aggregator_api.runtime import Runtime
-from aggregator_api.tables import FederationRow
+from aggregator_api.tables import FederationRow, RoundRow
 from aggregator_api.views import NewFederation
 from federation.server_round import Event, Paused, Resumed, Stopped
 
@@ -36,8 +37,8 @@ def create(runtime: Runtime, new: NewFederation) -> None:
             _write(session, new, founding, state, broadcast)
     except IntegrityError as error:
         raise _exists(new.name) from error  # another request was faster
+    runtime.coordinator.roll_call.begin(new.name)  # devices may have been there before their federation
     runtime.coordinator.go_on(new.name)
-    runtime.transport.ask_again()  # devices may have been there before their federation
 
 
 def pause(runtime: Runtime, name: str) -> None:
@@ -84,6 +85,20 @@ def named(session: Session, name: str) -> FederationRow:
     return found
 
 
+def round_numbered(session: Session, name: str, number: int) -> RoundRow:
+    """Return a federation's round of that number.
+
+    Raises:
+        NotFoundError: if there is no such federation, or no such round.
+    """
+    federation = named(session, name)
+    found = records.round_numbered(session, federation, number)
+    if found is None:
+        last = records.last_number(session, federation)
+        raise NotFoundError(f"federation {name!r} has no round {number}; the latest is {last}")
+    return found
+
+
 def _steer(runtime: Runtime, name: str, status: str, allowed: tuple[str, ...], event: Event) -> None:
     coordinator = runtime.coordinator
     with coordinator.lock:
@@ -104,6 +119,8 @@ def _steer(runtime: Runtime, name: str, status: str, allowed: tuple[str, ...], e
 def _write(session: Session, new: NewFederation, founding: Founding, state: Blob, broadcast: Blob) -> None:
     row = FederationRow(
         name=new.name,
+        # servers that remember an earlier federation of this name by its revision must not take this one for it
+        revision=secrets.randbits(30),
         instance=uuid4().hex,
         plan=new.plan.model_dump(mode="json"),
         upload_schema=write_schema(founding.upload_schema),

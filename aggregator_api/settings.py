@@ -6,10 +6,10 @@ import difflib
 import socket
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.ports import is_loopback
@@ -32,15 +32,23 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=1, le=65_535)
     data_dir: Path = Field(default=Path("runs/server"), description="the database, blobs and half-received updates")
     database_url: str | None = Field(default=None, description="none: SQLite in data_dir")
+    database_wait_s: float = Field(
+        default=10.0, gt=0, le=60, description="how long a write waits for other writers before it is given up"
+    )
     blob_url: str | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
-    require_keys: Literal["auto", "always"] = Field(
-        default="auto", description="auto: not from this machine alone, while `host` is a loopback address"
+    insecure_local: bool = Field(
+        default=False, description="programs on this machine need no key: for trials; `host` must be a loopback address"
+    )
+    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
+        default=(),
+        description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
+        "believed; in the environment with commas between them",
     )
     identity_file: Path | None = Field(
         default=None, description="the server's key pair; none: in data_dir. Servers of one database share it"
     )
-    seal_lifetime_s: float = Field(
-        default=30 * 86_400.0, ge=60, description="how long the signature of an announced model holds"
+    signature_lifetime_s: float = Field(
+        default=30 * 86_400.0, ge=60, description="how long a signed announcement holds; said again after half of it"
     )
     admission: Literal["auto", "open", "enrolled"] = Field(
         default="auto",
@@ -48,7 +56,17 @@ class Settings(BaseSettings):
         "auto: open with a broker on loopback without passwords",
     )
     key_requests_per_s: float = Field(default=50.0, gt=0, description="of one key; twice as many at once")
-    address_requests_per_s: float = Field(default=200.0, gt=0, description="of one address; twice as many at once")
+    address_requests_per_s: float = Field(
+        default=200.0, gt=0, description="without a key, of one address; twice as many at once"
+    )
+    failed_keys_per_s: float = Field(default=10.0, gt=0, description="wrong keys of one address; twice as many at once")
+    header_timeout_s: float = Field(default=10.0, gt=0, description="for a request's headers")
+    body_timeout_s: float = Field(default=30.0, gt=0, description="for a request's body")
+    idle_timeout_s: int = Field(default=75, ge=1, description="between two requests of a connection")
+    write_timeout_s: float = Field(default=60.0, gt=0, description="for a client that reads nothing of an answer")
+    max_connections: int = Field(
+        default=4096, ge=16, description="HTTP connections; above it those that have waited longest are closed"
+    )
     broker_host: str = "127.0.0.1"
     broker_port: int = Field(default=1883, ge=1, le=65_535)
     embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
@@ -89,13 +107,29 @@ class Settings(BaseSettings):
         default=64 << 20, ge=0, description="with less on the disk, uploads are put off and /readyz says no"
     )
     garbage_grace_s: float = Field(default=3600.0, ge=60, description="blobs that no row needs are kept for so long")
+    keep_versions: int | None = Field(
+        default=None, ge=1, description="model versions of a federation whose bytes are kept; none: all"
+    )
+    keep_updates_days: float | None = Field(default=None, gt=0, description="settled updates' rows; none: for ever")
+    keep_events_days: float | None = Field(default=None, gt=0, description="events of federations; none: for ever")
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")
 
-    @property
-    def trusts_this_machine(self) -> bool:
-        """Whether a program on this machine needs no key."""
-        return self.require_keys == "auto" and is_loopback(self.host)
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _split(cls, given: Any) -> Any:
+        return [each.strip() for each in given.split(",") if each.strip()] if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _only_on_loopback(self) -> Settings:
+        if self.insecure_local and not is_loopback(self.host):
+            raise ValueError(
+                f"insecure_local lets anybody in who reaches {self.host}:{self.port}, and that is not only this "
+                "machine; leave it out and use keys, or listen on 127.0.0.1"
+            )
+        if self.insecure_local and self.trusted_proxies:
+            raise ValueError("insecure_local takes nothing from proxies; leave it out, or trusted_proxies")
+        return self
 
     @property
     def enrolled_only(self) -> bool:
@@ -118,6 +152,16 @@ class Settings(BaseSettings):
     def shares_work(self) -> bool:
         """Whether other server processes may use the same database."""
         return self.lease_s > 0 and self.database.startswith("postgresql")
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        """The folders in which no other server may work; none where several share one database."""
+        if self.shares_work:
+            return ()
+        folders = {self.data_dir.resolve()}
+        if self.database.startswith("sqlite:///"):
+            folders.add(Path(self.database.removeprefix("sqlite:///")).resolve().parent)
+        return tuple(sorted(folders))
 
     @property
     def holder(self) -> str:
@@ -168,7 +212,8 @@ def load(config: Path | None = None, **overrides: Any) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"setting {where} = {first['input']!r}: {first['msg']}") from error
+        words = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"setting {where} = {first['input']!r}: {words}" if where else words) from error
 
 
 def _secret(given: str | None, file: Path | None) -> str | None:

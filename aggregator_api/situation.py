@@ -15,12 +15,17 @@ TAKEN = ("accepted", "held")
 """Statuses of updates that are safe here, as their device is told."""
 
 
+REPORTED = (*TAKEN, "left_out")
+"""Statuses of updates beside which no other of their device for the same round is taken."""
+
+
 class Known(NamedTuple):
     """An update of that id that is settled."""
 
     status: str
     reason: str
     sha256: str
+    nonce: str
 
 
 class Federation(NamedTuple):
@@ -28,6 +33,7 @@ class Federation(NamedTuple):
 
     id: int
     name: str
+    instance: str
     status: str
     revision: int
     last_round: int
@@ -39,6 +45,7 @@ class Device(NamedTuple):
     id: int
     name: str
     enrolment: str
+    public_key: str | None
     examples: int
 
 
@@ -81,15 +88,22 @@ def _query() -> Select[tuple[object, ...]]:
     base_part, part, other = aliased(ParticipationRow), aliased(ParticipationRow), aliased(UpdateRow)
     last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == FederationRow.id).scalar_subquery()
     reported = exists().where(
-        other.device_id == DeviceRow.id, other.base_round == bindparam("base_round"), other.status.in_(TAKEN)
+        other.device_id == DeviceRow.id, other.base_round == bindparam("base_round"), other.status.in_(REPORTED)
     )
     columns = (
-        (FederationRow.id, FederationRow.status, FederationRow.revision, last.label("last_round")),
-        (DeviceRow.id.label("device_id"), DeviceRow.enrolment, DeviceRow.examples),
+        (
+            FederationRow.id,
+            FederationRow.instance,
+            FederationRow.status,
+            FederationRow.revision,
+            last.label("last_round"),
+        ),
+        (DeviceRow.id.label("device_id"), DeviceRow.enrolment, DeviceRow.public_key, DeviceRow.examples),
         (
             UpdateRow.status.label("known"),
             UpdateRow.reason.label("known_reason"),
             UpdateRow.sha256.label("known_sha256"),
+            UpdateRow.manifest["nonce"].as_string().label("known_nonce"),
         ),
         (base.id.label("base_id"), base_part.invited, base_part.broadcast_sha256),
         (now.id.label("open_id"), now.number, now.awaited, now.received, now.phase, now.paused, now.deadline_passed),
@@ -115,13 +129,19 @@ _QUERY = _query()
 
 def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> Situation:
     return Situation(
-        Federation(row.id, federation, row.status, row.revision, row.last_round or 0),
-        Device(row.device_id, device, row.enrolment, row.examples) if row.device_id is not None else None,
-        Known(row.known, row.known_reason, row.known_sha256) if row.known is not None else None,
+        Federation(row.id, federation, row.instance, row.status, row.revision, row.last_round or 0),
+        Device(row.device_id, device, row.enrolment, row.public_key, row.examples)
+        if row.device_id is not None
+        else None,
+        Known(row.known, row.known_reason, row.known_sha256, row.known_nonce or "") if row.known is not None else None,
         Base(row.invited, row.broadcast_sha256) if row.base_id is not None else None,
         _open(row) if row.open_id is not None else None,
         bool(row.reported),
     )
+
+
+def _device(row: Row[tuple[object, ...]], name: str) -> Device:
+    return Device(row.device_id, name, row.enrolment, row.public_key, row.examples)
 
 
 def _open(row: Row[tuple[object, ...]]) -> Open:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from federation.errors import WireError
+from federation.private_files import opener, private_file, private_folder
 from federation.protocol.chunks import Assembly, chunk_count
 from federation.protocol.messages import UpdateManifest, read, write
 
@@ -43,7 +44,7 @@ class Upload:
 
     def continues(self, manifest: UpdateManifest) -> bool:
         """Whether a repeated `begin` is about these bytes in these chunks, and they are still here."""
-        ours, theirs = ((m.sha256, m.size, m.chunk_bytes) for m in (self.manifest, manifest))
+        ours, theirs = ((m.nonce, m.sha256, m.size, m.chunk_bytes) for m in (self.manifest, manifest))
         return ours == theirs and self.path.exists()
 
     def write_chunk(self, n: int, data: bytes) -> None:
@@ -53,13 +54,13 @@ class Upload:
             WireError: for a number or a length that the manifest does not allow.
         """
         offset = self.assembly.offset(n, len(data))
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        descriptor = opener(str(self.path), os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(descriptor, data, offset)
         finally:
             os.close(descriptor)
         if n not in self.assembly.have:
-            with _sibling(self.stem, "have").open("ab") as have:
+            with open(_sibling(self.stem, "have"), "ab", opener=opener) as have:
                 have.write(_NUMBER.pack(n))
             self.assembly.add(n)
 
@@ -73,7 +74,7 @@ class Spool:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        root.mkdir(parents=True, exist_ok=True)
+        private_folder(root)
         self._uploads: dict[Key, Upload] = {}
         self._of_device: dict[tuple[str, str], set[Key]] = {}
         self._take(_read_back(root, "*"))
@@ -96,9 +97,10 @@ class Spool:
         """Start an upload from nothing."""
         self.discard(key)
         upload = Upload(manifest, Assembly(manifest.size, manifest.chunk_bytes), self.root.joinpath(*key))
-        upload.stem.parent.mkdir(parents=True, exist_ok=True)
-        upload.path.touch(mode=0o600)
-        _sibling(upload.stem, "json").write_bytes(write(manifest))
+        private_folder(upload.stem.parent)
+        private_file(upload.path)
+        with open(_sibling(upload.stem, "json"), "wb", opener=opener) as described:
+            described.write(write(manifest))
         self._take([(key, upload)])
         return upload
 

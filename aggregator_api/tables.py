@@ -28,6 +28,16 @@ class Base(DeclarativeBase):
     )
 
 
+class EpochRow(Base):
+    """The server's epoch, in the only row (see `storage.epochs`)."""
+
+    __tablename__ = "server_epoch"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    epoch: Mapped[int] = mapped_column(SIZE)
+    restored_at: Mapped[float | None]  # when a restore began it; null in the first one
+
+
 class FederationRow(Base):
     """A federation: its plan, what its updates must look like, and whether it goes on."""
 
@@ -66,9 +76,26 @@ class DeviceRow(Base):
     enrolment: Mapped[str] = mapped_column(String(16), default="open", server_default="open")
     public_key: Mapped[str | None] = mapped_column(String(44))  # base64 of the raw ed25519 key
     claimed_at: Mapped[int | None] = mapped_column(BigInteger)  # `issued_at` of its last claim, against replays
+    cloned_at: Mapped[float | None] = mapped_column()  # when two programs under its name were last found
     # its last word about a model, see AdoptionRow; null: it has not judged any
     adoption: Mapped[str | None] = mapped_column(String(16))
     adoption_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
+
+    tag_rows: Mapped[list[DeviceTagRow]] = relationship(order_by="DeviceTagRow.tag", cascade="all, delete-orphan")
+
+    @property
+    def tags(self) -> list[str]:
+        """The groups that an operator has put it into."""
+        return [row.tag for row in self.tag_rows]
+
+
+class DeviceTagRow(Base):
+    """A group that an operator has put a device into; a device has no say in it."""
+
+    __tablename__ = "device_tags"
+
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    tag: Mapped[str] = mapped_column(NAME, primary_key=True, index=True)
 
 
 class ModelVersionRow(Base):
@@ -85,6 +112,7 @@ class ModelVersionRow(Base):
     broadcast_sha256: Mapped[str] = mapped_column(SHA256, index=True)
     broadcast_size: Mapped[int] = mapped_column(SIZE)
     created_at: Mapped[float]
+    deleted_at: Mapped[float | None]  # its bytes are gone or will be; the row stays, as rounds refer to it
 
 
 class ModelAliasRow(Base):
@@ -114,6 +142,10 @@ class RoundRow(Base):
     received: Mapped[int]  # participations that have come
     noise_multiplier: Mapped[float | None]  # of what was published, where changes were clipped
     epsilon: Mapped[float | None]  # of the client that took part most, with this round; null if there is no bound
+    capped: Mapped[int] = mapped_column(default=0, server_default="0")  # updates that count with fewer examples
+    left_out: Mapped[int] = mapped_column(default=0, server_default="0")  # updates that were not used in the end
+    # by group of tensors the median of the used updates' norms, and how many there were; null: not judged yet
+    norms: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     base_version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
     deadline_at: Mapped[float | None]
     opened_at: Mapped[float]
@@ -156,13 +188,14 @@ class UpdateRow(Base):
     round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
     update_id: Mapped[str] = mapped_column(NAME)
     base_round: Mapped[int]
-    status: Mapped[str] = mapped_column(String(16))  # accepted, held, refused, quarantined
+    status: Mapped[str] = mapped_column(String(16))  # accepted, held, left_out, refused, quarantined
     reason: Mapped[str] = mapped_column(Text)
     sha256: Mapped[str] = mapped_column(SHA256)
     size: Mapped[int] = mapped_column(SIZE)
     manifest: Mapped[dict[str, Any]] = mapped_column(JSON)
     # L2 norm of each group of tensors (see federation.norms); null if it was not measured
     norms: Mapped[dict[str, float] | None] = mapped_column(JSON)
+    counted_examples: Mapped[int | None]  # that it counts with in its round, where it claims more
     received_at: Mapped[float]
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")
@@ -250,7 +283,11 @@ class MetricRow(Base):
 
 
 class EventRow(Base):
-    """What happened, for the operator and for SSE; the id is SSE's event id."""
+    """What happened, for the operator and for SSE; the id is SSE's event id.
+
+    Announcements carry the id of their federation's newest event as their serial, below which devices take none:
+    whoever deletes old events leaves the newest of each federation.
+    """
 
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_federation_id_id", "federation_id", "id"), {"sqlite_autoincrement": True})
@@ -292,6 +329,7 @@ class EnrolmentTokenRow(Base):
     token_sha256: Mapped[str] = mapped_column(SHA256, unique=True)
     device: Mapped[str | None] = mapped_column(NAME)  # null: a device of any name that is free
     auto_approve: Mapped[bool]
+    tags: Mapped[list[str]] = mapped_column(JSON, default=list, server_default="[]")  # that its device gets
     created_at: Mapped[float]
     expires_at: Mapped[float]
     used_at: Mapped[float | None]
@@ -322,3 +360,21 @@ class LeaseRow(Base):
     holder: Mapped[str] = mapped_column(String(128))
     expires_at: Mapped[float]
     nudges: Mapped[int] = mapped_column(BigInteger)  # counts what other processes did that the holder must act on
+
+
+class AuditRow(Base):
+    """Who did what (see `observability.audit`); triggers refuse to change or delete an entry."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float] = mapped_column(index=True)
+    actor: Mapped[str] = mapped_column(String(96))
+    address: Mapped[str] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(64), index=True)
+    federation: Mapped[str] = mapped_column(NAME)  # names, not keys: an entry outlives what it is about
+    device: Mapped[str] = mapped_column(NAME)
+    detail: Mapped[str] = mapped_column(Text)
+    count: Mapped[int]
+    digest: Mapped[str] = mapped_column(SHA256)  # over this entry and the digest of the one before

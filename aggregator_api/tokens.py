@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections.abc import Iterable
 from typing import cast
 
 from sqlalchemy import CursorResult, select, update
@@ -12,21 +13,33 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.errors import UnauthorizedError
 from aggregator_api.tables import EnrolmentTokenRow, FederationRow
+from federation.protocol.signing import fingerprint
 
 UNKNOWN = "this enrolment token is not known here; ask the operator for one"
 
 
 def make(
-    session: Session, federation: FederationRow, *, device: str | None, auto_approve: bool, lifetime_s: float
+    session: Session,
+    federation: FederationRow,
+    *,
+    device: str | None,
+    auto_approve: bool,
+    lifetime_s: float,
+    server_key: bytes,
+    tags: Iterable[str] = (),
 ) -> tuple[EnrolmentTokenRow, str]:
-    """Write a new token's row, and return it with the token, which is not kept."""
-    token = f"gwt_{secrets.token_urlsafe(32)}"
+    """Write a new token's row, and return it with the token, which is not kept.
+
+    It names the server's public key, so that a device takes credentials from no other server.
+    """
+    token = f"gwe_{secrets.token_urlsafe(32)}_{fingerprint(server_key)}"
     now = time.time()
     row = EnrolmentTokenRow(
         federation_id=federation.id,
         token_sha256=_sha256(token),
         device=device,
         auto_approve=auto_approve,
+        tags=sorted(set(tags)),
         created_at=now,
         expires_at=now + lifetime_s,
     )

@@ -23,11 +23,14 @@ class Transport(Publisher, Protocol):
     def is_up(self) -> bool:
         """Whether the broker is connected now."""
 
+    def certificate_expiry(self) -> float | None:
+        """Return when the certificate that the broker showed last expires; None if it has shown none."""
+
     def start(self) -> None:
         """Connect in the background."""
 
-    def ask_again(self) -> None:
-        """Ask the broker for every retained status once more."""
+    def remove_retained(self) -> None:
+        """Remove what devices had the broker retain, which they must not."""
 
     def listen(self, federations: frozenset[str]) -> None:
         """Hear the devices of these federations alone, where several processes share the work."""

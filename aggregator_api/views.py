@@ -10,7 +10,9 @@ from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict
 
 Item = TypeVar("Item")
 AdoptionAnswer = Literal["adopted", "refused", "failed", "undecided"]
+UpdateStatus = Literal["accepted", "held", "left_out", "refused", "quarantined"]
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
+Tags = Annotated[list[Name], Field(max_length=32)]
 
 
 def _whole(given: Any) -> Any:
@@ -95,6 +97,7 @@ class ModelVersion(View):
     sha256: str = Field(validation_alias="broadcast_sha256", description="name of the broadcast's blob")
     size: int = Field(validation_alias="broadcast_size")
     created_at: float
+    deleted_at: float | None = Field(default=None, description="since then its bytes are not served")
     score: Score | None = Field(default=None, description="null: no device that can tell has measured it")
     url: str = Field(default="", description="where the broadcast is, in wire format")
     aliases: list[str] = Field(default_factory=list, description="stable is the present one")
@@ -104,11 +107,21 @@ class FederationDetail(FederationSummary):
     """A federation, what it has agreed on, and where it stands."""
 
     plan: Plan
+    epoch: int = Field(description="of the server: it rises with every restore")
+    restored_at: float | None = Field(description="when a restore began the epoch; null: the server was never restored")
+    summary: str = Field(description="where it stands, in words")
     round: int = Field(description="number of the latest round, 0 before the first")
     round_phase: str | None = Field(description="phase of the open round; null if none is open")
     devices: int
     devices_online: int = Field(description="devices that could train now")
     model: ModelVersion = Field(description="the present global model")
+
+
+class TypicalNorm(View):
+    """How far a round's updates move the model, in short; the next rounds are judged by it."""
+
+    median: float = Field(description="of the L2 norms")
+    updates: int
 
 
 class RoundView(View):
@@ -121,6 +134,11 @@ class RoundView(View):
     reason: str = Field(description="why it failed")
     noise_multiplier: float | None = Field(description="of its model, where changes were clipped")
     epsilon: float | None = Field(description="of the client that took part most, with this round; null: no bound")
+    capped: int = Field(description="updates that count with fewer examples than they claim (rounds.max_weight_ratio)")
+    left_out: int = Field(description="updates that were accepted and not used in the end, for their norm")
+    norms: dict[str, TypicalNorm] | None = Field(
+        description="of the updates that were used, by group of tensors; null: not judged yet"
+    )
     deadline_at: float | None
     opened_at: float
     closed_at: float | None
@@ -146,8 +164,13 @@ class Participant(View):
     update_id: str | None = None
     sha256: str | None = None
     bytes: int | None = None
-    examples: int | None = None
+    examples: int | None = Field(default=None, description="that it claims")
+    counted_examples: int | None = Field(
+        default=None, description="that it counts with; null while the round is open, or if it was left out"
+    )
     steps: int | None = None
+    norms: dict[str, float] | None = Field(default=None, description="L2 norm of each group of tensors")
+    left_out: str | None = Field(default=None, description="why it was not used in the end")
     received_at: float | None = None
 
 
@@ -158,8 +181,9 @@ class UpdateView(View):
     update_id: str
     device: str
     base_round: int = Field(description="the round that it was trained for")
-    status: Literal["accepted", "held", "refused", "quarantined"]
+    status: UpdateStatus = Field(description="left_out: accepted at first, and not used when the round was judged")
     reason: str
+    counted_examples: int | None = Field(description="that it counts with, where it claims more")
     sha256: str
     size: int
     received_at: float
@@ -191,8 +215,13 @@ class Device(View):
         "null: it has judged none"
     )
     adoption_reason: str = Field(description="why, in the device's words")
+    tags: list[str] = Field(description="the groups that an operator has put it into")
     enrolment: EnrolmentState = Field(description="open: it has shown no key; only approved ones may claim credentials")
     public_key: str | None = Field(description="base64 of its raw ed25519 key")
+    cloned_at: float | None = Field(
+        description="when two programs that use its name and password at the same time were last found; revoke it and "
+        "enrol it anew if one of them is not yours"
+    )
 
 
 class Adoption(View):
@@ -228,6 +257,19 @@ class DeviceHistory(Page[DeviceRound]):
     device: Device
 
 
+class Deleted(BaseModel):
+    """What was deleted, or would be."""
+
+    dry_run: bool = Field(description="nothing was deleted, this is what would be")
+    rows: dict[str, int] = Field(description="rows by their table")
+
+
+class DeviceTags(Strict):
+    """The groups of a device, all of them."""
+
+    tags: Tags
+
+
 class AliasTarget(Strict):
     """Where an alias should point."""
 
@@ -252,6 +294,21 @@ class Event(View):
     device: str
     detail: str
     created_at: float
+
+
+class AuditEntry(View):
+    """Who did what."""
+
+    id: int
+    at: float
+    actor: str = Field(description="a key's id, `command line (user)`, `device` or `server`")
+    address: str = Field(description="of the client; empty on the server's own machine")
+    action: str = Field(description="a noun and a verb, such as devices.revoke")
+    federation: str
+    device: str
+    detail: str
+    count: int = Field(description="how many such things within a minute the entry stands for")
+    digest: str = Field(description="sha256 over this entry and the digest of the one before")
 
 
 class Health(BaseModel):

@@ -53,7 +53,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         state = read_state(blobs, job["state"])
         return {"broadcasts": write_broadcasts(contract.method, blobs, state, job["cohort"])}
     updates = [
-        StoredUpdate(UpdateManifest.model_validate(one["manifest"]), one["rounds_late"]) for one in job["updates"]
+        StoredUpdate(**{**one, "manifest": UpdateManifest.model_validate(one["manifest"])}) for one in job["updates"]
     ]
     return aggregate(contract, blobs, job["state"], updates)._asdict()
 

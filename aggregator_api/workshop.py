@@ -19,6 +19,7 @@ from aggregator_api.blobs import Blob, BlobStore
 from aggregator_api.broadcasts import write_broadcasts
 from aggregator_api.contract import Contract
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
+from federation.private_files import UMASK
 
 log = logging.getLogger("aggregator_api")
 
@@ -75,7 +76,7 @@ class WorkerProcess:
             WorkFailedError: if the method cannot combine them.
             WorkerDiedError: if the worker has died over the job too often.
         """
-        stored = [{"manifest": one.manifest.model_dump(mode="json"), "rounds_late": one.rounds_late} for one in updates]
+        stored = [{**one._asdict(), "manifest": one.manifest.model_dump(mode="json")} for one in updates]
         done = self._ask("aggregate", contract, state, {"updates": stored})
         return Aggregate(Blob(*done["state"]), Blob(*done["broadcast"]), done["noise_multiplier"])
 
@@ -105,7 +106,7 @@ class WorkerProcess:
     def _once(self, line: bytes) -> dict[str, Any] | None:
         """Return the worker's answer; None if it died."""
         process = self._process = self._process or subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, umask=UMASK
         )
         answer = _asked(process, line)
         if answer.endswith(b"\n"):

@@ -40,7 +40,13 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     from tests.aggregator_api.devices import FEDERATION, Wires
 
     logging.disable(logging.CRITICAL)
-    settings = Settings(data_dir=folder, port=port, chunk_bytes=1 << 20, aggregation_process=aggregation_process)
+    settings = Settings(
+        data_dir=folder,
+        port=port,
+        chunk_bytes=1 << 20,
+        aggregation_process=aggregation_process,
+        insecure_local=True,
+    )
     app = create_app(settings, Wires)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False))
     running = threading.Thread(target=server.run, daemon=True)

@@ -48,6 +48,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Programs(dict[str, subprocess.Popen[bytes]]):
+    """Programs by their names, each with its log in the folder; they end with the block."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def start(self, name: str, *command: str) -> None:
+        """Run a program."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def __enter__(self) -> Programs:
+        """Begin with none."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End them all; after a failure, show what each said last."""
+        for name in self if kind else ():
+            print(f"--- {name}\n{(self.folder / f'{name}.log').read_text()[-2000:]}", file=sys.stderr)
+        for program in reversed(self.values()):
+            program.terminate()
+        for program in self.values():
+            program.wait(20)
+
+
 class Watch(threading.Thread):
     """Asks the REST interface all the time, and notes how much memory and processor the programs have taken."""
 
@@ -83,44 +109,30 @@ class Watch(threading.Thread):
 
 def measure(devices: int, rounds: int) -> dict[str, Any]:
     """Run a federation of that many devices, and return the figures."""
-    with tempfile.TemporaryDirectory(prefix="gaitway-load-") as name:
-        folder, programs = Path(name), dict[str, subprocess.Popen[bytes]]()
-        try:
-            return _measure(devices, rounds, folder, programs)
-        except Exception:
-            print((folder / "server.log").read_text()[-3000:], file=sys.stderr)
-            raise
-        finally:
-            for program in reversed(programs.values()):
-                program.terminate()
-            for program in programs.values():
-                program.wait(20)
+    with tempfile.TemporaryDirectory(prefix="gaitway-load-") as name, Programs(Path(name)) as programs:
+        return _measure(devices, rounds, Path(name), programs)
 
 
-def _measure(devices: int, rounds: int, folder: Path, programs: dict[str, subprocess.Popen[bytes]]) -> dict[str, Any]:
+def _measure(devices: int, rounds: int, folder: Path, programs: Programs) -> dict[str, Any]:
     mqtt, http = free_port(), free_port()
     url = f"http://127.0.0.1:{http}"
 
-    def start(name: str, *command: str) -> None:
-        with (folder / f"{name}.log").open("wb") as log:
-            programs[name] = subprocess.Popen(command, stdout=log, stderr=log)
-
-    start("broker", *_mosquitto(folder, mqtt))
-    serve = ("serve", "--port", str(http), "--broker-port", str(mqtt), "--data-dir", str(folder / "data"))
-    start("server", sys.executable, "-m", "aggregator_api", *serve)
-    _wait(lambda: bool(_ask(f"{url}/readyz")), "the server is not ready")
+    programs.start("broker", *mosquitto(folder, mqtt))
+    serve = ("serve", "--insecure-local", "--port", str(http), "--broker-port", str(mqtt))
+    programs.start("server", sys.executable, "-m", "aggregator_api", *serve, "--data-dir", str(folder / "data"))
+    wait(lambda: bool(ask(f"{url}/readyz")), "the server is not ready")
     idle = psutil.Process(programs["server"].pid).memory_info().rss
     plan = {**PLAN, "rounds": {"rounds": rounds, "minimum_clients": devices}}
-    _ask(f"{url}/v1/federations", {"name": "load", "plan": plan})
+    ask(f"{url}/v1/federations", {"name": "load", "plan": plan})
     thin = (str(HERE / "thin_devices.py"), "--federation", "load", "--devices", str(devices))
-    start("devices", sys.executable, *thin, "--broker", f"127.0.0.1:{mqtt}", "--server", url)
+    programs.start("devices", sys.executable, *thin, "--broker", f"127.0.0.1:{mqtt}", "--server", url)
     watch = Watch(f"{url}/v1/federations/load", programs)
     watch.start()
-    _wait(lambda: _ask(f"{url}/v1/federations/load")["status"] == "finished", "the federation does not finish")
+    wait(lambda: ask(f"{url}/v1/federations/load")["status"] == "finished", "the federation does not finish")
     watch.over.set()
     watch.join()
-    played = _ask(f"{url}/v1/federations/load/rounds")["items"]
-    bytes_each = _ask(f"{url}/v1/federations/load/models")["items"][0]["size"]
+    played = ask(f"{url}/v1/federations/load/rounds")["items"]
+    bytes_each = ask(f"{url}/v1/federations/load/models")["items"][0]["size"]
     return _figures(devices, played, bytes_each, idle, watch)
 
 
@@ -147,7 +159,8 @@ def _figures(devices: int, played: list[dict[str, Any]], size: int, idle: int, w
     }
 
 
-def _mosquitto(folder: Path, port: int) -> list[str]:
+def mosquitto(folder: Path, port: int) -> list[str]:
+    """Write a broker's configuration and return its command."""
     binary = shutil.which("mosquitto", path=f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}")
     if binary is None:
         raise SystemExit("this benchmark needs mosquitto; on Debian: apt-get install mosquitto")
@@ -159,9 +172,11 @@ def _mosquitto(folder: Path, port: int) -> list[str]:
     return [binary, "-c", str(path)]
 
 
-def _ask(url: str, body: Any = None) -> Any:
+def ask(url: str, body: Any = None, *, key: str | None = None) -> Any:
+    """GET, or POST a body, with a key if one is given; empty if the server does not answer."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(url, data, headers)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.loads(answer.read())
@@ -173,7 +188,8 @@ def _ask(url: str, body: Any = None) -> Any:
         return {}
 
 
-def _wait(condition: Any, failure: str, within_s: float = 1800) -> None:
+def wait(condition: Any, failure: str, within_s: float = 1800, every_s: float = 0.2) -> None:
+    """Wait until the condition holds, or end with the failure's words."""
     deadline = time.monotonic() + within_s
     while True:
         with suppress(KeyError):
@@ -181,7 +197,7 @@ def _wait(condition: Any, failure: str, within_s: float = 1800) -> None:
                 return
         if time.monotonic() > deadline:
             raise SystemExit(failure)
-        time.sleep(0.2)
+        time.sleep(every_s)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 `python -m benchmarks.broker_memory --connections 500 2000 --watch 60`
 
 Each connection is as a device's: a session that is kept, subscriptions to the announcement, its invitation and its
-answers, and a retained status. It then pings once a minute, as devices do.
+answers, and says its status. It then pings once a minute, as devices do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import paho.mqtt.client as paho
 import psutil
 from paho.mqtt.enums import CallbackAPIVersion
 
-from benchmarks.bench_load import _mosquitto as mosquitto
-from benchmarks.bench_load import free_port
+from benchmarks.bench_load import free_port, mosquitto
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
 
@@ -38,7 +37,7 @@ def connect(port: int, name: str, said: Callable[[], None]) -> paho.Client:
     def begin(*_: object) -> None:
         own = [topics.invitation("idle", name), topics.ack("idle", name)]
         client.subscribe([(topic, 1) for topic in [topics.announce("idle"), *own]])
-        client.publish(topics.status("idle", name), write(DeviceStatus(state="ready", examples=100)), 1, retain=True)
+        client.publish(topics.status("idle", name), write(DeviceStatus(state="ready", examples=100)), 1)
 
     client.on_connect = begin
     client.on_publish = lambda *_: said()

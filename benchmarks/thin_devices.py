@@ -36,6 +36,7 @@ from federation.protocol.messages import (
     read,
     write,
 )
+from federation.protocol.signing import unwrap
 
 EXAMPLES = 100
 DOWNLOADS = 8  # at a time; a thousand phones do not download in the same millisecond either
@@ -70,8 +71,9 @@ class Body:
 class Devices:
     """Every device of a federation, on one selector."""
 
-    def __init__(self, broker: str, server: str, federation: str, count: int) -> None:
+    def __init__(self, broker: str, server: str, federation: str, count: int, key: str | None = None) -> None:
         host, port = broker.split(":")
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.place, self.server, self.federation = (host, int(port)), urlsplit(server), federation
         self.bodies: dict[str, Body] = {}
         self.announcement: Announcement | None = None
@@ -114,7 +116,7 @@ class Devices:
             device, invitation = self.wanted.get()
             # a new connection for each, as devices have: the server closes one that was idle between two rounds
             with closing(http.client.HTTPConnection(self.server.netloc)) as connection:
-                connection.request("GET", invitation.model.url)
+                connection.request("GET", invitation.model.url, headers=self.headers)
                 data = connection.getresponse().read()
             if len(data) != invitation.model.size:
                 raise SystemExit(f"GET {invitation.model.url}: {data[:300]!r}")
@@ -134,7 +136,7 @@ class Device:
         self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=True)
         self.client.on_connect, self.client.on_message = self._on_connect, self._on_message
         self.client.on_publish = self._on_publish
-        self.waiting_for = -1
+        self.waiting_for, self.roll_call = -1, ""
 
     def connect(self, host: str, port: int) -> None:
         """Connect and join the selector."""
@@ -160,6 +162,7 @@ class Device:
         self.manifest = UpdateManifest(
             update_id=f"r{invitation.round}-{self.name}",
             federation=self.fleet.federation,
+            instance=announcement.instance,
             client=self.name,
             round=invitation.round,
             method=plan.method["name"],
@@ -177,20 +180,26 @@ class Device:
     def _on_connect(self, *_: Any) -> None:
         own = (topics.invitation(self.fleet.federation, self.name), topics.ack(self.fleet.federation, self.name))
         self.client.subscribe([(topic, 1) for topic in (topics.announce(self.fleet.federation), *own)])
+        self._say_ready()
+
+    def _say_ready(self) -> None:
         status = write(DeviceStatus(state="ready", examples=EXAMPLES))
-        self.client.publish(topics.status(self.fleet.federation, self.name), status, qos=1, retain=True)
+        self.client.publish(topics.status(self.fleet.federation, self.name), status, qos=1)
 
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         kind = message.topic.rsplit("/", 1)[1]
         if kind == "announce":
-            self.fleet.announcement = read(Announcement, message.payload)
+            self.fleet.announcement = read(Announcement, unwrap(message.payload).body)
+            if self.roll_call != self.fleet.announcement.roll_call:
+                self.roll_call = self.fleet.announcement.roll_call
+                self._say_ready()
         elif kind == "invitation":
-            invitation = read(Invitation, message.payload)
+            invitation = read(Invitation, unwrap(message.payload).body)
             if invitation.round > self.round:
                 self.round = invitation.round
                 self.fleet.wanted.put((self, invitation))
         elif kind == "ack":
-            self._answered(read(Acknowledgement, message.payload))
+            self._answered(read(Acknowledgement, unwrap(message.payload).body))
 
     def _answered(self, answer: Acknowledgement) -> None:
         if answer.status == "send":
@@ -238,8 +247,9 @@ def main() -> None:
     parser.add_argument("--server", default="http://127.0.0.1:8080", help="base URL")
     parser.add_argument("--federation", required=True)
     parser.add_argument("--devices", type=int, default=100)
+    parser.add_argument("--key", help="API key that the models are downloaded with; none: the server asks for none")
     given = parser.parse_args()
-    fleet = Devices(given.broker, given.server, given.federation, given.devices)
+    fleet = Devices(given.broker, given.server, given.federation, given.devices, given.key)
     fleet.run()
     print(f"{fleet.accepted} updates accepted, {fleet.refused} refused", file=sys.stderr)
 

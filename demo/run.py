@@ -120,7 +120,7 @@ def _start_server(children: Children, folder: Path, http_port: int, mqtt_port: i
         broker = children.start("broker", "aggregator_api", "broker", "--port", str(mqtt_port))
         wait_for_port(mqtt_port, broker, 30)
         server = children.start(
-            "server", "aggregator_api", "serve",
+            "server", "aggregator_api", "serve", "--insecure-local",
             "--port", str(http_port), "--broker-port", str(mqtt_port), "--data-dir", str(folder / "server"),
         )  # fmt: skip
         wait_for_port(http_port, server, 60)

@@ -7,13 +7,16 @@ ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 FROM ${PYTHON_IMAGE} AS build
 ARG TORCH_INDEX=
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/opt/gaitway/bin:${PATH}
-RUN python -m venv /opt/gaitway \
-    && if [ -n "${TORCH_INDEX}" ]; then pip install --index-url "${TORCH_INDEX}" "torch>=2.6,<=2.13"; fi
+RUN python -m venv /opt/gaitway
 WORKDIR /source
 COPY . .
-# pyproject.toml says which versions
-# hadolint ignore=DL3013
-RUN pip install ".[aggregator,postgres]"
+# every file by its SHA-256; a torch of TORCH_INDEX by its version
+RUN if [ -n "${TORCH_INDEX}" ]; then \
+        version=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' deploy/locks/torch.txt) \
+        && pip install --index-url "${TORCH_INDEX}" "torch==${version}"; \
+    else pip install --no-deps --require-hashes -r deploy/locks/torch.txt; fi \
+    && pip install --no-deps --require-hashes -r deploy/locks/server.txt \
+    && pip install --no-deps --no-build-isolation .
 
 FROM ${PYTHON_IMAGE}
 RUN groupadd --gid 10001 gaitway \

@@ -13,21 +13,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from edge_agent.cli.command import refused
 from edge_agent.cli.doctor import doctor
 from edge_agent.cli.label import label
 from edge_agent.cli.models import models
 from edge_agent.cli.windows import windows
 from edge_agent.config import AgentSection, Config, example, load
+from edge_agent.credentials import login
 from edge_agent.enrolment import (
     Applicant,
+    check_code,
     claim,
     credentials_for,
     found_config,
+    given_token,
+    read_code,
     wait_for_approval,
     warning_about,
 )
 from edge_agent.enrolment import enrol as enrol_with
 from edge_agent.errors import AgentError
+from edge_agent.files import require_folder
 from edge_agent.kept import kept_windows
 from edge_agent.memory import is_claimed
 from edge_agent.metrics import exporter
@@ -35,6 +41,7 @@ from edge_agent.store import FILE_NAME, Store
 from edge_agent.summary import in_words, summary
 from edge_agent.supervisor import Supervisor
 from federation.log_lines import JsonLines
+from federation.private_files import keep_private
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
@@ -46,6 +53,7 @@ def program() -> None:
 
     Any setting can come from the environment instead, as GAITWAY_EDGE_<SECTION>_<FIELD>.
     """
+    keep_private()
 
 
 @app.command()
@@ -64,14 +72,16 @@ def run(
     try:
         settings = load(config)
         _log(settings.agent)
-        credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
+        require_folder(settings.agent.data_dir)
+        known = credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
+        login(settings.broker, known, settings.agent.device)  # a password's file that is missing is said now, not later
         supervisor = Supervisor(settings, until)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stop())
         with exporter(settings.agent.metrics_port, lambda: supervisor.agent, settings.agent.data_dir):
             code = supervisor.run()
     except AgentError as error:
-        raise _refused(error) from None
+        raise refused(error) from None
     raise typer.Exit(code)
 
 
@@ -79,8 +89,12 @@ def run(
 def enrol(
     config: ConfigOption,
     server: Annotated[str | None, typer.Option(help="The server's base URL, if not that of the config.")] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="GAITWAY_ENROL_TOKEN", help="What the operator gave; not needed twice.")
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with what the operator gave, a token or all of a QR code; - for standard input; or set "
+            "GAITWAY_ENROL_TOKEN."
+        ),
     ] = None,
     federation: Annotated[str | None, typer.Option(help="With --device and --server: writes the config first.")] = None,
     device: Annotated[str | None, typer.Option(help="This device's id.")] = None,
@@ -88,24 +102,31 @@ def enrol(
 ) -> None:
     """Make this device's key, show the operator's token to the server, and keep the credentials that it gives.
 
-    Where the operator approves devices by hand, run it again without --token afterwards, or just start the agent.
-    Exit code 3: not approved yet.
+    The token is never an argument: every user of a machine can read those. Where the operator approves devices by
+    hand, run it again without a token afterwards, or just start the agent. Exit code 3: not approved yet.
 
-    Example: python -m edge_agent enrol --config agent.toml --server https://gaitway.example --token T
+    Example: python -m edge_agent enrol --config agent.toml --server https://gaitway.example --token-file token
     --federation demo --device s01
     """
     try:
+        token = given_token(token_file)
+        code = read_code(token)
+        if code is not None:
+            server, federation, device, token = code
         if not config.exists() and server and federation and device:
             found_config(config, server, federation, device)
         who = Applicant.of(load(config), server)
+        if code is not None:
+            check_code(code, who, config)
+        require_folder(who.folder)
         for warning in filter(None, [warning_about(who.server)]):
             Console(stderr=True).print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         answer = enrol_with(who, token) if token else claim(who)
         if answer.credentials is None and wait:
             typer.echo(f"{who.device} waits for the operator's approval")
             answer = wait_for_approval(who, wait)
-    except AgentError as error:
-        raise _refused(error) from None
+    except (AgentError, OSError) as error:
+        raise refused(error) from None
     if answer.credentials is None:
         typer.echo(f"{who.device} is known to the server, and waits for the operator's approval")
         raise typer.Exit(3)
@@ -122,7 +143,7 @@ def status(
         settings = load(config)
         found = _look(settings)
     except AgentError as error:
-        raise _refused(error) from None
+        raise refused(error) from None
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -176,11 +197,6 @@ def _log(agent: AgentSection) -> None:
     constant = {"federation": agent.federation, "device": agent.device}
     handler.setFormatter(JsonLines(**constant) if agent.log_format == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-def _refused(error: AgentError) -> typer.Exit:
-    Console(stderr=True).print(f"edge_agent: {error}", style="red", markup=False, highlight=False)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ What is durable before a command is the supervisor's to guarantee: it stores an 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from edge_agent import agent_releases, agent_uploads, agent_work
-from edge_agent.commands import Collect, Command, Leave, PublishStatus, Say, StartOver
+from edge_agent.commands import BeginEpoch, Collect, Command, Leave, PublishStatus, Say, StartOver
 from edge_agent.events import (
     Acknowledged,
     Announced,
@@ -19,6 +20,7 @@ from edge_agent.events import (
     CollectingResumed,
     Connected,
     DataReady,
+    Disbelieved,
     Disconnected,
     Event,
     Invited,
@@ -27,9 +29,12 @@ from edge_agent.events import (
     TrainingConditions,
     Using,
 )
-from edge_agent.state import Agent, Policy, identity, misfit, status_of, superseded, wanted
+from edge_agent.state import UNANNOUNCED, UNANNOUNCED_S, Agent, Policy, identity, misfit, status_of, superseded, wanted
 from edge_agent.turn import Turn
 from federation.protocol.messages import Announcement
+
+ROLL_CALL_S = 2.0
+"""Within which a fleet answers, each device at its own moment."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,15 @@ def step(policy: Policy, agent: Agent, event: Event, now: float) -> Step:
 def _take(turn: Turn, event: Event) -> None:
     match event:
         case Connected():
-            turn.set(connected=True, upload=None, reported=None)
-        case Disconnected():
+            turn.set(connected=True, connected_at=turn.now, trouble="", upload=None, reported=None)
+        case Disconnected(reason):
             agent_uploads.stop(turn)
-            turn.set(connected=False, reported=None)
+            turn.set(connected=False, trouble=reason, reported=None)
         case Announced(announcement):
             _announced(turn, announcement)
+        case Disbelieved(reason):
+            turn.set(distrust=reason)
+            turn.ask(Say(reason))
         case Invited(invitation):
             turn.set(invitation=invitation)
             _reconsider(turn)
@@ -79,6 +87,8 @@ def _take(turn: Turn, event: Event) -> None:
         case TrainingConditions(start, go_on):
             agent_work.conditions(turn, start, go_on)
         case Tick():
+            _answer_roll_call(turn)
+            _miss_announcement(turn)
             agent_work.resume(turn)
             agent_uploads.begin_again(turn)
         case _:
@@ -108,18 +118,57 @@ def _announced(turn: Turn, a: Announcement) -> None:
     if (mine := identity(a, turn.policy.model)) != turn.agent.identity:
         agent_work.drop(turn, "the federation was founded anew, or this device runs another network")
         agent_uploads.stop(turn)
-        turn.agent = Agent(identity=mine, connected=turn.agent.connected, invitation=turn.agent.invitation)
-        turn.ask(StartOver(mine))
-    before = turn.agent.announcement
-    turn.set(announcement=a)
+        before = turn.agent
+        turn.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected, invitation=before.invitation)
+        turn.ask(StartOver(mine, a.epoch))
+    elif a.epoch > turn.agent.epoch:
+        _restored(turn, a)
+    said = turn.agent.announcement
+    turn.set(announcement=a, distrust="", unannounced=False)
+    if a.roll_call != turn.agent.roll_call:
+        turn.set(roll_call=a.roll_call, answer_at=turn.now + ROLL_CALL_S * _place(turn.policy.device))
     if a.release:
         agent_releases.obey(turn, a.release)
-    if before and (before.state, before.round) == (a.state, a.round) and before.created != a.created:
+    if said and (said.state, said.round) == (a.state, a.round) and said.created != a.created:
         agent_uploads.said_again(turn)
     _reconsider(turn)
     if turn.agent.examples is None and not turn.agent.collecting:
         turn.set(collecting=True)
         turn.ask(Collect(a.plan))
+
+
+def _restored(turn: Turn, a: Announcement) -> None:
+    """Forget what does not bind in a new epoch: its rounds and releases have the numbers of earlier ones.
+
+    An update that the server has not answered goes too: it is of the past, and its round is trained again if the server
+    still asks for it. Models, windows and what the device has learnt for itself stay.
+    """
+    agent_work.drop(turn, "the server was restored from a backup")
+    agent_uploads.stop(turn)
+    turn.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
+    turn.set(order=None, offered=None, using=0, report=None)
+    turn.ask(BeginEpoch(a.epoch, a.round, a.restored))
+    turn.ask(Say(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
+
+
+def _place(device: str) -> float:
+    """Draw a number in [0, 1) that is the device's own, so that a fleet does not answer at once."""
+    return int.from_bytes(hashlib.sha256(device.encode()).digest()[:4]) / 2**32
+
+
+def _answer_roll_call(turn: Turn) -> None:
+    """Say the status again: the server has come back, and may have missed it."""
+    if turn.agent.answer_at is not None and turn.now >= turn.agent.answer_at:
+        turn.set(answer_at=None, reported=None)
+
+
+def _miss_announcement(turn: Turn) -> None:
+    """Tell once where nothing is heard of the federation; its last announcement is retained, and comes at once."""
+    agent = turn.agent
+    missed = agent.connected and agent.announcement is None and turn.now - agent.connected_at >= UNANNOUNCED_S
+    if missed and not agent.unannounced:
+        turn.set(unannounced=True)
+        turn.ask(Say(f"connected for {UNANNOUNCED_S:.0f} s: {UNANNOUNCED}"))
 
 
 def _reconsider(turn: Turn) -> None:

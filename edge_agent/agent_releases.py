@@ -75,6 +75,9 @@ def _report(
     reason: str = "",
 ) -> None:
     instance = turn.agent.identity.partition("/")[0]
-    report = ReleaseReport(instance=instance, rollout=rollout, answer=answer, score=score, reason=reason[:500])
+    epoch = turn.agent.epoch
+    report = ReleaseReport(
+        instance=instance, epoch=epoch, rollout=rollout, answer=answer, score=score, reason=reason[:500]
+    )
     turn.set(report=report)
     turn.ask(NoteRelease(report))

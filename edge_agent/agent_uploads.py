@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edge_agent.commands import Forget, SendBegin, SendChunks, StopSending
+from edge_agent.commands import Forget, Say, SendBegin, SendChunks, StopSending
 from edge_agent.state import Upload
 from edge_agent.turn import Turn
 from federation.protocol.messages import Acknowledgement
@@ -32,7 +32,8 @@ def acknowledged(turn: Turn, ack: Acknowledgement) -> None:
         if turn.agent.upload and turn.agent.upload.update_id == ack.update_id:
             tries = turn.agent.upload.tries
             stop(turn)
-            turn.set(upload=Upload(ack.update_id, "begun", turn.now, tries))  # it begins again after its time-out
+            turn.set(upload=Upload(ack.update_id, "begun", turn.now, tries), detail=ack.reason)
+            turn.ask(Say(f"the server takes update {ack.update_id} later, after a time-out: {ack.reason}"))
         return
     if turn.agent.upload and turn.agent.upload.update_id == ack.update_id:
         stop(turn)

@@ -53,7 +53,7 @@ def _interrupt(turn: Turn, work: Work, reason: str) -> None:
 
 
 def _fetch(turn: Turn, work: Work) -> None:
-    """Download what the work starts from, if the device may train now; it may have been sealed anew meanwhile."""
+    """Download what the work starts from, if the device may train now; its score may be another by now."""
     if turn.agent.hold:
         _hold(turn, work)
         return
@@ -61,7 +61,7 @@ def _fetch(turn: Turn, work: Work) -> None:
     if asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256):
         work = replace(work, model=asked.model)
     turn.set(work=replace(work, stage=Stage.FETCHING))
-    turn.ask(FetchBlob(work.model, ordered=work.release > 0))
+    turn.ask(FetchBlob(work.model))
 
 
 def _hold(turn: Turn, work: Work) -> None:
@@ -186,6 +186,7 @@ def _report(
         return
     report = AdoptionReport(
         instance=turn.agent.identity.partition("/")[0],
+        epoch=turn.agent.epoch,
         round=work.round,
         source="personalized" if work.kind == "train" else "global",
         answer=answer,

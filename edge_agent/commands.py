@@ -12,7 +12,7 @@ from federation.protocol.messages import AdoptionReport, BlobPointer, DeviceStat
 
 @dataclass(frozen=True)
 class PublishStatus:
-    """Say on the status topic, retained, what the device is doing."""
+    """Say on the status topic what the device is doing."""
 
     status: DeviceStatus
 
@@ -22,6 +22,16 @@ class StartOver:
     """Forget everything learnt in another founding of the federation, or by another network."""
 
     identity: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class BeginEpoch:
+    """Keep that the server was restored, at time `at`: what the device has done before does not count any more."""
+
+    epoch: int
+    round: int
+    at: float | None
 
 
 @dataclass(frozen=True)
@@ -33,10 +43,9 @@ class Collect:
 
 @dataclass(frozen=True)
 class FetchBlob:
-    """Download a broadcast; `ordered`: an order that was believed names it, so that it needs no seal of its own."""
+    """Download a broadcast."""
 
     model: BlobPointer
-    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,7 @@ class Leave:
 Command = (
     PublishStatus
     | StartOver
+    | BeginEpoch
     | Collect
     | FetchBlob
     | StartJob

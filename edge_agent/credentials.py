@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,8 +15,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from edge_agent.errors import ConfigError
 from edge_agent.files import write_file
 from edge_agent.training_settings import BrokerSection
+from federation.protocol.messages import UpdateManifest, write
+from federation.protocol.signing import Kind, wrap
 
-KEY_FILE, CREDENTIALS_FILE = "device.key", "credentials.json"
+KEY_FILE, CREDENTIALS_FILE, PINNED_FILE = "device.key", "credentials.json", "server.fingerprint"
 PUBLIC_KEY_BYTES = 32
 LONGEST_SECRET = 1024
 
@@ -90,6 +93,21 @@ def write_credentials(folder: Path, credentials: Credentials) -> None:
     write_file(folder / CREDENTIALS_FILE, credentials.model_dump_json().encode())  # its temporary file is 0600
 
 
+def pin_server(folder: Path, fingerprint: str) -> None:
+    """Keep which server the operator's token named: no other one's credentials are taken."""
+    write_file(folder / PINNED_FILE, fingerprint.encode())
+
+
+def pinned_server(folder: Path) -> str:
+    """Return the fingerprint of the key of the server that this device has enrolled with; empty before it has."""
+    try:
+        return (folder / PINNED_FILE).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{folder / PINNED_FILE} cannot be read: {error}; enrol with a new token") from error
+
+
 def has_key(folder: Path) -> bool:
     """Whether the device has made its key: it has been enrolled, or has tried."""
     return (folder / KEY_FILE).is_file()
@@ -112,6 +130,18 @@ def device_key(folder: Path) -> Ed25519PrivateKey:
     if not isinstance(found, Ed25519PrivateKey):
         raise ConfigError(f"{path} holds a {type(found).__name__}, expected an ed25519 key; move it away")
     return found
+
+
+def manifest_signer(folder: Path, federation: str, device: str) -> Callable[[UpdateManifest], bytes]:
+    """Return what makes an update's manifest ready to be sent: signed, if the device has a key.
+
+    Raises:
+        ConfigError: if the key's file is no such key.
+    """
+    if not has_key(folder):
+        return write
+    key = device_key(folder)
+    return lambda manifest: wrap(Kind.UPDATE, federation, device, write(manifest), key.sign)
 
 
 def login(settings: BrokerSection, credentials: Credentials | None, device: str) -> Login:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edge_agent.errors import DamagedError, DiskFullError, StoreError
+from federation.private_files import private_file, private_folder
 
 BUSY_S = 30.0
 FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -25,8 +26,10 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
         DiskFullError: if there is no room to begin one.
         DamagedError: if the file is no database, or a broken one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     with in_words(path):
+        with suppress(OSError):  # SQLite says what is wrong
+            private_file(path)
         db = sqlite3.connect(path, timeout=BUSY_S)
         try:
             db.execute("PRAGMA journal_mode=WAL")

@@ -9,6 +9,8 @@ import base64
 import http.client
 import ipaddress
 import json
+import os
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,12 +23,24 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.config import Config, example
-from edge_agent.credentials import Credentials, device_key, has_key, read_credentials, write_credentials
-from edge_agent.errors import EnrolError
+from edge_agent.credentials import (
+    Credentials,
+    device_key,
+    has_key,
+    pin_server,
+    pinned_server,
+    read_credentials,
+    write_credentials,
+)
+from edge_agent.errors import ConfigError, EnrolError, RevokedError
 from edge_agent.files import write_file
+from federation.errors import WireError
+from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
+from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
 
 ANSWER_BYTES = 1 << 16
 ASK_AGAIN_S = 5.0
+LONGEST_TOKEN = 4096
 
 
 class Answer(BaseModel):
@@ -56,22 +70,27 @@ class Applicant(NamedTuple):
 
 
 def enrol(who: Applicant, token: str) -> Answer:
-    """Show the token; credentials that come at once are kept.
+    """Show the token; credentials that come at once are kept, if they are of the server that the token names.
 
     Raises:
-        EnrolError: saying in words why the server does not take the device.
+        EnrolError: saying in words why the server does not take the device, or the device not the server.
     """
+    if not (expected := pinned_key(token)):
+        raise EnrolError(
+            "this is no enrolment token: one begins with gwe_ and ends with the fingerprint of the server's key; "
+            "copy it whole, or ask the operator for another"
+        )
     key = device_key(who.folder)
     public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    message = f"gaitway-enrol/v1\n{who.federation}\n{who.device}\n{token}"
+    message = to_sign(Kind.ENROL, who.federation, who.device, token.encode())
     said = {
         "token": token,
         "federation": who.federation,
         "device": who.device,
         "public_key": _text(public),
-        "signature": _text(key.sign(message.encode())),
+        "signature": _text(key.sign(message)),
     }
-    answer = _ask(who, "/v1/enrol", said)
+    answer = _ask(who, "/v1/enrol", said, expected)
     if answer.state == "approved" and answer.credentials is None:
         return claim(who)  # an earlier answer to the same token was lost
     return answer
@@ -84,12 +103,14 @@ def claim(who: Applicant, clock: Callable[[], float] = time.time) -> Answer:
         EnrolError: as `enrol`; also if the device has never enrolled.
     """
     if not has_key(who.folder):
-        raise EnrolError("this device has not enrolled yet: ask the operator for a token, and give it with --token")
+        raise EnrolError(
+            "this device has not enrolled yet: ask the operator for a token, and give its file with --token-file"
+        )
     issued_at = int(clock())
-    message = f"gaitway-claim/v1\n{who.federation}\n{who.device}\n{issued_at}"
-    signature = _text(device_key(who.folder).sign(message.encode()))
+    message = to_sign(Kind.CLAIM, who.federation, who.device, str(issued_at).encode())
+    signature = _text(device_key(who.folder).sign(message))
     said = {"federation": who.federation, "device": who.device, "issued_at": issued_at, "signature": signature}
-    return _ask(who, "/v1/enrol/claim", said)
+    return _ask(who, "/v1/enrol/claim", said, pinned_server(who.folder) or _known_server(who.folder))
 
 
 def wait_for_approval(who: Applicant, wait_s: float, pause: Callable[[float], None] = time.sleep) -> Answer:
@@ -118,6 +139,50 @@ def credentials_for(config: Config) -> Credentials | None:
     return answer.credentials
 
 
+def given_token(file: Path | None) -> str | None:
+    """Read the operator's token from a file, `-` being standard input, else from GAITWAY_ENROL_TOKEN; None if neither.
+
+    Raises:
+        ConfigError: if the file cannot be read, or holds no token.
+    """
+    if file is None:
+        return os.environ.get("GAITWAY_ENROL_TOKEN", "").strip() or None
+    try:
+        token = (sys.stdin.readline(LONGEST_TOKEN) if str(file) == "-" else file.read_text("utf-8")).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the token in {file} cannot be read: {error}") from error
+    if not token or len(token.split()) != 1:
+        raise ConfigError(f"{file} holds no token: expected one line, as `tokens create` prints it")
+    return token
+
+
+def read_code(given: str | None) -> EnrolmentUri | None:
+    """Read what a QR code of the operator's sheet holds; None for a token alone, or nothing.
+
+    Raises:
+        EnrolError: if it is such a text and something in it is missing or wrong.
+    """
+    if given is None or not is_enrolment_uri(given):
+        return None
+    try:
+        return read_enrolment_uri(given)
+    except WireError as error:
+        raise EnrolError(str(error)) from error
+
+
+def check_code(code: EnrolmentUri, who: Applicant, config: Path) -> None:
+    """Check that a code is for the device that a config describes.
+
+    Raises:
+        EnrolError: if it is for another.
+    """
+    if (code.federation, code.device) != (who.federation, who.device):
+        raise EnrolError(
+            f"the code is for device {code.device!r} of {code.federation!r}, but {config} is of {who.device!r} of "
+            f"{who.federation!r}; take the code made for it, or name another --config"
+        )
+
+
 def found_config(path: Path, server: str, federation: str, device: str) -> None:
     """Write a new device's config file, with every other setting at its default; its data lie beside the file."""
     write_file(path.resolve(), example(device, federation, device, server).encode())
@@ -140,7 +205,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow nobody elsewhere with a token."""
 
 
-def _ask(who: Applicant, path: str, said: dict[str, Any]) -> Answer:
+def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Answer:
+    """Post to the server; credentials are kept if they are of the server whose key has that fingerprint."""
     url = who.server.rstrip("/") + path
     request = urllib.request.Request(url, json.dumps(said).encode(), {"Content-Type": "application/json"})
     try:
@@ -148,7 +214,8 @@ def _ask(who: Applicant, path: str, said: dict[str, Any]) -> Answer:
             body = reply.read(ANSWER_BYTES)
     except urllib.error.HTTPError as error:
         with error:
-            raise EnrolError(_refusal(url, error.code, error.read(ANSWER_BYTES))) from None
+            kind = RevokedError if error.code == http.client.FORBIDDEN else EnrolError
+            raise kind(_refusal(url, error.code, error.read(ANSWER_BYTES))) from None
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise EnrolError(f"cannot reach {url}: {reason}; is [server] url right, and the server running?") from error
@@ -159,8 +226,28 @@ def _ask(who: Applicant, path: str, said: dict[str, Any]) -> Answer:
     if answer.device != who.device:
         raise EnrolError(f"{url} answers about device {answer.device!r}, asked was {who.device!r}")
     if answer.credentials is not None:
+        _check_server(who, answer.credentials, expected)
+    if expected != pinned_server(who.folder):
+        pin_server(who.folder, expected)
+    if answer.credentials is not None:
         write_credentials(who.folder, answer.credentials)
     return answer
+
+
+def _known_server(folder: Path) -> str:
+    known = read_credentials(folder)
+    return fingerprint(known.server_key_bytes) if known else ""
+
+
+def _check_server(who: Applicant, given: Credentials, expected: str) -> None:
+    """Take credentials from nobody but the server that the token has named, or that gave some before."""
+    came = fingerprint(given.server_key_bytes)
+    if came != expected:
+        raise EnrolError(
+            f"{who.server} answers with the key {came}, but the operator's token names {expected or 'none'}: this is "
+            "not the server that the token is from, or somebody between it and this device answers in its place; "
+            "nothing was kept. If the server has a new key, ask its operator for a new token"
+        )
 
 
 _WHAT_TO_DO = {

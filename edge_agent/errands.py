@@ -13,7 +13,7 @@ from edge_agent.config import Config
 from edge_agent.errors import AgentError
 from edge_agent.events import BlobFailed, BlobFetched
 from edge_agent.judging import Verdict, judge_job
-from edge_agent.trust import Trust
+from edge_agent.renewal import Renewal
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer
 from har_pipeline import PipelineError
@@ -21,9 +21,9 @@ from har_pipeline import PipelineError
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict, and the identity of the state that it belongs to."""
+    """A verdict, and the name of the state's memory that it belongs to."""
 
-    identity: str
+    memory: str
     verdict: Verdict
 
 
@@ -36,46 +36,40 @@ class Errands:
     def __init__(
         self,
         config: Config,
-        trust: Trust,
-        api_key: str | None,
+        renewal: Renewal,
         post: Callable[[BlobFetched | BlobFailed | Judged], None],
     ) -> None:
-        self.config, self.trust, self.post = config, trust, post
-        self._blobs = Blobs(config.agent.data_dir / "blobs", config.server.url, config.server.timeout_s, api_key)
+        self.config, self.post = config, post
+        self._blobs = Blobs(config.agent.data_dir / "blobs", config.server.url, config.server.timeout_s, renewal)
 
     def blob(self, model: BlobPointer) -> Path:
         """Where a fetched blob lies."""
         return self._blobs.path(model.sha256)
 
-    def fetch(self, model: BlobPointer, instance: str, *, ordered: bool = False) -> None:
-        """Check a broadcast's seal, download and verify it; `instance` is the founding that it was announced for.
+    def fetch(self, model: BlobPointer) -> None:
+        """Download a broadcast and verify it."""
+        _in_background(lambda: self._fetch(model))
 
-        What an order names that was believed (`ordered`) has no seal of its own.
-        """
-        _in_background(lambda: self._fetch(model, instance, ordered))
-
-    def judge(self, plan: Plan, identity: str, command: Judge) -> None:
+    def judge(self, plan: Plan, memory: str, command: Judge) -> None:
         """Compare a job's candidate with the present model."""
-        _in_background(lambda: self._judge(plan, identity, command))
+        _in_background(lambda: self._judge(plan, memory, command))
 
-    def _fetch(self, model: BlobPointer, instance: str, ordered: bool = False) -> None:
+    def _fetch(self, model: BlobPointer) -> None:
         try:
-            if not ordered:
-                self.trust.check(model, instance)
             self._blobs.fetch(model)
         except (AgentError, OSError) as error:
             self.post(BlobFailed(model.sha256, str(error)))
         else:
             self.post(BlobFetched(model.sha256))
 
-    def _judge(self, plan: Plan, identity: str, command: Judge) -> None:
+    def _judge(self, plan: Plan, memory: str, command: Judge) -> None:
         try:
             verdict = judge_job(self.config, plan, command)
         except (AgentError, PipelineError, OSError) as error:
             number, kind = command.round, command.kind
             why = f"round {number}: the candidate cannot be judged: {error}"
             verdict = Verdict(number, kind, "failed", why, release=command.release)
-        self.post(Judged(identity, verdict))
+        self.post(Judged(memory, verdict))
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ AgentError
 ├── BlobError    a download failed, or is not what was announced
 ├── TrustError   what came is not signed by the server that this device trusts, or is out of date
 ├── EnrolError   the server does not take this device, or not yet
+│   └── RevokedError  it took it once, and does not any more
 └── JobError     the training process could not do its work
     └── HopelessJobError  and would fail again in the same way
 """
@@ -58,6 +59,10 @@ class TrustError(AgentError):
 
 class EnrolError(AgentError):
     """The server does not take this device, or not yet."""
+
+
+class RevokedError(EnrolError):
+    """The operator has put this device out; only a token made for it lets it come back."""
 
 
 class JobError(AgentError):

@@ -35,6 +35,13 @@ class Announced:
 
 
 @dataclass(frozen=True)
+class Disbelieved:
+    """Something came that this device does not take for its server's word; `reason` says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Invited:
     """This device is in a round's cohort."""
 
@@ -192,6 +199,7 @@ Event = (
     Connected
     | Disconnected
     | Announced
+    | Disbelieved
     | Invited
     | DataReady
     | SensorFailed

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_agent.errors import DiskFullError
+from edge_agent.errors import ConfigError, DiskFullError
+from federation.private_files import private_folder
 
 log = logging.getLogger("edge_agent")
 
@@ -20,7 +21,7 @@ BLOCK_BYTES = 1 << 20
 
 def write_file(path: Path, data: bytes) -> None:
     """Replace a file's content; a kill at any moment leaves the old or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -33,9 +34,27 @@ def write_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+def require_folder(folder: Path) -> None:
+    """Make the device's data folder where there is none.
+
+    Raises:
+        ConfigError: if there is something else in its place, or this user may not write there.
+    """
+    user = f"the user with the number {os.geteuid()}"
+    try:
+        private_folder(folder)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"[agent] data_dir {folder} is a file or lies below one; name a folder") from error
+    except OSError as error:
+        todo = f"make it, owned by {user}, mount what is missing, or name another"
+        raise ConfigError(f"[agent] data_dir {folder} cannot be made: {error.strerror}; {todo}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"[agent] data_dir {folder} cannot be written by {user}; `chown` it, or name another")
+
+
 def place_file(source: Path, target: Path) -> None:
     """Move a finished file on the same file system; afterwards it survives a power cut."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(target.parent)
     with source.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(source, target)

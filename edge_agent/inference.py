@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from export.runtime import ExportError, Session
+from federation.private_files import opener
 from har_pipeline import Window
 
 FILE_NAME = "live.json"
@@ -118,7 +119,8 @@ class Classifier:
         text = json.dumps({**self.latest._asdict(), "windows": self.count, "model": model})
         part = self._path.with_suffix(".part")
         try:
-            part.write_text(text)
+            with open(part, "w", encoding="utf-8", opener=opener) as file:
+                file.write(text)
             os.replace(part, self._path)  # not synced: what was seen is old after a power cut
         except OSError as error:
             self.trouble = f"{self._path.name} cannot be written: {error.strerror}"

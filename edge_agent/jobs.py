@@ -23,6 +23,7 @@ from edge_agent.files import write_file
 from edge_agent.local_data import pipeline_settings
 from edge_agent.state import misfit, network_of
 from federation.plan import ModelSpec, Name, Plan
+from federation.private_files import UMASK, private_file, private_folder
 from federation.protocol.messages import Compression, Precision
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
@@ -135,9 +136,10 @@ class TrainingProcess:
     def __init__(self, job: Job, timeout_s: float, post: Callable[[JobLine | JobEnded], None]) -> None:
         self.job, self.timeout_s, self.post = job, timeout_s, post
         shutil.rmtree(job.out.parent, ignore_errors=True)  # an earlier job's leavings too
-        job.out.mkdir(parents=True)
+        private_folder(job.out)
         path = job.out / "job.json"
         write_file(path, job.model_dump_json().encode())
+        private_file(job.out / "errors.txt")
         self._errors = (job.out / "errors.txt").open("wb")
         self._stopped = False
         self._process = subprocess.Popen(
@@ -146,6 +148,7 @@ class TrainingProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            umask=UMASK,
         )
         self._deadline = time.monotonic() + timeout_s
         self._thread = threading.Thread(target=self._watch, name="training", daemon=True)

@@ -255,6 +255,12 @@ class Shelf:
         self.store.note_adoption(row, model=now, previous=before)
         self._prune()
 
+    def forget_rollouts(self) -> None:
+        """Let the models be of no release any more: a server that was restored gives their numbers to others."""
+        noted = {name: model for name in KEPT if (model := self._noted(name)) and model.pop("rollout", None)}
+        if noted:
+            self.store.put(**{name: json.dumps(model) for name, model in noted.items()})
+
     def _noted(self, name: str) -> dict[str, Any] | None:
         text = self.store.get(name)
         model: dict[str, Any] | None = json.loads(text) if text else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import secrets
 import shutil
 import time
@@ -13,18 +14,24 @@ from typing import IO, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from edge_agent.commands import BeginEpoch
 from edge_agent.config import AgentSection
 from edge_agent.errors import ConfigError
 from edge_agent.files import place_file, sha256_of
 from edge_agent.jobs import CHECKPOINTS, CLIENT_STATE, RESULT, UPDATE, Job
-from edge_agent.releases import kept_adoption, kept_report
+from edge_agent.releases import ORDER, REPORT, kept_adoption, kept_report
 from edge_agent.state import Agent
 from edge_agent.store import Store
-from edge_agent.trust import NEWEST, NEWEST_ORDER
+from edge_agent.trust import NEWEST
 from federation.plan import Plan
+from federation.private_files import make_private, opener, private_file
 from federation.protocol.messages import UpdateManifest
 
+log = logging.getLogger("edge_agent")
+
 OUTBOX, CLIENTS, MODELS, JOBS = "outbox", "clients", "models", "jobs"
+OURS = (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, "blobs", "lock", "*.sqlite*", "*.json", "*.key")
+"""What an agent makes in its data folder."""
 
 
 class Kept(NamedTuple):
@@ -43,6 +50,7 @@ def claim(store: Store, me: AgentSection) -> IO[str]:
         DamagedError: if the database has broken pages.
     """
     store.check()
+    private_file(store.folder / "lock")
     lock = (store.folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,12 +63,14 @@ def claim(store: Store, me: AgentSection) -> IO[str]:
             raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {mine!r}; set another data_dir")
     if not store.get("device") or not store.get("federation"):
         store.put(device=me.device, federation=me.federation)
+    if opened := make_private(store.folder, OURS):
+        log.warning("%d files and folders in %s could be read by others; now they cannot", opened, store.folder)
     return lock
 
 
 def is_claimed(store: Store) -> bool:
     """Whether an agent works in the data folder now."""
-    with (store.folder / "lock").open("w") as lock:
+    with open(store.folder / "lock", "w", opener=opener) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -71,10 +81,11 @@ def is_claimed(store: Store) -> bool:
 def remembered(store: Store) -> Agent:
     """Return the state to start with after a restart: rounds that were trained are not trained again."""
     _sweep(store)
-    rows = store.rounds()
+    rows, epoch = store.rounds(), store.epoch
     return Agent(
         identity=store.get("identity"),
-        done=frozenset((row.round, row.base) for row in rows),
+        epoch=epoch,
+        done=frozenset((row.round, row.base) for row in rows if row.epoch == epoch),
         outbox=tuple(store.outbox()),
         final=store.get("final"),
         report=kept_report(store),
@@ -102,7 +113,7 @@ def keep_round(store: Store, job: Job) -> Kept:
         ValueError: if the process left a result or an update that cannot be described.
     """
     result = json.loads((job.out / RESULT).read_bytes())
-    manifest = manifest_of(job, result, job.out / UPDATE)
+    manifest = manifest_of(job, result, job.out / UPDATE, store.get("identity").partition("/")[0])
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
     place_file(job.out / UPDATE, update)
     place_file(job.out / CLIENT_STATE, client)
@@ -114,12 +125,13 @@ def keep_round(store: Store, job: Job) -> Kept:
     return Kept(manifest.update_id, result["metrics"], result["seconds"])
 
 
-def manifest_of(job: Job, result: Mapping[str, Any], update: Path) -> UpdateManifest:
-    """Describe an update; its id is the same for the same bytes of the same round."""
+def manifest_of(job: Job, result: Mapping[str, Any], update: Path, instance: str) -> UpdateManifest:
+    """Describe an update of a founding; its id is the same for the same bytes of the same round."""
     sha256 = sha256_of(update)
     return UpdateManifest(
         update_id=f"r{job.round}-{job.device[:36]}-{sha256[:16]}",
         federation=job.federation,
+        instance=instance,
         client=job.device,
         round=job.round,
         method=str(job.plan.method.get("name", "")),
@@ -146,10 +158,34 @@ def forget_update(store: Store, update_id: str, status: str, reason: str) -> Non
         path.unlink(missing_ok=True)
 
 
-def start_over(store: Store, identity: str) -> None:
+def begin_epoch(store: Store, begun: BeginEpoch) -> None:
+    """Keep that the server was restored; rounds of earlier epochs stay as history and count no more."""
+    trained = max((row.round for row in store.rounds() if row.update_id), default=0)
+    restored = {"epoch": begun.epoch, "at": begun.at, "round": begun.round, "trained": trained}
+    reason = "the server was restored before it had answered"
+    store.begin_epoch(begun.epoch, reason, restored=json.dumps(restored), **{REPORT: "", ORDER: ""})
+    for name in (OUTBOX, CHECKPOINTS):
+        shutil.rmtree(store.folder / name, ignore_errors=True)
+
+
+def restored_words(store: Store) -> str:
+    """Say that the server was restored, and from where on this device trains again; empty if it never was."""
+    text = store.get("restored")
+    if not text:
+        return ""
+    known = json.loads(text)
+    at = time.strftime(" on %Y-%m-%d %H:%M:%S UTC", time.gmtime(known["at"])) if known["at"] else ""
+    return (
+        f"The server was restored from a backup{at}, when it began epoch {known['epoch']}: it stood at round "
+        f"{known['round']} then, while this device had trained up to round {known['trained']}. "
+        f"The device trains again what the server asks for."
+    )
+
+
+def start_over(store: Store, identity: str, epoch: int) -> None:
     """Forget everything learnt in another founding of the federation, or by another network."""
-    kept = {name: store.get(name) for name in ("device", "federation", NEWEST, NEWEST_ORDER)}
-    store.reset(identity=identity, **kept)
+    kept = {name: store.get(name) for name in ("device", "federation", NEWEST)}
+    store.reset(identity=identity, epoch=str(epoch), **kept)
     for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 

@@ -24,6 +24,12 @@ from federation.protocol.messages import (
     ReleaseReport,
 )
 
+UNANNOUNCED_S = 20.0
+UNANNOUNCED = (
+    "nobody announces this federation: is [agent] federation right, has the operator created it, and is [broker] that "
+    "of its server?"
+)
+
 
 class Stage(StrEnum):
     """How far a piece of work has come."""
@@ -81,16 +87,20 @@ class Upload:
 class Agent:
     """The device's whole state.
 
-    `identity`, `examples`, `done`, `outbox`, `final`, `report` and `adoption` survive a restart.
+    `identity`, `epoch`, `examples`, `done`, `outbox`, `final`, `report` and `adoption` survive a restart.
     """
 
     identity: str = ""
+    epoch: int = 1  # of the server; what is remembered of rounds and releases is of this one
     connected: bool = False
+    connected_at: float = 0.0
+    trouble: str = ""  # why there is no connection to the broker
     announcement: Announcement | None = None
     invitation: Invitation | None = None  # the latest; may come before its round is announced
     collecting: bool = False
     examples: int | None = None  # for training; none: not known yet
     paused: str = ""  # why nothing is collected for now
+    distrust: str = ""  # why the last message was not believed
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
@@ -107,6 +117,14 @@ class Agent:
     detail: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     reported: DeviceStatus | None = None
+    roll_call: str = ""  # the last one that was heard
+    answer_at: float | None = None  # when the status is said again for it
+    unannounced: bool = False  # nothing was heard of the federation for long, although the broker is there
+
+    @property
+    def memory(self) -> str:
+        """Name what is remembered; what was begun under another name is of no use any more."""
+        return f"{self.identity}@{self.epoch}"
 
     @property
     def finished(self) -> bool:
@@ -144,7 +162,8 @@ def wanted(agent: Agent) -> Work | None:
     a, mine = agent.announcement, agent.invitation
     if a is None or not agent.examples:
         return None
-    invited = a.state == "collecting" and mine and (mine.instance, mine.round) == (a.instance, a.round)
+    here = (a.instance, a.epoch, a.round)
+    invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
     if invited and mine and (mine.round, mine.model.sha256) not in agent.done:
         return Work("train", mine.round, mine.model)
     return _to_adopt(agent, a)
@@ -221,6 +240,10 @@ def status_of(agent: Agent) -> DeviceStatus:
 
 
 def _detail(agent: Agent) -> str:
+    if agent.distrust:
+        return agent.distrust
+    if agent.unannounced:
+        return UNANNOUNCED
     if agent.announcement is None:
         return "waiting for the federation's announcement"
     if agent.paused:

@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS outbox (
     update_id TEXT PRIMARY KEY, path TEXT NOT NULL, manifest BLOB NOT NULL, kept_at REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS rounds (
-    round INTEGER NOT NULL, base TEXT NOT NULL, update_id TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL,
-    result TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (round, base)
+    epoch INTEGER NOT NULL, round INTEGER NOT NULL, base TEXT NOT NULL, update_id TEXT NOT NULL, status TEXT NOT NULL,
+    reason TEXT NOT NULL, result TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (epoch, round, base)
 );
 CREATE TABLE IF NOT EXISTS adoptions (
     id INTEGER PRIMARY KEY, round INTEGER NOT NULL, source TEXT NOT NULL, adopted INTEGER NOT NULL,
@@ -39,8 +39,12 @@ _TABLES = ("outbox", "rounds", "adoptions", "pairs")
 
 
 class RoundRow(NamedTuple):
-    """A round as the device remembers it; status: trained (not answered yet), accepted, refused, or left out."""
+    """A round as the device remembers it; status: trained (not answered yet), accepted, refused, or left out.
 
+    `epoch` is the server's: after a restore the same round may be trained once more.
+    """
+
+    epoch: int
     round: int
     base: str
     update_id: str
@@ -114,18 +118,27 @@ class Store:
     def keep_update(self, manifest: UpdateManifest, path: Path, result: Mapping[str, Any], client_state: str) -> None:
         """Note a trained round, its update and the client's new state, all or nothing; the files are durable before."""
         now = time.time()
-        row = (manifest.round, manifest.base_version, manifest.update_id, "trained", "", json.dumps(result), now)
+        row = (
+            self.epoch,
+            manifest.round,
+            manifest.base_version,
+            manifest.update_id,
+            "trained",
+            "",
+            json.dumps(result),
+            now,
+        )
         with self._writing() as db:
             kept = (manifest.update_id, str(path.relative_to(self.folder)), write(manifest), now)
             db.execute("INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?)", kept)
-            db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._put({"client_state": client_state})
 
     def leave_out(self, round_number: int, base: str, reason: str) -> None:
         """Note that a round was given up."""
         with self._writing() as db:
-            row = (round_number, base, "", "left out", reason, "{}", time.time())
-            db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            row = (self.epoch, round_number, base, "", "left out", reason, "{}", time.time())
+            db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def forget_update(self, update_id: str, status: str, reason: str) -> None:
         """Delete an update that the server has answered for good, and note the answer."""
@@ -152,8 +165,23 @@ class Store:
 
     def rounds(self) -> list[RoundRow]:
         """Return all rounds, oldest first."""
-        rows = self._rows("SELECT round, base, update_id, status, reason, result, at FROM rounds ORDER BY rowid")
-        return [RoundRow(r[0], r[1], r[2], r[3], r[4], json.loads(r[5]), r[6]) for r in rows]
+        columns = "epoch, round, base, update_id, status, reason, result, at"
+        rows = self._rows(f"SELECT {columns} FROM rounds ORDER BY rowid")
+        return [RoundRow(r[0], r[1], r[2], r[3], r[4], r[5], json.loads(r[6]), r[7]) for r in rows]
+
+    # ---- the server's epoch
+
+    @property
+    def epoch(self) -> int:
+        """The server's epoch that this device has learnt of; 1 before any."""
+        return int(self.get("epoch") or 1)
+
+    def begin_epoch(self, epoch: int, reason: str, **pairs: str) -> None:
+        """Note a new epoch, and give up every update that was not answered, for `reason`."""
+        with self._writing() as db:
+            db.execute("DELETE FROM outbox")
+            db.execute("UPDATE rounds SET status='refused', reason=? WHERE status='trained'", (reason,))
+            self._put({"epoch": str(epoch), **pairs})
 
     # ---- adoptions
 

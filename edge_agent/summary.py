@@ -9,6 +9,7 @@ from typing import Any
 from edge_agent.files import without_room, write_file
 from edge_agent.inference import live_words
 from edge_agent.judging import Shelf
+from edge_agent.memory import restored_words
 from edge_agent.releases import kept_adoption, release_words
 from edge_agent.state import Agent, Stage, status_of
 from edge_agent.store import RoundRow, Store
@@ -22,7 +23,7 @@ def summary(store: Store, device: str) -> dict[str, Any]:
 
     `judged` is the last judgement of a candidate, and `not_adopted` its reason unless it was adopted.
     """
-    trained = sorted((row for row in store.rounds() if row.update_id), key=lambda row: row.round)
+    trained = sorted((row for row in store.rounds() if row.update_id), key=lambda row: (row.epoch, row.round))
     judged = kept_adoption(store)
     return {
         "device": device,
@@ -45,7 +46,8 @@ def in_short(agent: Agent) -> str:
     status = status_of(agent)
     where = f" in round {status.round}" if status.round else ""
     words = f"{status.state}{where}" + (f" ({status.detail})" if status.detail else "")
-    return words if agent.connected else f"{words}, without a connection to the broker"
+    without = f"{words}, without a connection to the broker"
+    return words if agent.connected else without + (f": {agent.trouble}" if agent.trouble else "")
 
 
 def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
@@ -70,6 +72,7 @@ def in_words(store: Store, device: str, *, running: bool) -> list[str]:
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
         *([f"It would not train now: {'; '.join(doing['hold'])}."] if running and doing.get("hold") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
+        *filter(None, [restored_words(store)]),
         *release_words(store, device),
         *_left_alone(store),
         *(live_words(store.folder) if running else []),

@@ -17,13 +17,15 @@ from edge_agent import commands as do
 from edge_agent.agent import step
 from edge_agent.condition_watch import ConditionWatch
 from edge_agent.config import Config
-from edge_agent.credentials import login, read_credentials
+from edge_agent.credentials import manifest_signer, read_credentials
 from edge_agent.errands import Errands, Judged
 from edge_agent.errors import StoreError, TrustError
 from edge_agent.events import (
+    Acknowledged,
     AdoptFinished,
     Announced,
     CandidateReady,
+    Disbelieved,
     Event,
     JobFailed,
     PhoneConditions,
@@ -36,11 +38,12 @@ from edge_agent.files import without_room
 from edge_agent.inference import Classifier
 from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
 from edge_agent.judging import Shelf, Verdict
-from edge_agent.memory import claim, forget_update, keep_round, kept_plan, remembered, start_over
+from edge_agent.memory import begin_epoch, claim, forget_update, keep_round, kept_plan, remembered, start_over
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
 from edge_agent.narration import narrate
 from edge_agent.readings import Readings
 from edge_agent.releases import ADOPTION, ORDER, REPORT
+from edge_agent.renewal import Renewal
 from edge_agent.service_manager import ServiceManager
 from edge_agent.sources import open_source
 from edge_agent.state import Policy, status_of
@@ -76,8 +79,9 @@ class Supervisor:
         self.agent = remembered(self.store)
         self._posted: queue.SimpleQueue[Posted] = queue.SimpleQueue()
         known = read_credentials(me.data_dir)
-        self._trust = Trust(me.data_dir, me.federation, known.server_key_bytes if known else None)
-        self._errands = Errands(config, self._trust, known.api_key if known else None, self._posted.put)
+        self._trust = Trust(me.federation, me.device, known.server_key_bytes if known else None)
+        renewal = Renewal(config)
+        self._errands = Errands(config, renewal, self._posted.put)
         self._sensors = open_source(config, self._posted.put)
         self._broker = Broker(
             config.broker,
@@ -85,10 +89,13 @@ class Supervisor:
             me.device,
             in_flight=uploads.in_flight,
             post=self._posted.put,
-            who=login(config.broker, known, me.device),
+            renewal=renewal,
+            opened=self._trust.open,
         )
         self._process: TrainingProcess | None = None
-        self._uploads = Uploads(self.store, self._broker, uploads.in_flight)
+        self._uploads = Uploads(
+            self.store, self._broker, uploads.in_flight, manifest_signer(me.data_dir, me.federation, me.device)
+        )
         self._conditions = ConditionWatch(
             config.conditions, Readings(config.conditions, me.data_dir), self._training, self._posted.put
         )
@@ -151,8 +158,8 @@ class Supervisor:
             case JobLine() | JobEnded():
                 if self._process and posted.job is self._process.job:
                     self._from_job(posted)
-            case Judged(identity, verdict):
-                if identity == self.agent.identity:
+            case Judged(memory, verdict):
+                if memory == self.agent.memory:
                     self._judged(verdict)
             case PhoneConditions():
                 self._conditions.heard(posted)
@@ -160,6 +167,9 @@ class Supervisor:
                 self._classifier.offer(windows)
             case Announced(announcement):
                 self._announced(announcement)
+            case Acknowledged(ack):
+                if self._uploads.is_about(ack):
+                    self._happened(posted)
             case _:
                 self._happened(posted)
 
@@ -169,13 +179,13 @@ class Supervisor:
         self._step(event)
 
     def _announced(self, announcement: Announcement) -> None:
-        """Pass an announcement on, without its order about releases unless that is to be believed."""
-        if order := announcement.release:
-            try:
-                self._trust.check_order(order, announcement.instance)
-            except TrustError as error:
-                log.warning("%s", error)
-                announcement = announcement.model_copy(update={"release": None})
+        """Pass an announcement on, unless it is out of date, or older than another."""
+        try:
+            with without_room("the newest announcement"):
+                self._trust.check(announcement, self.store)
+        except TrustError as error:
+            self._happened(Disbelieved(str(error)))
+            return
         self._happened(Announced(announcement))
         if announcement.release:
             with without_room("the order about releases"):
@@ -240,7 +250,11 @@ class Supervisor:
         for command in result.commands:
             with without_room(f"the outcome of {type(command).__name__}"):
                 self._do(command)
-        told = (before.connected, before.hold) == (self.agent.connected, self.agent.hold)
+        told = (before.trouble, before.connected, before.hold) == (
+            self.agent.trouble,
+            self.agent.connected,
+            self.agent.hold,
+        )
         if status_of(before) != status_of(self.agent) or not told:
             note_doing(self.store, self.agent)
 
@@ -250,15 +264,19 @@ class Supervisor:
                 log.info("%s", text)
             case do.PublishStatus(status):
                 self._broker.publish_status(status)
-            case do.StartOver(identity):
+            case do.StartOver(identity, epoch):
                 self._sensors.stop()
-                start_over(self.store, identity)
+                start_over(self.store, identity, epoch)
+                self._tell_summary()
+            case do.BeginEpoch():
+                begin_epoch(self.store, command)
+                Shelf(self.store).forget_rollouts()
                 self._tell_summary()
             case do.Collect(plan):
                 self._sensors.start(plan)
                 self.store.put(plan=plan.model_dump_json())
             case do.FetchBlob():
-                self._fetch(command)
+                self._errands.fetch(command.model)
             case do.StartJob():
                 self._start_job(command)
             case do.StopJob(reason):
@@ -303,11 +321,6 @@ class Supervisor:
             case _:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
-    def _fetch(self, command: do.FetchBlob) -> None:
-        announcement = self.agent.announcement
-        if announcement is not None:
-            self._errands.fetch(command.model, announcement.instance, ordered=command.ordered)
-
     def _start_job(self, command: do.StartJob) -> None:
         log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")
         job = make_job(self.config, command, self._errands.blob(command.model), self.store.get("client_state"))
@@ -325,7 +338,7 @@ class Supervisor:
     def _judge(self, command: do.Judge) -> None:
         announcement = self.agent.announcement
         if announcement is not None:
-            self._errands.judge(announcement.plan, self.agent.identity, command)
+            self._errands.judge(announcement.plan, self.agent.memory, command)
 
     def _tell_summary(self) -> None:
         write_summary(self.store, self.policy.device)

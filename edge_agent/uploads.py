@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from edge_agent.events import Acknowledged, ChunkDelivered, ChunksSent
 from edge_agent.store import Store
 from federation.protocol.chunks import chunk_count, chunk_range
-from federation.protocol.messages import Acknowledgement, UpdateManifest, write
+from federation.protocol.messages import Acknowledgement, UpdateManifest
 
 
 class Publisher(Protocol):
@@ -20,15 +21,26 @@ class Publisher(Protocol):
 
 
 class Uploads:
-    """The upload that is on its way, if there is one; only the supervisor's one thread calls it."""
+    """The upload that is on its way, if there is one; only the supervisor's one thread calls it.
 
-    def __init__(self, store: Store, publisher: Publisher, in_flight: int) -> None:
-        self._store, self._publisher, self._in_flight = store, publisher, in_flight
+    `sign` returns a manifest as it is sent.
+    """
+
+    def __init__(
+        self, store: Store, publisher: Publisher, in_flight: int, sign: Callable[[UpdateManifest], bytes]
+    ) -> None:
+        self._store, self._publisher, self._in_flight, self._sign = store, publisher, in_flight, sign
         self._sender: ChunkSender | None = None
 
     def begin(self, update_id: str) -> None:
         """Publish the manifest."""
-        self._publisher.publish_update(update_id, write(self._store.manifest(update_id)), "begin")
+        self._publisher.publish_update(update_id, self._sign(self._store.manifest(update_id)), "begin")
+
+    def is_about(self, ack: Acknowledgement) -> bool:
+        """Whether an answer is about the very update that waits under that name, and not about one of the past."""
+        if ack.update_id not in self._store.outbox():
+            return False
+        return ack.nonce == self._store.manifest(ack.update_id).nonce
 
     def send(self, update_id: str, first: int) -> Acknowledged | None:
         """Publish the chunks from `first` on; where the file is gone, answer as a server that refuses would."""
@@ -38,7 +50,8 @@ class Uploads:
             self.pump()
             return None
         # a damaged disk must not hold up the updates behind this one
-        gone = Acknowledgement(update_id=update_id, status="refused", reason="its file is gone from this device")
+        nonce, reason = self._store.manifest(update_id).nonce, "its file is gone from this device"
+        gone = Acknowledgement(update_id=update_id, nonce=nonce, status="refused", reason=reason)
         return Acknowledged(gone)
 
     def stop(self) -> None:

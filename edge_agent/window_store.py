@@ -21,6 +21,7 @@ from edge_agent.database import check, in_words, open_database, transaction
 from edge_agent.errors import DamagedError
 from edge_agent.retention import enforce
 from edge_agent.sensor_settings import WindowsSection
+from federation.private_files import private_file
 from har_pipeline import ClientWindows, PipelineSettings, Window
 
 FILE_NAME = "windows.sqlite"
@@ -93,7 +94,7 @@ class WindowStore:
             with in_words(self.path):
                 yield self._db
         except DamagedError:
-            (self.folder / SUSPECT).touch()
+            private_file(self.folder / SUSPECT)
             raise
 
     # ---- windows
@@ -134,7 +135,7 @@ class WindowStore:
         for i, row in enumerate(rows):
             kept = row[0] if isinstance(row[0], bytes) else b""
             if len(kept) != x[i].nbytes:
-                (self.folder / SUSPECT).touch()
+                private_file(self.folder / SUSPECT)
                 raise DamagedError(f"a window of {self.path} has {len(kept)} bytes, expected {x[i].nbytes}")
             x[i] = np.frombuffer(kept, "<f4").reshape(settings.window, CHANNELS)
         return _client_windows(client, x, [row[1:] for row in rows], labels)

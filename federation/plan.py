@@ -48,6 +48,9 @@ class RoundSettings(Strict):
     sampling: Literal["uniform", "examples"] = Field(
         default="uniform", description="examples: a client is drawn in proportion to how many it has"
     )
+    cohort_tags: tuple[Name, ...] = Field(
+        default=(), max_length=32, description="draw only from devices in one of these groups; none: from all"
+    )
     over_selection: float = Field(default=1.0, ge=1, le=10, description="invite this many times more")
     minimum_clients: int = Field(default=1, ge=1, description="updates needed at the deadline")
     deadline_s: float | None = Field(default=None, gt=0, description="none: wait for every client")
@@ -56,8 +59,14 @@ class RoundSettings(Strict):
         default="method", description="what a straggler did before the deadline; method: as its paper does"
     )
     staleness_exponent: float = Field(default=0.5, ge=0, description="discount = (1 + rounds late)^-exponent")
+    max_weight_ratio: float | None = Field(
+        default=2.0,
+        ge=1,
+        le=1e6,
+        description="an update weighs at most this many times the median of its round's examples; none: as it says",
+    )
     norm_factor: float | None = Field(
-        default=10.0, gt=1, description="quarantine what moves the model by this many times the median; none: nothing"
+        default=10.0, gt=1, description="leave out what moves the model by this many times the median; none: nothing"
     )
     clip_norm: float | None = Field(
         default=None, gt=0, description="clip each client's change to this L2 norm, and weigh clients equally"
@@ -66,7 +75,9 @@ class RoundSettings(Strict):
         default=0.0, ge=0, le=1e6, description="Gaussian noise on the sum of the changes, in units of clip_norm"
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="the δ at which ε is stated")
-    norm_after: int = Field(default=8, ge=1, description="updates of a round before the median judges others")
+    norm_after: int = Field(
+        default=8, ge=1, description="updates of earlier rounds before their median refuses others as they arrive"
+    )
 
 
 def _growing(waves: tuple[float, ...]) -> tuple[float, ...]:

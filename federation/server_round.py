@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from federation.aggregation.screening import examples_limit
 from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import RoundSettings
@@ -178,6 +179,7 @@ def sample_cohort(
 ) -> tuple[str, ...]:
     """Draw a round's clients, uniformly or (with `examples`) with probability in proportion to their number.
 
+    Nobody's number counts for more than it would in the mean (`examples_limit`).
     Each client draws its own key, so that the same cohort comes for every method, and a new client changes no
     other's draw (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006, for the weighted case).
     """
@@ -186,9 +188,12 @@ def sample_cohort(
         return tuple(names)
     invited = math.ceil(settings.clients_per_round * settings.over_selection)
 
+    limit = examples_limit(settings, examples.values()) if examples else None
+
     def key(name: str) -> float:
         draw = generator(seed, "cohort", round_number, name).random()
-        return -math.log(1.0 - draw) / (examples[name] if examples else 1.0)
+        weight = min(examples[name], limit or examples[name]) if examples else 1.0
+        return -math.log(1.0 - draw) / weight
 
     return tuple(sorted(sorted(names, key=key)[:invited]))
 

@@ -96,7 +96,9 @@ def run_command(
         typer.Option(
             "--set",
             help="A method's hyper-parameter (mu=0.1), or model.KEY (model.2.KEY for the second of several), "
-            "data.KEY, partition.KEY, pipeline.KEY, rounds.KEY, holdout.epochs; repeatable.",
+            "data.KEY, partition.KEY, pipeline.KEY, rounds.KEY, holdout.epochs; repeatable. A server caps weights "
+            "and leaves out updates that go too far, which is off here: rounds.max_weight_ratio=2 and "
+            "rounds.norm_factor=10 switch it on.",
             rich_help_panel=_METHOD,
         ),
     ] = None,

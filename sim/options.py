@@ -15,7 +15,7 @@ from sim.holdout import holdout
 from sim.initialization import initialization
 from sim.network_choice import chosen_networks, common_feature_dim
 from sim.partitions import partition_from_json, partition_to_json
-from sim.settings import RunSettings
+from sim.settings import UNSCREENED, RunSettings
 from sim.sources import source_named
 
 SAME_NAME = (
@@ -36,7 +36,8 @@ def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str 
     """
     extra = assignments(options["set"])
     method = method_from_json({"name": options["method"], **extra["method"]})
-    rounds = {name: options[name] for name in ("rounds", "clients_per_round", "sampling")} | extra["rounds"]
+    own_options = ("rounds", "clients_per_round", "sampling")
+    rounds = {**UNSCREENED, **{name: options[name] for name in own_options}, **extra["rounds"]}
     networks = chosen_networks(
         options["model"], extra["model"], source_named(options["data"]).shape(extra["data"]), len(labels)
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from federation.plan import RoundSettings
 from sim.run_records import Config
+from sim.settings import UNSCREENED
 
 
 def repeat_command(config: Config) -> str:
@@ -54,7 +55,7 @@ def _held_out(holdout: Mapping[str, Any]) -> str:
 
 def _assignments(config: Config) -> Iterator[str]:
     """Yield what `--set` takes: every hyper-parameter, and of the rounds what is not the default."""
-    defaults = RoundSettings().model_dump(mode="json")
+    defaults = RoundSettings(**UNSCREENED).model_dump(mode="json")
     rounds = {key: value for key, value in config.rounds.items() if value != defaults.get(key)}
     sections = {
         "method": _without(config.method, "name"),

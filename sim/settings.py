@@ -18,6 +18,14 @@ UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"
 """As devices send; the last only shows what the error feedback is worth."""
 
 
+UNSCREENED: dict[str, Any] = {"max_weight_ratio": None, "norm_factor": None}
+"""Settings of rounds that a command line starts from: clients are honest, and methods compute what their papers say.
+
+A plan for a server starts with both rules (`federation.aggregation.screening`); --set rounds.norm_factor=10 and
+--set rounds.max_weight_ratio=2 simulate them.
+"""
+
+
 class RunSettings(Strict):
     """Everything that the numbers of a run depend on (but for the engine, only up to float order)."""
 

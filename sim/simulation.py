@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from federation import wire
+from federation.aggregation.screening import Claim, NormHistory, Screening, screen, shortfall, weighed
 from federation.client_round import Setup
 from federation.local_round import LocalRound
+from federation.norms import change_norms
 from federation.plan import RoundSettings
 from federation.privacy import privatized
 from federation.records import Client, Examples, Tree, Update
@@ -23,6 +25,7 @@ from federation.seeds import generator
 from federation.server_round import (
     Action,
     Aggregated,
+    AggregationFailed,
     DeviceLost,
     Event,
     Opened,
@@ -34,6 +37,7 @@ from federation.server_round import (
 from federation.tree import flatten
 from sim.analysis.diagnostics import diagnose
 from sim.architectures import Architecture, in_turn
+from sim.attacks import Attack
 from sim.checkpoint import Checkpoint, in_order
 from sim.data import FederatedData
 from sim.dissimilarity import dissimilarity, mean_gradient
@@ -62,11 +66,14 @@ class Simulation:
     union_limit: int | None = None
     compares_gradients: bool = False
     uplink: Uplink = field(default_factory=Uplink)
+    attack: Attack | None = None
     state: Tree = field(default_factory=dict)
     keeper: Keeper = field(default_factory=InMemory)
     clients: Clients = field(default_factory=Clients)  # those that have trained
     board: Scoreboard = field(default_factory=Scoreboard)
     round_number: int = 0
+    norms: NormHistory = field(default_factory=NormHistory)
+    screening: Screening = field(default_factory=Screening)  # of the last round
     seconds: dict[str, float] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)  # what the last round's aggregation did
     on_client: Callable[[str], None] = lambda _client_id: None
@@ -102,7 +109,7 @@ class Simulation:
         with self._phase("train"):
             results = self._train(staff, broadcasts)
         with self._phase("aggregate"):
-            ended = self._collect(staff, results)
+            ended = self._collect(staff, broadcasts, results)
         scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
         return {
             "round": self.round_number,
@@ -114,6 +121,7 @@ class Simulation:
             "bytes_down": _mean_bytes(broadcasts.values()),
             "steps": dict(staff.steps),
             "lost": list(staff.lost),
+            **_screened(self.screening),
             **({"failed": ended.reason} if ended.phase is RoundPhase.FAILED else {"diagnostics": self.diagnostics}),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
         }
@@ -157,11 +165,12 @@ class Simulation:
         client = self.clients.get(name, network.initial)
         return Job(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
 
-    def _collect(self, staff: Staff, results: Mapping[str, Result]) -> Round:
+    def _collect(self, staff: Staff, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> Round:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
-        A round that fails, because too few updates came, leaves the server's state as it was.
+        A round that fails, because too few updates came or were found fit, leaves the server's state as it was.
         """
+        self.screening = Screening()
         call = RollCall.of(self.rounds, self.round_number, staff.cohort)
         call.feed(Opened())
         events: list[Event] = [
@@ -172,11 +181,21 @@ class Simulation:
             if Action.AGGREGATE in call.feed(event).actions:
                 break
         if call.round.phase is not RoundPhase.AGGREGATING:
+            self.norms = self.norms.failed()
             return call.round
-        updates = Listed(
+        came: Sequence[Update] = Listed(
             sorted(call.received),
             lambda name: self._update(name, results[name], staff.steps[name], call.received[name]),
         )
+        if self.attack is not None:
+            came = self.attack.on_updates(came, broadcasts, self.setup.task.seed, self.round_number)
+        claims = {update.client_id: self._claim(update, broadcasts) for update in came}
+        self.screening = screen(self.rounds, claims, self.norms)
+        if reason := shortfall(self.rounds, claims, self.screening):
+            self.norms = self.norms.failed()
+            return call.feed(AggregationFailed(reason)).round
+        self.norms = self.norms.published(self.screening.norms)
+        updates = _used(came, self.screening)
         noise = generator(self.setup.task.seed, "noise", self.round_number)
         private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
         before, self.state = self.state, self.setup.method.aggregate(self.state, private)
@@ -185,6 +204,11 @@ class Simulation:
 
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
         return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
+
+    def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> Claim:
+        """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""
+        judged = self.rounds.norm_factor is not None and self.rounds.clip_norm is None
+        return Claim(update.examples, change_norms(update.tensors, broadcasts[update.client_id]) if judged else {})
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none."""
@@ -276,7 +300,7 @@ class Simulation:
 
     def checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs."""
-        progress = {**self.board.to_json(), "seconds": self.seconds}
+        progress = {**self.board.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
         best, validated = self.board.best.clients, self.board.validated.clients
         shelves = {"clients": self.clients, "best": best, "validated": validated}
         return Checkpoint(self.round_number, self.state, shelves, shared(shelves), progress)
@@ -289,6 +313,7 @@ class Simulation:
         """
         _check_whole("the server's state", saved.state, self._initial_state())
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
+        self.norms = NormHistory.from_json(saved.progress["norms"])
         self.state = in_order(saved.state, self._initial_state())
         shelves: dict[str, Clients] = {}
         for shelf, clients in saved.shelves.items():
@@ -327,3 +352,18 @@ def _check_whole(whose: str, saved: Tree, like: Tree) -> None:
 def _mean_bytes(trees: Iterable[Tree]) -> int:
     sizes = [wire.tensor_bytes(tree) for tree in trees]
     return int(np.mean(sizes)) if sizes else 0
+
+
+def _used(came: Sequence[Update], screening: Screening) -> Sequence[Update]:
+    """Return the updates that are aggregated, each with the examples that it counts with."""
+    kept = [update.client_id not in screening.left_out for update in came]
+    return Listed(
+        [index for index, used in enumerate(kept) if used],
+        lambda index: weighed(came[index], screening.capped.get(came[index].client_id)),
+    )
+
+
+def _screened(found: Screening) -> dict[str, Any]:
+    """What a round's record says of whose weight was capped, and whose update was left out."""
+    said = {"capped": dict(found.capped), "left_out": dict(found.left_out)}
+    return {name: by_client for name, by_client in said.items() if by_client}

@@ -49,6 +49,15 @@ def paho_closes_its_pairs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def umask_as_before() -> Iterator[None]:
+    """Take back the umask that a command has set, which a test has run in its own process."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def gaitway_data() -> Path:
     """Folder of real recordings: GAITWAY_DATA, else ../shared/data beside the repository."""

@@ -41,6 +41,9 @@ def broker_config(
     connections: Annotated[
         int, typer.Option("--max-connections", min=1, help="More clients than this are refused.")
     ] = Limits.connections,
+    memory: Annotated[
+        int, typer.Option("--memory-mb", min=0, help="Write memory_limit; 0: do not, Mosquitto 2.0.11 fails under it.")
+    ] = Limits.memory_bytes >> 20,
     renew: Annotated[
         bool, typer.Option("--renew", help="Only issue a new certificate from the authority that is there.")
     ] = False,
@@ -61,7 +64,7 @@ def broker_config(
         user,
         PurePosixPath(broker_place) if broker_place else None,
         PurePosixPath(server_place) if server_place else None,
-        Limits(connections=connections),
+        Limits(connections=connections, memory_bytes=memory << 20),
     )
     try:
         (folders.renew if renew else folders.create)(wanted)

@@ -71,6 +71,15 @@ class DynamicSecurity:
         with self._one_at_a_time, _Session(self._address, self._login) as session:
             session.ask(_removal(username), forgive=_ABSENT)
 
+    def set_role(self, role: str, rules: list[dict[str, Any]]) -> None:
+        """Let whoever has a role do what these rules say, and no more.
+
+        Raises:
+            BrokerError: if the broker does not answer, or has no such role.
+        """
+        with self._one_at_a_time, _Session(self._address, self._login) as session:
+            session.ask([{"command": "modifyRole", "rolename": role, "acls": rules}])
+
     def set_password(self, username: str, password: str) -> None:
         """Give an account another password, this program's own too; whoever uses the old one is cut off.
 

@@ -22,7 +22,7 @@ from aggregator_api.errors import ConfigError
 PLUGIN = PurePosixPath("/usr/lib/x86_64-linux-gnu/mosquitto_dynamic_security.so")
 """Where Debian's amd64 package has it; `aarch64-linux-gnu` on arm64, /usr/lib in the eclipse-mosquitto image."""
 
-SECRET, PUBLIC, FOLDER = 0o600, 0o644, 0o700
+SECRET, PUBLIC, FOLDER, PASSED_THROUGH = 0o600, 0o644, 0o700, 0o755
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def create(wanted: Installation) -> None:
     authority = certificates.make_authority("Gaitway broker authority")
     certificate = certificates.issue(authority, wanted.hosts, days=wanted.days)
     for folder in (wanted.out / "authority", wanted.broker / "data", wanted.server):
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
     for folder in (wanted.out / "authority", wanted.broker, wanted.broker / "data", wanted.server):
         folder.chmod(FOLDER)
     write_file(wanted.out / "authority" / "ca.key", authority.key, SECRET)
@@ -75,6 +75,14 @@ def create(wanted: Installation) -> None:
     _write_accounts(wanted)
     _write_configurations(wanted)
     _give(wanted.broker, wanted.user)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder that the broker's user can pass through, whatever the umask; one that is there stays as it is."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(PASSED_THROUGH)
 
 
 def renew(wanted: Installation) -> None:

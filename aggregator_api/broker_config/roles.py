@@ -25,13 +25,18 @@ def device_role(federation: str, device: str) -> list[dict[str, Any]]:
         WireError: for names outside the protocol, wildcards among them.
     """
     speaks = [topics.status(federation, device), topics.update(federation, device, "any").removesuffix("any") + "#"]
-    hears = [topics.announce(federation), topics.invitation(federation, device), topics.ack(federation, device)]
+    said = (topics.invitation, topics.ack, topics.notice)
+    hears = [topics.announce(federation), *(topic(federation, device) for topic in said)]
     return _rules(speaks, hears, "subscribeLiteral")
 
 
 def server_role() -> list[dict[str, Any]]:
-    """Return the rules of the server: it hears every device, and speaks to each and to all."""
-    speaks = [f"{topics.ROOT}/+/announce", f"{_EVERY_DEVICE}/invitation", f"{_EVERY_DEVICE}/ack"]
+    """Return the rules of the server: it hears every device, and speaks to each and to all.
+
+    It may also speak on the devices' own topics, to remove what they had the broker retain.
+    """
+    speaks = [f"{topics.ROOT}/+/announce", *(f"{_EVERY_DEVICE}/{kind}" for kind in ("invitation", "ack", "notice"))]
+    speaks += [topics.all_statuses(), topics.all_updates()]
     return _rules(speaks, [topics.all_statuses(), topics.all_updates()], "subscribePattern")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aggregator_api.broker_config import roles
 from aggregator_api.broker_config.accounts import new_password
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
 from aggregator_api.broker_config.folders import SECRET, write_file
@@ -14,7 +15,8 @@ from aggregator_api.settings import load
 def rotate(folder: Path) -> None:
     """Change the passwords of both accounts that `server.toml` in the folder names.
 
-    A new password lies in `<file>.next` before the broker gets it, and replaces the file afterwards.
+    The server's role gets the rules of this version. A new password lies in `<file>.next` before the broker gets it,
+    and replaces the file afterwards.
 
     Raises:
         ConfigError: if the settings name no accounts.
@@ -25,6 +27,7 @@ def rotate(folder: Path) -> None:
     if admin is None or settings.mqtt_username is None:
         raise ConfigError(f"{folder / 'server.toml'} names no accounts; write it with broker-config")
     broker = (settings.broker_host, settings.broker_port)
+    DynamicSecurity(*broker, admin).set_role(roles.SERVER_ROLE, roles.server_role())
     _change(DynamicSecurity(*broker, admin), settings.mqtt_username, folder / "mqtt_password")
     _change(DynamicSecurity(*broker, admin), str(admin.username), folder / "broker_admin_password")
 

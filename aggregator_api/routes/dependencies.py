@@ -1,20 +1,21 @@
-"""What routes ask for: the runtime, a session, and the rows that a path names, each looked up once."""
+"""What routes ask for: the runtime, the caller, and which part of a listing is wanted.
+
+A session is none of it. FastAPI opens and closes a dependency on threads of its own choosing and keeps it until the
+answer has been sent, so a slow reader would keep a connection of the pool. A route is a plain `def`: it opens a
+session, makes its answer, and closes it, all in one thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
-from sqlalchemy.orm import Session
 
-from aggregator_api import approval, openapi, records
-from aggregator_api.errors import NotFoundError, UnprocessableError
+from aggregator_api import openapi
+from aggregator_api.errors import UnprocessableError
 from aggregator_api.keys import Caller
 from aggregator_api.listings import Window
 from aggregator_api.runtime import Runtime
-from aggregator_api.service import named
-from aggregator_api.tables import DeviceRow, FederationRow, RoundRow
 
 MAX_ID = 2**62
 
@@ -53,41 +54,8 @@ async def caller_of(request: Request) -> Caller:
 CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
-def session_of(runtime: RuntimeDep) -> Iterator[Session]:
-    """Open a reading session for one request."""
-    with runtime.database.read() as session:
-        yield session
-
-
-SessionDep = Annotated[Session, Depends(session_of)]
-
-
-def federation_of(session: SessionDep, name: Annotated[str, Path(description="the federation")]) -> FederationRow:
-    """Find the federation that the path names."""
-    return named(session, name)
-
-
-FederationDep = Annotated[FederationRow, Depends(federation_of)]
-
-
-def round_of(session: SessionDep, federation: FederationDep, number: Annotated[int, Path(ge=1, le=MAX_ID)]) -> RoundRow:
-    """Find the round that the path names."""
-    found = records.round_numbered(session, federation, number)
-    if found is None:
-        last = records.last_number(session, federation)
-        raise NotFoundError(f"federation {federation.name!r} has no round {number}; the latest is {last}")
-    return found
-
-
-RoundDep = Annotated[RoundRow, Depends(round_of)]
-
-
-def device_of(session: SessionDep, federation: FederationDep, device: str) -> DeviceRow:
-    """Find the device that the path names."""
-    return approval.find(session, federation.name, device)[1]
-
-
-DeviceDep = Annotated[DeviceRow, Depends(device_of)]
+FederationName = Annotated[str, Path(description="the federation")]
+RoundNumber = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
 async def window_of(

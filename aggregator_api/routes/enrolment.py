@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from aggregator_api import approval, enrolment, listings, tokens
+from aggregator_api import approval, enrolment, listings, service, tokens
 from aggregator_api.credential_views import Claim, Enrol, Enrolment, MadeToken, NewToken, Token
+from aggregator_api.devices import tags
 from aggregator_api.errors import NotFoundError
+from aggregator_api.observability import audit
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import MAX_ID, FederationDep, RuntimeDep, SessionDep, WindowDep
-from aggregator_api.service import named
+from aggregator_api.retention import deletion
+from aggregator_api.routes.dependencies import MAX_ID, FederationName, RuntimeDep, WindowDep
 from aggregator_api.tables import EnrolmentTokenRow
-from aggregator_api.views import Device, Page
+from aggregator_api.views import Deleted, Device, DeviceTags, Page
 
 router = APIRouter(prefix="/v1", tags=["enrolment"])
 
@@ -45,18 +47,28 @@ def claim(runtime: RuntimeDep, said: Claim, response: Response) -> Enrolment:
 
 
 @router.get(TOKENS, summary="List the enrolment tokens", responses=responses(404, 422))
-def list_tokens(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[Token]:
+def list_tokens(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[Token]:
     """List the tokens without their secrets, and who used them."""
-    return listings.tokens(session, federation, window)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.tokens(session, federation, window)
 
 
 @router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))
 def make_token(runtime: RuntimeDep, name: str, new: NewToken, response: Response) -> MadeToken:
     """Make a token that lets one device in, once; the answer is the only place where it is shown."""
     with runtime.database.write() as session:
+        federation = service.named(session, name)
         row, token = tokens.make(
-            session, named(session, name), device=new.device, auto_approve=new.auto_approve, lifetime_s=new.lifetime_s
+            session,
+            federation,
+            device=new.device,
+            auto_approve=new.auto_approve,
+            lifetime_s=new.lifetime_s,
+            server_key=runtime.identity.public_key,
+            tags=new.tags,
         )
+        audit.mention(f"token {row.id}")
         shown = MadeToken(**Token.model_validate(row).model_dump(), token=token)
     _shown_once(response)
     return shown
@@ -66,10 +78,11 @@ def make_token(runtime: RuntimeDep, name: str, new: NewToken, response: Response
 def revoke_token(runtime: RuntimeDep, name: str, token: TokenId) -> Token:
     """Let a token that was not used let nobody in."""
     with runtime.database.write() as session:
-        federation, row = named(session, name), session.get(EnrolmentTokenRow, token)
+        federation, row = service.named(session, name), session.get(EnrolmentTokenRow, token)
         if row is None or row.federation_id != federation.id:
             raise NotFoundError(f"federation {name!r} has no enrolment token {token}")
         row.revoked_at = row.revoked_at or time.time()
+        audit.mention(f"token {token}")
         return Token.model_validate(row)
 
 
@@ -85,6 +98,24 @@ def revoke(runtime: RuntimeDep, name: str, device: str) -> Device:
     """Void its keys and its account at the broker, and wait for it no longer; what was accepted of it stays."""
     approval.revoke(runtime, name, device)
     return _device(runtime, name, device)
+
+
+@router.put(DEVICE + "/tags", summary="Set a device's groups", responses=responses(404, 413, 422))
+def set_tags(runtime: RuntimeDep, name: str, device: str, wanted: DeviceTags) -> Device:
+    """Put a device into these groups and no others; a plan's `rounds.cohort_tags` draws cohorts from groups."""
+    tags.set_tags(runtime, name, device, wanted.tags)
+    return _device(runtime, name, device)
+
+
+@router.delete(DEVICE, summary="Delete a device", responses=responses(404, 409, 422, 503))
+def delete(
+    runtime: RuntimeDep,
+    name: str,
+    device: str,
+    dry_run: Annotated[bool, Query(description="only tell what would be deleted")] = False,
+) -> Deleted:
+    """Delete it with all that it said, sent and measured, its keys and its broker account; the audit stays."""
+    return Deleted(dry_run=dry_run, rows=deletion.delete_device(runtime, name, device, dry_run=dry_run))
 
 
 def _device(runtime: RuntimeDep, name: str, device: str) -> Device:

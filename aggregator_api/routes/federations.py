@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Query, Response
 
 from aggregator_api import changes, listings, service
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import CallerDep, FederationDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.retention import deletion
+from aggregator_api.routes.dependencies import CallerDep, FederationName, RuntimeDep, WindowDep
 from aggregator_api.runtime import Runtime
-from aggregator_api.views import FederationChanges, FederationDetail, FederationSummary, NewFederation, Page
+from aggregator_api.views import Deleted, FederationChanges, FederationDetail, FederationSummary, NewFederation, Page
 
 router = APIRouter(prefix="/v1/federations", tags=["federations"])
 
+Force = Annotated[bool, Query(description="also one that has not ended: it is stopped first")]
+DryRun = Annotated[bool, Query(description="only tell what would be deleted")]
 EXAMPLE = {
     "name": "walk",
     "plan": {
@@ -39,15 +42,18 @@ def create(
 
 
 @router.get("", summary="List the federations", responses=responses(422))
-def listing(session: SessionDep, caller: CallerDep, window: WindowDep) -> Page[FederationSummary]:
+def listing(runtime: RuntimeDep, caller: CallerDep, window: WindowDep) -> Page[FederationSummary]:
     """List the federations that the key is for, in the order of their creation."""
-    return listings.federations(session, caller.federation, window)
+    with runtime.database.read() as session:
+        return listings.federations(session, caller.federation, window)
 
 
 @router.get("/{name}", summary="Describe a federation", responses=responses(404, 422))
-def detail(session: SessionDep, federation: FederationDep) -> FederationDetail:
+def detail(runtime: RuntimeDep, name: FederationName) -> FederationDetail:
     """Tell a federation's plan, its present round and its present model."""
-    return listings.federation(session, federation)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.federation(session, federation)
 
 
 @router.patch("/{name}", summary="Change a federation's round settings", responses=responses(404, 409, 413, 422))
@@ -76,6 +82,13 @@ def stop(runtime: RuntimeDep, name: str) -> FederationDetail:
     """End the federation; its open round fails, its present model stays."""
     service.stop(runtime, name)
     return _describe(runtime, name)
+
+
+@router.delete("/{name}", summary="Delete a federation", responses=responses(404, 409, 422, 503))
+def delete(runtime: RuntimeDep, name: str, force: Force = False, dry_run: DryRun = False) -> Deleted:
+    """Delete it with its devices, their broker accounts, rounds, models and events; the audit stays."""
+    found = deletion.delete_federation(runtime, name, force=force, dry_run=dry_run)
+    return Deleted(dry_run=dry_run, rows=found.rows)
 
 
 def _describe(runtime: Runtime, name: str) -> FederationDetail:

@@ -12,8 +12,9 @@ from aggregator_api import keys, listings, records, service
 from aggregator_api.credential_views import Key, MadeKey, NewKey
 from aggregator_api.errors import ForbiddenError, NotFoundError
 from aggregator_api.keys import Caller
+from aggregator_api.observability import audit
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import CallerDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.routes.dependencies import CallerDep, RuntimeDep, WindowDep
 from aggregator_api.tables import CredentialRow
 from aggregator_api.views import Page
 
@@ -23,9 +24,10 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="the part of 
 
 
 @router.get("", summary="List the keys", responses=responses(422))
-def listing(session: SessionDep, caller: CallerDep, window: WindowDep) -> Page[Key]:
+def listing(runtime: RuntimeDep, caller: CallerDep, window: WindowDep) -> Page[Key]:
     """List every key, those that were revoked too, without the secrets."""
-    return listings.keys(session, caller.federation, window)
+    with runtime.database.read() as session:
+        return listings.keys(session, caller.federation, window)
 
 
 @router.post("", status_code=201, summary="Make a key", responses=responses(404, 413, 422))
@@ -39,6 +41,7 @@ def make(runtime: RuntimeDep, caller: CallerDep, new: NewKey, response: Response
             raise service.unknown(new.federation)
         expires_at = time.time() + new.lifetime_s if new.lifetime_s else None
         row, key = keys.make(session, new.name, new.scopes, federation=federation, expires_at=expires_at)
+        audit.mention(f"key {row.prefix}")
         shown = MadeKey(**listings.key(session, row).model_dump(), key=key)
     response.headers["Cache-Control"] = "no-store"
     return shown
@@ -50,6 +53,7 @@ def revoke(runtime: RuntimeDep, caller: CallerDep, id: KeyId) -> Key:
     with runtime.database.write() as session:
         row = _owned(session, caller, id)
         keys.revoke(row)
+        audit.mention(f"key {id}")
         return listings.key(session, row)
 
 

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Path, Response
 
 from aggregator_api import changes, listings, service
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import FederationDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.retention import deletion
+from aggregator_api.routes.dependencies import FederationName, RuntimeDep, WindowDep
 from aggregator_api.views import Alias, AliasTarget, ModelVersion, Page
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["models"], responses=responses(404, 422))
@@ -18,21 +19,35 @@ AliasName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 
 
 @router.get("/models", summary="List the model versions")
-def models(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[ModelVersion]:
+def models(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[ModelVersion]:
     """List the global models; version 0 is the initial one."""
-    return listings.model_versions(session, federation, window)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.model_versions(session, federation, window)
 
 
 @router.get("/models/{version}", summary="Describe a model version")
-def model(session: SessionDep, federation: FederationDep, version: Version) -> ModelVersion:
+def model(runtime: RuntimeDep, name: FederationName, version: Version) -> ModelVersion:
     """Tell which round made a model, where its bytes are, and what names it has."""
-    return listings.model_version(session, federation, version)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.model_version(session, federation, version)
+
+
+@router.delete("/models/{version}", summary="Delete a model version's bytes", responses=responses(409), status_code=200)
+def delete(runtime: RuntimeDep, name: str, version: Version) -> ModelVersion:
+    """Serve its bytes no longer, and free them with the next garbage; not the newest, nor one that something needs."""
+    deletion.delete_version(runtime, name, version)
+    with runtime.database.read() as session:
+        return listings.model_version(session, service.named(session, name), version)
 
 
 @router.get("/aliases", summary="List the models' names")
-def aliases(session: SessionDep, federation: FederationDep) -> list[Alias]:
+def aliases(runtime: RuntimeDep, name: FederationName) -> list[Alias]:
     """List the names and what they stand for; there are at most 32."""
-    return listings.aliases(session, federation)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.aliases(session, federation)
 
 
 @router.put("/aliases/{alias}", summary="Move a name to a model version", responses=responses(409, 413))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from aggregator_api import history, listings
+from aggregator_api import approval, history, listings, service
 from aggregator_api.problems import responses
-from aggregator_api.routes.dependencies import MAX_ID, DeviceDep, FederationDep, RoundDep, SessionDep, WindowDep
+from aggregator_api.routes.dependencies import MAX_ID, FederationName, RoundNumber, RuntimeDep, WindowDep
 from aggregator_api.views import (
     Device,
     DeviceHistory,
@@ -18,6 +18,7 @@ from aggregator_api.views import (
     Participant,
     RoundDetail,
     RoundView,
+    UpdateStatus,
     UpdateView,
 )
 
@@ -25,65 +26,82 @@ router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], responses
 
 
 @router.get("/rounds", summary="List the rounds")
-def rounds(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[RoundView]:
+def rounds(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[RoundView]:
     """List the rounds, the first one first."""
-    return listings.rounds(session, federation, window)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.rounds(session, federation, window)
 
 
 @router.get("/rounds/{number}", summary="Describe a round")
-def round_detail(session: SessionDep, row: RoundDep) -> RoundDetail:
+def round_detail(runtime: RuntimeDep, name: FederationName, number: RoundNumber) -> RoundDetail:
     """Tell a round's phase and how many updates have come."""
-    return listings.round_detail(session, row)
+    with runtime.database.read() as session:
+        row = service.round_numbered(session, name, number)
+        return listings.round_detail(session, row)
 
 
 @router.get("/rounds/{number}/participants", summary="List the devices of a round")
-def participants(session: SessionDep, row: RoundDep, window: WindowDep) -> Page[Participant]:
+def participants(
+    runtime: RuntimeDep, name: FederationName, number: RoundNumber, window: WindowDep
+) -> Page[Participant]:
     """List the invited devices and late comers, with what they sent."""
-    return listings.participants(session, row, window)
+    with runtime.database.read() as session:
+        row = service.round_numbered(session, name, number)
+        return listings.participants(session, row, window)
 
 
 @router.get("/updates", summary="List the updates")
 def updates(
-    session: SessionDep,
-    federation: FederationDep,
+    runtime: RuntimeDep,
+    name: FederationName,
     window: WindowDep,
-    status: Annotated[
-        Literal["accepted", "held", "refused", "quarantined"] | None, Query(description="only these")
-    ] = None,
+    status: Annotated[UpdateStatus | None, Query(description="only these")] = None,
 ) -> Page[UpdateView]:
-    """List the updates that were accepted, and those in quarantine with the reason."""
-    return listings.updates(session, federation, status, window)
+    """List the updates that were accepted, and those left out or in quarantine with the reason."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.updates(session, federation, status, window)
 
 
 @router.get("/metrics", summary="List the metrics that devices reported")
 def metrics(
-    session: SessionDep,
-    federation: FederationDep,
+    runtime: RuntimeDep,
+    name: FederationName,
     window: WindowDep,
     round_number: Annotated[int | None, Query(alias="round", ge=1, le=MAX_ID, description="only this round's")] = None,
 ) -> Page[Metric]:
     """List what the devices measured themselves, of all rounds or of one."""
-    return listings.metrics(session, federation, round_number, window)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.metrics(session, federation, round_number, window)
 
 
 @router.get("/devices", summary="List the devices")
 def devices(
-    session: SessionDep,
-    federation: FederationDep,
+    runtime: RuntimeDep,
+    name: FederationName,
     window: WindowDep,
     enrolment: Annotated[EnrolmentState | None, Query(description="only these")] = None,
+    tag: Annotated[str | None, Query(max_length=64, description="only those in this group")] = None,
 ) -> Page[Device]:
-    """List the devices, their last words and where their enrolment stands."""
-    return listings.devices(session, federation, enrolment, window)
+    """List the devices, their last words, their groups and where their enrolment stands."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return listings.devices(session, federation, enrolment, tag, window)
 
 
 @router.get("/devices/{device}", summary="Describe a device")
-def device_detail(device: DeviceDep) -> Device:
+def device_detail(runtime: RuntimeDep, name: FederationName, device: str) -> Device:
     """Tell a device's last word and where its enrolment stands."""
-    return Device.model_validate(device)
+    with runtime.database.read() as session:
+        row = approval.find(session, name, device)[1]
+        return Device.model_validate(row)
 
 
 @router.get("/devices/{device}/history", summary="Tell what a device did")
-def device_history(session: SessionDep, device: DeviceDep, window: WindowDep) -> DeviceHistory:
+def device_history(runtime: RuntimeDep, name: FederationName, device: str, window: WindowDep) -> DeviceHistory:
     """Tell a device's part in each round, what it sent and what became of that, and what it measured."""
-    return history.history(session, device, window)
+    with runtime.database.read() as session:
+        row = approval.find(session, name, device)[1]
+        return history.history(session, row, window)

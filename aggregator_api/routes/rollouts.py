@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Response
+from fastapi import APIRouter, Body, Path, Query, Response
+from sqlalchemy.orm import Session
 
 from aggregator_api import releasing, rollout_views, rollouts, service
 from aggregator_api.problems import responses
 from aggregator_api.rollout_views import AnswerName, NewRollout, RolloutDetail, RolloutDevice, RolloutView
-from aggregator_api.routes.dependencies import FederationDep, RuntimeDep, SessionDep, WindowDep
+from aggregator_api.routes.dependencies import FederationName, RuntimeDep, WindowDep
 from aggregator_api.runtime import Runtime
 from aggregator_api.tables import RolloutRow
 from aggregator_api.views import Page
@@ -18,17 +19,6 @@ from federation.rollout import Event, Halted, Paused, Resumed
 router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))
 
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
-
-
-def rollout_of(session: SessionDep, federation: FederationDep, number: Number) -> RolloutRow:
-    """Find the rollout that the path names."""
-    found = rollouts.numbered(session, federation, number)
-    if found is None:
-        raise releasing.unknown(federation.name, number)
-    return found
-
-
-RolloutDep = Annotated[RolloutRow, Depends(rollout_of)]
 
 
 @router.post("", status_code=201, summary="Start a rollout", responses=responses(409, 413))
@@ -45,26 +35,32 @@ def start(
 
 
 @router.get("", summary="List the rollouts")
-def listing(session: SessionDep, federation: FederationDep, window: WindowDep) -> Page[RolloutView]:
+def listing(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[RolloutView]:
     """List the rollouts, the first one first."""
-    return rollout_views.listing(session, federation, window)
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return rollout_views.listing(session, federation, window)
 
 
 @router.get("/{number}", summary="Describe a rollout")
-def detail(session: SessionDep, row: RolloutDep) -> RolloutDetail:
+def detail(runtime: RuntimeDep, name: FederationName, number: Number) -> RolloutDetail:
     """Tell how far a rollout has come, wave by wave."""
-    return rollout_views.detail(session, row)
+    with runtime.database.read() as session:
+        return rollout_views.detail(session, _rollout(session, name, number))
 
 
 @router.get("/{number}/devices", summary="List the devices of a rollout")
 def devices(
-    session: SessionDep,
-    row: RolloutDep,
+    runtime: RuntimeDep,
+    name: FederationName,
+    number: Number,
     window: WindowDep,
     answer: Annotated[AnswerName | None, Query(description="only these")] = None,
 ) -> Page[RolloutDevice]:
     """List the devices that were told so far, with their scores and reasons."""
-    return rollout_views.devices(session, row, answer, window)
+    with runtime.database.read() as session:
+        row = _rollout(session, name, number)
+        return rollout_views.devices(session, row, answer, window)
 
 
 @router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
@@ -92,7 +88,11 @@ def _steer(runtime: Runtime, name: str, number: int, event: Event) -> RolloutDet
 
 def _describe(runtime: Runtime, name: str, number: int) -> RolloutDetail:
     with runtime.database.read() as session:
-        row = rollouts.numbered(session, service.named(session, name), number)
-        if row is None:
-            raise releasing.unknown(name, number)
-        return rollout_views.detail(session, row)
+        return rollout_views.detail(session, _rollout(session, name, number))
+
+
+def _rollout(session: Session, name: str, number: int) -> RolloutRow:
+    found = rollouts.numbered(session, service.named(session, name), number)
+    if found is None:
+        raise releasing.unknown(name, number)
+    return found

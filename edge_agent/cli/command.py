@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from edge_agent.config import load
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, ConfigError
 from edge_agent.window_store import FILE_NAME, WindowStore
 
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
@@ -19,12 +19,17 @@ ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write 
 
 @contextmanager
 def errors_in_words() -> Iterator[None]:
-    """Turn an expected error into a red line and exit code 1."""
+    """Turn an expected error into a red line and an exit code, see `refused`."""
     try:
         yield
     except (AgentError, OSError) as error:
-        Console(stderr=True).print(f"edge_agent: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise refused(error) from None
+
+
+def refused(error: AgentError | OSError) -> typer.Exit:
+    """Say why the program ends; the exit code is 2 where a setting or a file of the operator's is wrong, else 1."""
+    Console(stderr=True).print(f"edge_agent: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return typer.Exit(2 if isinstance(error, ConfigError) else 1)
 
 
 @contextmanager

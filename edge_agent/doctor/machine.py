@@ -15,10 +15,12 @@ from pathlib import Path
 from edge_agent.config import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.errors import StoreError
+from edge_agent.memory import restored_words
 from edge_agent.store import FILE_NAME as AGENT_FILE
 from edge_agent.store import Store
 from edge_agent.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.window_store import WindowStore
+from federation.private_files import private_folder
 
 WRITTEN = 1_795_000_000
 """When this was written (November 2026): no clock that is right shows less."""
@@ -32,7 +34,7 @@ def folder_and_disk(config: Config) -> Iterator[Finding]:
     """Whether the data folder can be written, and how much room there is."""
     folder = config.agent.data_dir
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0" * 4096)
     except OSError as error:
@@ -65,6 +67,20 @@ def databases(config: Config) -> Iterator[Finding]:
             yield failure(name, str(error), todo)
         else:
             yield ok(name, f"whole, {(folder / name).stat().st_size / 1e6:.1f} MB")
+
+
+def server_epoch(config: Config) -> Iterator[Finding]:
+    """Say that the server was restored since the device knows it, and what is trained again; nothing if it was not."""
+    folder = config.agent.data_dir
+    if not (folder / AGENT_FILE).is_file():
+        return
+    try:
+        with closing(Store(folder)) as store:
+            words = restored_words(store)
+    except StoreError:
+        return  # the databases' check has said so
+    if words:
+        yield ok("server", words)
 
 
 def config_file(path: Path, config: Config) -> Finding:

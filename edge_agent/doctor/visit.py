@@ -27,6 +27,7 @@ def examine(path: Path) -> Iterator[Finding]:
     yield machine.clock()
     yield from machine.folder_and_disk(config)
     yield from machine.databases(config)
+    yield from machine.server_epoch(config)
     yield machine.memory()
     yield from network.server(config)
     yield from network.broker(config, running=running)

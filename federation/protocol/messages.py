@@ -15,13 +15,13 @@ UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Instance = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """Tells a federation from another one of the same name, such as one that was founded anew."""
 
-Signature = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$")]
-"""Base64 of an ed25519 signature."""
-
 Precision = Literal["lossless", "float16", "int8"]
 """How an update's float32 tensors travel; int8: the larger ones as changes, with error feedback."""
 
 Compression = Literal["none", "zstd"]
+
+Epoch = Annotated[int, Field(ge=1, lt=1 << 53)]
+"""Counts how often a server was restored: it only rises, while all its other numbers may come again."""
 
 MOST_WITHDRAWN = 32
 """Halted rollouts that an order names: the latest."""
@@ -39,14 +39,6 @@ def _finite(metrics: dict[str, float]) -> dict[str, float]:
 
 Metrics = Annotated[dict[str, float], Field(max_length=64), AfterValidator(_finite)]
 """What a device measured; NaN and infinity, which JSON cannot say, are left out."""
-
-
-class Seal(Strict):
-    """The server's signature over a pointer to a model: `federation.protocol.signing` says over what."""
-
-    version: int = Field(ge=0, lt=1 << 53, description="never falls; a device refuses a lower one than it has seen")
-    expires: int = Field(ge=0, lt=1 << 53, description="Unix time in seconds")
-    signature: Signature
 
 
 class VersionScore(Strict):
@@ -92,9 +84,8 @@ class BlobPointer(Strict):
 
     sha256: Sha256
     size: int = Field(ge=0, le=1 << 34)
-    url: str = Field(max_length=1024, description="absolute, or relative to the server's base URL")
+    url: str = Field(max_length=1024, description="relative to the server's base URL, or absolute and of its origin")
     score: VersionScore | None = Field(default=None, description="of the version that it is of; none: not known")
-    seal: Seal | None = Field(default=None, description="none: the server does not sign")
 
 
 class Release(Strict):
@@ -103,7 +94,7 @@ class Release(Strict):
     rollout: int = Field(ge=1, le=MOST_ROUNDS)
     version: int = Field(ge=0, le=MOST_ROUNDS)
     round: int = Field(ge=0, le=MOST_ROUNDS, description="that made the version")
-    model: BlobPointer = Field(description="without a seal: the order around it is signed")
+    model: BlobPointer
 
 
 class ReleaseOrder(Strict):
@@ -112,18 +103,17 @@ class ReleaseOrder(Strict):
     Whoever uses a withdrawn rollout's model leaves it. The order holds until one with a higher serial replaces it.
     """
 
-    serial: int = Field(ge=0, lt=1 << 53, description="never falls; a device refuses a lower one than it has seen")
+    serial: int = Field(ge=0, lt=1 << 53, description="rises with every change")
     released: Release | None = Field(default=None, description="of the last completed rollout; none: none was")
     candidate: Release | None = Field(default=None, description="of the rollout that is under way")
     millionths: int = Field(default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate")
     withdrawn: tuple[int, ...] = Field(default=(), max_length=MOST_WITHDRAWN, description="rollouts that were halted")
-    expires: int | None = Field(default=None, ge=0, lt=1 << 53, description="Unix time in seconds; none: unsigned")
-    signature: Signature | None = Field(default=None, description="`federation.protocol.signing` says over what")
 
 
 class Announcement(Strict):
     """Retained on the announce topic: what the federation is doing. Its size does not depend on the cohort.
 
+    Ordered by (epoch, serial): a device that has enrolled takes none that is older than the newest it has believed.
     `collecting`: devices that hold an `Invitation` to this round train and upload before the deadline.
     `waiting`: not enough devices yet. `finished`: `model` is the last broadcast.
     """
@@ -131,6 +121,9 @@ class Announcement(Strict):
     schema_version: Literal[1] = 1
     federation: Name
     instance: Instance
+    epoch: Epoch = 1
+    restored: float | None = Field(default=None, description="when the epoch began, in Unix time; none: the first one")
+    serial: int = Field(default=0, ge=0, lt=1 << 53, description="never falls within an epoch")
     state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
     round: int = Field(ge=0)
     invited: int = Field(default=0, ge=0, description="how many devices hold an invitation to this round")
@@ -141,17 +134,23 @@ class Announcement(Strict):
     )
     release: ReleaseOrder | None = Field(default=None, description="which model to use; none: nothing was released")
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
+    roll_call: str = Field(
+        default="", max_length=64, description="where it has changed, devices say their status again"
+    )
     created: float
+    expires: int | None = Field(default=None, ge=0, lt=1 << 53, description="Unix time in seconds; none: never")
 
 
 class Invitation(Strict):
     """Retained on a device's invitation topic: it is in that round's cohort, and trains from `model`.
 
-    It holds while the announcement collects for the same round of the same instance; the next one replaces it.
+    It holds while the announcement collects for the same round of the same instance and epoch; the next one replaces
+    it.
     """
 
     schema_version: Literal[1] = 1
     instance: Instance
+    epoch: Epoch = 1
     round: int = Field(ge=1)
     model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
 
@@ -160,6 +159,7 @@ class ReleaseReport(Strict):
     """What became of the latest released model on a device. It is repeated with every status, so none is ever lost."""
 
     instance: Instance
+    epoch: Epoch = 1
     rollout: int = Field(ge=1, le=MOST_ROUNDS)
     answer: Literal["adopted", "refused", "failed", "rolled_back"]
     score: float | None = Field(default=None, ge=0, le=1, description="macro-F1 on the device's own holdout")
@@ -174,6 +174,7 @@ class AdoptionReport(Strict):
     """
 
     instance: Instance
+    epoch: Epoch = 1
     round: int = Field(ge=0, le=MOST_ROUNDS, description="that made the model")
     source: Literal["personalized", "global"]
     answer: Literal["adopted", "refused", "failed", "undecided"]
@@ -185,7 +186,7 @@ class AdoptionReport(Strict):
 
 
 class DeviceStatus(Strict):
-    """Retained on a device's status topic; `offline` is also its last will."""
+    """On a device's status topic, not retained; `offline` is also its last will."""
 
     schema_version: Literal[1] = 1
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished", "offline"]
@@ -195,14 +196,17 @@ class DeviceStatus(Strict):
     metrics: Metrics = Field(default_factory=dict)
     release: ReleaseReport | None = None
     adoption: AdoptionReport | None = None
+    session: str = Field(default="", max_length=64, description="random, drawn anew by each run of the program")
+    number: int = Field(default=0, ge=0, lt=1 << 53, description="rises with each status of a session")
 
 
 class UpdateManifest(Strict):
-    """Sent as `begin`: everything about an update except its bytes."""
+    """Sent as `begin`, signed by a device that has enrolled: everything about an update except its bytes."""
 
     schema_version: Literal[1] = 1
     update_id: UpdateId
     federation: Name
+    instance: Instance
     client: Name
     round: int = Field(ge=1, le=MOST_ROUNDS)
     method: str = Field(max_length=64)
@@ -220,16 +224,26 @@ class UpdateManifest(Strict):
     metrics: Metrics = Field(default_factory=dict)
 
 
+class Notice(Strict):
+    """To one run of a device's program: another one uses the device's name, and was there first. It is to stop."""
+
+    schema_version: Literal[1] = 1
+    session: str = Field(max_length=64, description="whom it is for; others that hear it go on")
+    reason: str = Field(max_length=500)
+
+
 class Acknowledgement(Strict):
     """The server's answer about one update.
 
     `send`: chunks from `next_chunk` on are missing. `accepted`: the update is on disk and in SQL; the device may
     forget it; `reason` says so if it is partial work, or kept for the next round. `refused`: it will never be used,
     for `reason`. `later`: the server cannot take it now, for `reason`; the device begins again after its time-out.
+    `nonce` is that of the manifest, so that an answer to another update of the same id and bytes means nothing.
     """
 
     schema_version: Literal[1] = 1
     update_id: UpdateId
+    nonce: str = Field(default="", max_length=64, description="of the manifest; empty: the server could not read it")
     status: Literal["send", "accepted", "refused", "later"]
     next_chunk: int = Field(default=0, ge=0)
     reason: str = Field(default="", max_length=1000)

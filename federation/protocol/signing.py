@@ -1,106 +1,91 @@
-"""What the server signs of a model that a device is to load or use, as bytes; the keys are each end's own.
+"""The one form of signed messages, whoever signs them; the keys are each end's own.
 
-The signature is ed25519 (RFC 8032) over `gaitway-model/v1`, a line break, and the manifest as canonical JSON: keys
-sorted, no spaces, ASCII. What the pointer and the message around it say already does not travel twice.
-An order about releases is signed in the same way, after `gaitway-release/v1`: all of it but the signature, with the
-federation and the instance.
+A signed message is a line and the body, which is what `federation.protocol.messages` writes:
+
+    gaitway-signed/1 {base64 of 64 bytes}\\n{body}
+
+The signature is ed25519 (RFC 8032) over five lines, of which the last is the body as it was sent:
+
+    gaitway-signed/1\\n{kind}\\n{federation}\\n{device}\\n{body}
+
+`device` is empty in what is said to all. Names hold no line break, so that nothing can be read in two ways. The
+receiver verifies the bytes that came before it parses them: no canonical form of JSON is needed.
 """
 
 from __future__ import annotations
 
 import base64
-import json
+import binascii
+import hashlib
 from collections.abc import Callable
-from typing import Any
-
-from pydantic import Field
+from enum import StrEnum
+from typing import NamedTuple
 
 from federation.errors import WireError
-from federation.plan import Name, Strict
-from federation.protocol.messages import BlobPointer, Instance, ReleaseOrder, Seal, Sha256, VersionScore
 
-PURPOSE = b"gaitway-model/v1\n"
-"""Keeps this signature from meaning anything elsewhere."""
-RELEASE_PURPOSE = b"gaitway-release/v1\n"
-
-
-class ModelManifest(Strict):
-    """A model that a device may load: of which federation and founding, which bytes, how good, and until when."""
-
-    federation: Name
-    instance: Instance
-    version: int = Field(ge=0, lt=1 << 53)
-    sha256: Sha256
-    size: int = Field(ge=0)
-    score: VersionScore | None = None
-    expires: int = Field(ge=0, lt=1 << 53)
-
-    def to_bytes(self) -> bytes:
-        """Return what is signed."""
-        return PURPOSE + _canonical(self.model_dump(mode="json"))
+MARK = b"gaitway-signed/1"
+"""Keeps a signature from meaning anything elsewhere; also the first word of a signed message."""
+SIGNATURE_BYTES = 64
+_HEADER_BYTES = len(MARK) + 1 + 88
+FINGERPRINT_DIGITS = 32
 
 
-def sealed(
-    pointer: BlobPointer, *, federation: str, instance: str, version: int, expires: int, sign: Callable[[bytes], bytes]
-) -> BlobPointer:
-    """Return the pointer with a seal; `sign` is the server's, and returns 64 bytes."""
-    manifest = ModelManifest(
-        federation=federation,
-        instance=instance,
-        version=version,
-        sha256=pointer.sha256,
-        size=pointer.size,
-        score=pointer.score,
-        expires=expires,
-    )
-    signature = base64.b64encode(sign(manifest.to_bytes())).decode()
-    return pointer.model_copy(update={"seal": Seal(version=version, expires=expires, signature=signature)})
+class Kind(StrEnum):
+    """What a message is; a signature of one kind is none of another."""
+
+    ANNOUNCEMENT = "announcement"
+    INVITATION = "invitation"
+    ACKNOWLEDGEMENT = "acknowledgement"
+    NOTICE = "notice"
+    UPDATE = "update"  # a manifest
+    ENROL = "enrol"  # over REST; the body is the token
+    CLAIM = "claim"  # over REST; the body is the time
 
 
-def read_seal(pointer: BlobPointer, *, federation: str, instance: str) -> tuple[ModelManifest, bytes]:
-    """Return the manifest that a pointer claims in its place, and the signature to verify over its bytes.
+class Envelope(NamedTuple):
+    """A message as it came: its bytes, and the signature that came with them."""
+
+    body: bytes
+    signature: bytes | None
+
+
+def to_sign(kind: Kind, federation: str, device: str, body: bytes) -> bytes:
+    """Return the bytes that a signature is over; `device` is empty in what is said to all."""
+    return b"\n".join((MARK, kind.encode(), federation.encode(), device.encode(), body))
+
+
+def wrap(kind: Kind, federation: str, device: str, body: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    """Return a body with its signature before it; `sign` returns 64 bytes."""
+    signature = base64.b64encode(sign(to_sign(kind, federation, device, body)))
+    return MARK + b" " + signature + b"\n" + body
+
+
+def unwrap(payload: bytes) -> Envelope:
+    """Take a message apart without believing it; one without the line of a signature is all body.
 
     Raises:
-        WireError: if the pointer has no seal.
+        WireError: if it begins as a signed message and is none.
     """
-    seal = pointer.seal
-    if seal is None:
-        raise WireError(f"the pointer to model {pointer.sha256[:12]}… is not signed")
-    manifest = ModelManifest(
-        federation=federation,
-        instance=instance,
-        version=seal.version,
-        sha256=pointer.sha256,
-        size=pointer.size,
-        score=pointer.score,
-        expires=seal.expires,
-    )
-    return manifest, base64.b64decode(seal.signature)
+    if not payload.startswith(MARK):
+        return Envelope(payload, None)
+    head, separator, body = payload[: _HEADER_BYTES + 1].partition(b"\n")
+    word, _, text = head.partition(b" ")
+    try:
+        signature = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        signature = b""
+    if word != MARK or not separator or body or len(signature) != SIGNATURE_BYTES:
+        raise WireError(f"a signed message begins with '{MARK.decode()} ', 88 characters of base64 and a line break")
+    return Envelope(payload[_HEADER_BYTES + 1 :], signature)
 
 
-def signed_order(
-    order: ReleaseOrder, *, federation: str, instance: str, sign: Callable[[bytes], bytes]
-) -> ReleaseOrder:
-    """Return an order, which says when it expires, with its signature; `sign` is the server's, and returns 64 bytes."""
-    signature = base64.b64encode(sign(_order_bytes(order, federation, instance))).decode()
-    return order.model_copy(update={"signature": signature})
+def fingerprint(public_key: bytes) -> str:
+    """Name a raw public key: the first 128 bits of its SHA-256, in hexadecimal."""
+    return hashlib.sha256(public_key).hexdigest()[:FINGERPRINT_DIGITS]
 
 
-def read_order(order: ReleaseOrder, *, federation: str, instance: str) -> tuple[bytes, bytes]:
-    """Return the bytes that an order claims to be signed over, and the signature to verify.
-
-    Raises:
-        WireError: if the order has no signature.
-    """
-    if order.signature is None or order.expires is None:
-        raise WireError("the order about releases is not signed")
-    return _order_bytes(order, federation, instance), base64.b64decode(order.signature)
-
-
-def _order_bytes(order: ReleaseOrder, federation: str, instance: str) -> bytes:
-    said = order.model_dump(mode="json", exclude={"signature"})
-    return RELEASE_PURPOSE + _canonical({**said, "federation": federation, "instance": instance})
-
-
-def _canonical(tree: dict[str, Any]) -> bytes:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+def pinned_key(token: str) -> str:
+    """Return the fingerprint of the server's key that an enrolment token names; empty if it names none."""
+    prefix, _, named = token.rpartition("_")
+    is_one = prefix.startswith("gwe_") and len(named) == FINGERPRINT_DIGITS and not set(named) - set("0123456789abcdef")
+    return named if is_one else ""

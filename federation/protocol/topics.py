@@ -17,7 +17,7 @@ def announce(federation: str) -> str:
 
 
 def status(federation: str, device: str) -> str:
-    """Retained: a device's last word, or its last will."""
+    """A device's last word, or its last will."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/status"
 
 
@@ -29,6 +29,11 @@ def ack(federation: str, device: str) -> str:
 def invitation(federation: str, device: str) -> str:
     """Retained: the latest round that one device is invited to, and the model that it gets."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/invitation"
+
+
+def notice(federation: str, device: str) -> str:
+    """What the server says to one run of a device's program."""
+    return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/notice"
 
 
 def update(federation: str, device: str, update_id: str, *step: str | int) -> str:
@@ -77,6 +82,15 @@ def parse(topic: str) -> DeviceTopic:
             if found:
                 return found
     raise WireError(f"topic {topic[:200]!r} is not one of the protocol's")
+
+
+def is_of_device(topic: str) -> bool:
+    """Whether only devices publish on a topic; amqtt hands out others unasked, such as announcements."""
+    try:
+        parse(topic)
+    except WireError:
+        return False
+    return True
 
 
 def _device_topic(federation: str, device: str, rest: list[str]) -> DeviceTopic | None:

@@ -26,7 +26,8 @@ class Bench:
     """A running server whose messages the test hands in itself."""
 
     def __init__(self, folder: Path, plan: Plan | None = None, **settings: Any) -> None:
-        given = {"aggregation_process": False, **settings}  # torch takes seconds to start in another process
+        # torch takes seconds to start in another process
+        given = {"aggregation_process": False, "insecure_local": True, **settings}
         self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **given), Wires)
         self.runtime.start()
         assert isinstance(self.runtime.transport, Wires)
@@ -56,7 +57,7 @@ class Bench:
         with self.runtime.database.read() as session:
             row = records.federation_named(session, FEDERATION)
             assert row is not None
-            return announcement(session, row, chunk_bytes=1024, sealer=self.runtime.coordinator.sealer)
+            return announcement(session, row, chunk_bytes=1024)
 
     def base_of(self, device: str) -> str:
         """Return the sha256 of what a device starts the present round from."""

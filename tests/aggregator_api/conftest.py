@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.live.real_parts import Postgres, postgres
 from .bench import Bench
 from .devices import tiny_plan
 
-ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated")
+ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")
 """Modules whose tests run on both databases every time."""
 ON_BOTH_SLOWLY = (
     "test_enrolment",
@@ -85,3 +86,19 @@ def collecting(waiting: Bench) -> Bench:
     waiting.say("a", "ready")
     waiting.say("b", "ready")
     return waiting
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount on this machine")
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -25,6 +25,7 @@ from federation.protocol.messages import (
     read,
     write,
 )
+from federation.protocol.signing import unwrap
 from federation.records import Tree, Update
 from federation.tree import map_tree
 
@@ -35,14 +36,21 @@ CHUNK_BYTES = 1024
 SMALL = {"channels": [8, 8], "feature_dim": 8, "hidden": 8}
 
 
-def tiny_plan(*, rounds: int = 2, clients: int | None = 2, method: str = "fedavg", **round_settings: Any) -> Plan:
+def tiny_plan(
+    *,
+    rounds: int = 2,
+    clients: int | None = 2,
+    method: str = "fedavg",
+    optimizer: str = "adam",
+    **round_settings: Any,
+) -> Plan:
     """A CNN of a few kilobytes, with FedAvg if no method is named."""
     return Plan.model_validate(
         {
             "labels": ["still", "walking"],
             "model": {"name": "cnn", "options": SMALL},
             "method": {"name": method},
-            "task": {"classes": 2, "feature_dim": 8},
+            "task": {"classes": 2, "feature_dim": 8, "optimizer": optimizer},
             "rounds": {"rounds": rounds, "clients_per_round": clients, "minimum_clients": 2, **round_settings},
         }
     )
@@ -56,17 +64,20 @@ class Wires:
     ) -> None:
         self.sent: list[tuple[str, bytes, bool]] = []
         self.is_up = True
-        self.asked = 0
         self.listening: frozenset[str] | None = None
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         self.sent.append((topic, payload, retain))
 
+    def certificate_expiry(self) -> float | None:
+        """There is no certificate."""
+        return None
+
     def start(self) -> None:
         """There is nothing to connect to."""
 
-    def ask_again(self) -> None:
-        self.asked += 1
+    def remove_retained(self) -> None:
+        """Nothing is retained."""
 
     def listen(self, federations: frozenset[str]) -> None:
         self.listening = federations
@@ -76,12 +87,16 @@ class Wires:
 
     def acknowledgements(self, device: str) -> list[Acknowledgement]:
         """Return every answer to one device."""
-        return [read(Acknowledgement, body) for topic, body, _ in self.sent if topic == topics.ack(FEDERATION, device)]
+        return [
+            read(Acknowledgement, unwrap(body).body)
+            for topic, body, _ in self.sent
+            if topic == topics.ack(FEDERATION, device)
+        ]
 
     def invitations(self, device: str) -> list[Invitation]:
         """Return every invitation to one device."""
         wanted = topics.invitation(FEDERATION, device)
-        return [read(Invitation, body) for topic, body, _ in self.sent if topic == wanted]
+        return [read(Invitation, unwrap(body).body) for topic, body, _ in self.sent if topic == wanted and body]
 
     def guests(self) -> list[str]:
         """Return every device that was ever invited."""
@@ -89,7 +104,11 @@ class Wires:
 
     def announcements(self) -> list[Announcement]:
         """Return every announcement."""
-        return [read(Announcement, body) for topic, body, _ in self.sent if topic == topics.announce(FEDERATION)]
+        return [
+            read(Announcement, unwrap(body).body)
+            for topic, body, _ in self.sent
+            if topic == topics.announce(FEDERATION)
+        ]
 
 
 @dataclass
@@ -131,6 +150,7 @@ def parcel(announced: Announcement, device: str, tree: Tree, *, examples: int = 
     said = {
         "update_id": f"r{announced.round}-{device}-{sha256[:16]}",
         "federation": announced.federation,
+        "instance": announced.instance,
         "client": device,
         "round": announced.round,
         "method": announced.plan.method["name"],

@@ -46,8 +46,8 @@ def test_updates_come_sorted_by_client_and_late_ones_discounted(tmp_path: Path) 
 def manifest(client: str, sha256: str, size: int) -> UpdateManifest:
     """Describe an update in a blob."""
     said = {
-        "update_id": client, "federation": "walk", "client": client, "round": 1, "method": "fedavg",
-        "base_version": sha256, "examples": 1, "steps": 1, "size": size, "sha256": sha256, "chunk_bytes": 1024,
-        "nonce": "01234567", "created": 0.0,
+        "update_id": client, "instance": "0" * 32, "federation": "walk", "client": client, "round": 1,
+        "method": "fedavg", "base_version": sha256, "examples": 1, "steps": 1, "size": size, "sha256": sha256,
+        "chunk_bytes": 1024, "nonce": "01234567", "created": 0.0,
     }  # fmt: skip
     return UpdateManifest.model_validate(said)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator_api.auth.signing import Signer
 from aggregator_api.clock import SteadyClock
-from aggregator_api.sealing import Sealer
 from aggregator_api.tables import DeviceRow, RoundRow
-from federation.protocol.messages import BlobPointer
 
 from .bench import Bench, wait_for
 from .devices import tiny_plan
@@ -131,15 +130,13 @@ def test_a_blob_that_is_new_is_not_taken_for_an_old_one(tmp_path: Path, leap: Le
 
 
 @pytest.mark.parametrize("seconds", [20 * DAY_S, -20 * DAY_S])
-def test_seals_are_renewed_after_the_clock_was_set(leap: Leap, seconds: float) -> None:
-    sealer = Sealer(lambda message: bytes(64), 30 * DAY_S, lambda: time.time())
-    assert not sealer.renewal_is_due()
+def test_announcements_are_renewed_after_the_clock_was_set(leap: Leap, seconds: float) -> None:
+    signer = Signer(lambda message: bytes(64), 30 * DAY_S, lambda: time.time())
+    assert not signer.renewal_is_due()
     leap(seconds)
-    assert sealer.renewal_is_due()
-    assert not sealer.renewal_is_due()
-    seal = sealer.seal(BlobPointer(sha256="a" * 64, size=1, url="x"), "f", "0" * 32, 1).seal
-    assert seal is not None
-    assert 30 * DAY_S <= seal.expires - time.time() <= 31 * DAY_S
+    assert signer.renewal_is_due()
+    assert not signer.renewal_is_due()
+    assert 30 * DAY_S <= signer.expires() - time.time() <= 31 * DAY_S
 
 
 def test_what_is_slewed_away_is_no_leap(leap: Leap) -> None:

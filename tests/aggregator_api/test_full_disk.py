@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,7 +34,7 @@ def test_an_upload_is_put_off_before_the_disk_is_full(tmp_path: Path) -> None:
     bench.runtime.stop()
 
 
-PLACES = ("os.pwrite", "os.replace", "pathlib.Path.write_bytes", "pathlib.Path.touch", "os.fsync")
+PLACES = ("os.pwrite", "os.replace", "aggregator_api.spool.opener", "aggregator_api.spool.private_file", "os.fsync")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -58,22 +56,6 @@ def test_a_write_that_finds_no_room_puts_the_upload_off(
         assert bench.upload(update).status == "accepted"
     wait_for(lambda: bench.now().state == "finished")
     bench.runtime.stop()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount on this machine")
-    if mounted.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def fill(ballast: Path) -> None:

@@ -14,7 +14,7 @@ from .bench import Bench
 from .devices import Parcel, parcel
 
 
-@pytest.mark.parametrize("length", [0, 1023, 1025])
+@pytest.mark.parametrize("length", [1, 1023, 1025])
 def test_a_chunk_of_the_wrong_length_ends_the_upload(collecting: Bench, length: int) -> None:
     update = collecting.update_of("a")
     collecting.begin(update)
@@ -22,6 +22,15 @@ def test_a_chunk_of_the_wrong_length_ends_the_upload(collecting: Bench, length: 
     assert collecting.last("a").status == "refused"
     assert f"{length:,} bytes, expected 1,024" in collecting.last("a").reason
     assert collecting.count("quarantined") == 1
+
+
+def test_an_empty_message_is_what_the_removal_of_a_retained_one_looks_like(collecting: Bench) -> None:
+    update = collecting.update_of("a")
+    collecting.begin(update)
+    for step in (("begin",), ("chunk", 0)):
+        collecting.send(update.topic(*step), b"")
+    assert collecting.last("a").status == "send"
+    assert collecting.upload(update).status == "accepted"
 
 
 def test_a_chunk_beyond_the_end_ends_the_upload(collecting: Bench) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import text
@@ -16,12 +19,16 @@ from typer.testing import CliRunner, Result
 from aggregator_api import keys
 from aggregator_api.access import OPEN
 from aggregator_api.app import create_app
+from aggregator_api.auth.callers import REMEMBERED_S, Callers
 from aggregator_api.cli import app as cli
-from aggregator_api.gate import is_local
+from aggregator_api.database import Database
+from aggregator_api.keys import Caller
 from aggregator_api.limits import MOST, TokenBuckets, network
 from aggregator_api.settings import Settings
+from tests.live.real_parts import Postgres
 
 from .asking import TestClient, problem
+from .bench import wait_for
 from .devices import FEDERATION, Wires, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
@@ -38,15 +45,15 @@ def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
 def admin(app: FastAPI) -> Iterator[TestClient]:
     """The operator, with the key that the first start made, and two federations."""
     with TestClient(app, host=AWAY) as client:
-        client.headers["Authorization"] = f"Bearer {admin_key(app)}"
+        client.headers["Authorization"] = f"Bearer {operator_key(app)}"
         for name in (FEDERATION, "other"):
             body = {"name": name, "plan": tiny_plan().model_dump(mode="json")}
             assert client.post("/v1/federations", json=body).status_code == 201
         yield client
 
 
-def admin_key(app: FastAPI) -> str:
-    return (app.state.runtime.settings.data_dir / keys.ADMIN_FILE).read_text().strip()
+def operator_key(app: FastAPI) -> str:
+    return (app.state.runtime.settings.data_dir / keys.OPERATOR_FILE).read_text().strip()
 
 
 def make(admin: TestClient, *scopes: str, **more: Any) -> dict[str, Any]:
@@ -61,10 +68,10 @@ def with_key(app: FastAPI, key: str) -> TestClient:
 
 
 def test_the_first_start_writes_a_key_that_only_its_user_may_read(admin: TestClient, app: FastAPI) -> None:
-    file: Path = app.state.runtime.settings.data_dir / keys.ADMIN_FILE
+    file: Path = app.state.runtime.settings.data_dir / keys.OPERATOR_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert re.fullmatch(r"gw_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", admin_key(app))
-    assert keys.ensure_admin(app.state.runtime.database, file.parent) is None  # a second start makes none
+    assert re.fullmatch(r"gw_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", operator_key(app))
+    assert keys.ensure_operator(app.state.runtime.database, file.parent) is None  # a second start makes none
 
 
 def test_every_route_but_the_open_ones_asks_for_a_key(admin: TestClient, app: FastAPI) -> None:
@@ -183,41 +190,58 @@ def test_listing_shows_use_and_no_secret(admin: TestClient, app: FastAPI) -> Non
     assert secret not in str(rows)
 
 
-def test_who_sits_at_the_machine_needs_no_key_unless_told_so(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(data_dir=tmp_path / "auto"), Wires)) as client:
-        assert client.get("/v1/federations").status_code == 200
-        problem(client.get("/v1/federations", headers={"Authorization": "Bearer wrong"}), 401)
-        for headers in ({"X-Forwarded-For": AWAY}, {"Host": "evil.example"}, {"Origin": "https://evil.example"}):
-            problem(client.get("/v1/federations", headers=headers), 401)
-        assert client.get("/v1/federations", headers={"Origin": "http://localhost:8080"}).status_code == 200
-    with TestClient(create_app(Settings(data_dir=tmp_path / "always", require_keys="always"), Wires)) as client:
-        problem(client.get("/v1/federations"), 401)
+def test_a_program_on_this_machine_needs_a_key_too(tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(data_dir=tmp_path), Wires)) as client:
+        for headers in ({}, {"Host": "127.0.0.1"}, {"Host": "localhost"}, {"Host": "evil@127.0.0.1"}):
+            assert "operator.key" in problem(client.get("/v1/federations", headers=headers), 401)["detail"]
         assert client.get("/readyz").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("headers", "host", "local"),
-    [
-        ({"host": "127.0.0.1:8080"}, "127.0.0.1", True),
-        ({"host": "[::1]:8080"}, "::1", True),
-        ({"host": "localhost"}, "127.0.0.1", True),
-        ({"host": "localhost"}, "192.0.2.1", False),
-        ({"host": "localhost.evil.example"}, "127.0.0.1", False),
-        ({"host": "localhost", "origin": "null"}, "127.0.0.1", False),
-        ({"host": "localhost", "forwarded": "for=192.0.2.1"}, "127.0.0.1", False),
-        ({"host": "[::1"}, "127.0.0.1", False),
-        ({}, "127.0.0.1", False),
-    ],
-)
-def test_what_counts_as_this_machine(headers: dict[str, str], host: str, local: bool) -> None:
-    assert is_local(headers, host) is local
+def test_a_server_that_had_a_key_before_gets_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert CliRunner().invoke(cli, ["migrate", "--data-dir", str(tmp_path)]).exit_code == 0
+    made = CliRunner().invoke(cli, ["keys", "create", "--name", "x", "--scope", "read", "--data-dir", str(tmp_path)])
+    assert made.exit_code == 0, made.output
+    with TestClient(create_app(Settings(data_dir=tmp_path), Wires), key=made.stdout.strip()) as client:
+        assert client.get("/v1/federations").status_code == 200
+    assert not (tmp_path / keys.OPERATOR_FILE).exists()
+    assert "no operator's key opens this server" in caplog.text
+
+
+def test_the_log_says_where_the_first_key_is_and_not_what_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aggregator_api")
+    app = create_app(Settings(data_dir=tmp_path / "new"), Wires)
+    with TestClient(app):
+        key = operator_key(app)
+    assert str(tmp_path / "new" / "operator.key") in caplog.text
+    assert key.split("_", 2)[2] not in caplog.text
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    (tmp_path / "new" / "operator.key").unlink()
+    with TestClient(app, key=key) as client:  # the file may go, the key stays, and no second one comes
+        assert client.get("/v1/federations").status_code == 200
+    assert not (tmp_path / "new" / "operator.key").exists()
+
+
+def test_of_several_processes_on_one_database_one_makes_the_first_key(cluster: Postgres, tmp_path: Path) -> None:
+    url = cluster.new_database()
+    databases = [Database(url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        folders = [tmp_path / str(n) for n in range(4)]
+        made = [path for path in pool.map(keys.ensure_operator, databases, folders) if path is not None]
+    with databases[0].read() as session:
+        assert len(keys.every(session)) == 1
+    for database in databases:
+        database.close()
+    assert len(made) == 1
+    assert len(list(tmp_path.glob("*/*"))) == 1
 
 
 def test_too_many_requests_are_told_when_to_come_again(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, host="0.0.0.0", key_requests_per_s=0.5, address_requests_per_s=0.01)
     app = create_app(settings, Wires)
-    with TestClient(app) as client:  # an address of this machine has no limit, a key has
-        client.headers["Authorization"] = f"Bearer {admin_key(app)}"
+    with TestClient(app) as client:
+        client.headers["Authorization"] = f"Bearer {operator_key(app)}"
         assert client.get("/v1/federations").status_code == 200
         answer = client.get("/v1/federations")
         problem(answer, 429)
@@ -230,11 +254,38 @@ def test_too_many_requests_are_told_when_to_come_again(tmp_path: Path) -> None:
         assert int(answer.headers["retry-after"]) > 60
 
 
-def test_a_wrong_key_costs_its_address_more(tmp_path: Path) -> None:
-    app = create_app(Settings(data_dir=tmp_path, host="0.0.0.0", address_requests_per_s=10), Wires)
-    with TestClient(app, host=AWAY, key="wrong") as client:
+def test_wrong_keys_are_limited_by_address_and_a_good_key_of_the_same_address_is_not(tmp_path: Path) -> None:
+    limits = {"failed_keys_per_s": 0.5, "address_requests_per_s": 0.01}
+    app = create_app(Settings(data_dir=tmp_path, host="0.0.0.0", **limits), Wires)
+    wrong = f"gw_{'0' * 12}_{'A' * 43}"
+    with TestClient(app, host=AWAY, key=wrong) as client:
         assert [client.get("/v1/federations").status_code for _ in range(3)] == [401, 429, 429]
-        assert TestClient(app, host="198.51.100.1").get("/healthz").status_code == 200
+        assert [TestClient(app, host=AWAY).get("/healthz").status_code for _ in range(2)] == [200, 429]
+        good = TestClient(app, host=AWAY, key=operator_key(app))
+        assert [good.get("/v1/federations").status_code for _ in range(20)] == [200] * 20
+        assert TestClient(app, host="198.51.100.1", key=wrong).get("/v1/federations").status_code == 401
+
+
+def test_a_key_that_another_process_revokes_is_remembered_for_a_second(
+    admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, runtime, now = make(admin, "read"), app.state.runtime, 0.0
+    callers = Callers(clock=lambda: now)
+    asked = []
+    find = keys.find
+    monkeypatch.setattr(keys, "find", lambda *given: asked.append(given) or find(*given))
+
+    def look(key: str = made["key"]) -> Caller | None:
+        return anyio.run(callers.find, runtime.database, key)
+
+    assert look() == look()
+    assert len(asked) == 1
+    admin.post(f"/v1/keys/{made['id']}/revoke")
+    now = 0.9 * REMEMBERED_S
+    assert look() is not None
+    now = 1.1 * REMEMBERED_S
+    assert look() is None
+    assert look("gw_nonsense") is None
 
 
 def test_a_bucket_fills_with_time_and_buckets_are_bounded() -> None:
@@ -265,6 +316,9 @@ def test_the_command_line_makes_lists_and_revokes_keys(tmp_path: Path) -> None:
     def run(*words: str) -> Result:
         return CliRunner().invoke(cli, [*words, *folder], env={"COLUMNS": "200"})
 
+    app = create_app(Settings(data_dir=tmp_path, host="0.0.0.0"), Wires)
+    with TestClient(app):
+        first = operator_key(app)
     made = run("keys", "create", "--name", "grafana", "--scope", "read", "--days", "3")
     assert made.exit_code == 0, made.output
     key = made.stdout.strip()
@@ -272,12 +326,11 @@ def test_the_command_line_makes_lists_and_revokes_keys(tmp_path: Path) -> None:
     listed = run("keys", "list").stdout
     assert id_ in listed
     assert key.split("_", 2)[2] not in listed
-    app = create_app(Settings(data_dir=tmp_path, host="0.0.0.0"), Wires)
     with TestClient(app, host=AWAY, key=key) as client:
         assert client.get("/v1/federations").status_code == 200
-        assert admin_key(app) != key  # a reader's key is not the operator's
+        assert operator_key(app) == first != key
         assert run("keys", "revoke", id_).stdout == f"{id_} is revoked\n"
-        problem(client.get("/v1/federations"), 401)  # in the running server too
+        wait_for(lambda: client.get("/v1/federations").status_code == 401)  # in the running server too, in a second
     assert "revoked" in run("keys", "list").stdout
     for words, said in [
         (("keys", "revoke", "0"), "there is no key '0'"),
@@ -290,12 +343,12 @@ def test_the_command_line_makes_lists_and_revokes_keys(tmp_path: Path) -> None:
 
 
 def test_the_command_line_makes_tokens(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(data_dir=tmp_path), Wires)) as client:
+    with TestClient(create_app(Settings(data_dir=tmp_path, insecure_local=True), Wires)) as client:
         body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
         assert client.post("/v1/federations", json=body).status_code == 201
         words = ["tokens", "create", "--federation", FEDERATION, "--device", "phone", "--data-dir", str(tmp_path)]
         made = CliRunner().invoke(cli, words)
-        assert re.fullmatch(r"gwt_[A-Za-z0-9_-]{43}\n", made.stdout), made.output
+        assert re.fullmatch(r"gwe_[A-Za-z0-9_-]{43}_[0-9a-f]{32}\n", made.stdout), made.output
         (listed,) = client.get(f"{HERE}/enrolment-tokens").json()["items"]
         assert (listed["device"], listed["auto_approve"]) == ("phone", False)
         assert listed["expires_at"] - listed["created_at"] == pytest.approx(24 * 3600)

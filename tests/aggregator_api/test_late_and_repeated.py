@@ -34,7 +34,7 @@ def quarantined(bench: Bench) -> list[UpdateView]:
 
 def test_a_late_update_counts_less_in_the_next_round(tmp_path: Path) -> None:
     bench = late_federation(tmp_path, rounds=2)
-    late = bench.update_of("c", examples=40)
+    late = bench.update_of("c", examples=20)
     for device in ("a", "b"):
         bench.upload(bench.update_of(device))
     wait_for(lambda: (bench.now().round, bench.now().state) == (2, "collecting"))
@@ -64,7 +64,7 @@ def test_an_update_that_comes_during_aggregation_is_kept_for_the_next_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = late_federation(tmp_path, rounds=2)
-    late = before.update_of("c", examples=40)
+    late = before.update_of("c", examples=20)
     monkeypatch.setattr(LongWork, "_aggregate", lambda *_: None)
     for device in ("a", "b"):
         before.upload(before.update_of(device))

@@ -22,7 +22,8 @@ from .devices import FEDERATION, Wires, status, tiny_plan
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as found:
+    settings = Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False)
+    with TestClient(create_app(settings, Wires)) as found:
         yield found
 
 
@@ -84,7 +85,7 @@ def test_the_figures_are_those_of_what_happened(client: TestClient, tmp_path: Pa
 def test_a_restart_goes_on_counting(client: TestClient, tmp_path: Path) -> None:
     play(client.runtime, tmp_path)
     before = figures(client)
-    with TestClient(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as again:
+    with TestClient(create_app(client.runtime.settings, Wires)) as again:
         after = figures(again)
     kept = [key for key in before if key[0] in ("gaitway_rounds_total", "gaitway_updates_total")]
     assert kept
@@ -92,8 +93,8 @@ def test_a_restart_goes_on_counting(client: TestClient, tmp_path: Path) -> None:
 
 
 def test_figures_name_federations_so_others_need_a_key(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(data_dir=tmp_path, require_keys="always"), Wires)) as client:
+    with TestClient(create_app(Settings(data_dir=tmp_path), Wires)) as client:
         assert client.get("/metrics").status_code == 401
-        key = (tmp_path / "admin.key").read_text().strip()
+        key = (tmp_path / "operator.key").read_text().strip()
         assert client.get("/metrics", headers={"Authorization": f"Bearer {key}"}).status_code == 200
         assert client.get("/healthz").status_code == 200

@@ -75,7 +75,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     STARTED.app = create_app(Settings(data_dir=tmp_path_factory.mktemp("api"), host="0.0.0.0", **unlimited), Wires)
     with TestClient(STARTED.app) as client:
         runtime = STARTED.app.state.runtime
-        found = (runtime.settings.data_dir / keys.ADMIN_FILE).read_text().strip()
+        found = (runtime.settings.data_dir / keys.OPERATOR_FILE).read_text().strip()
         client.headers["Authorization"] = f"Bearer {found}"
         body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
         assert client.post("/v1/federations", json=body).status_code == 201

@@ -16,7 +16,7 @@ from .devices import Wires
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(data_dir=tmp_path / "data"), Wires)) as found:
+    with TestClient(create_app(Settings(data_dir=tmp_path / "data", insecure_local=True), Wires)) as found:
         yield found
 
 
@@ -35,7 +35,7 @@ def test_a_server_whose_parts_work_is_ready(client: TestClient) -> None:
 def test_a_broker_that_is_away_is_named(client: TestClient) -> None:
     assert isinstance(client.runtime.transport, Wires)
     client.runtime.transport.is_up = False
-    assert unready(client) == "no connection to the broker at 127.0.0.1:1883"
+    assert unready(client) == "the broker is not connected"
 
 
 def test_a_database_that_is_gone_is_named(client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,8 @@ def test_a_database_that_is_gone_is_named(client: TestClient, tmp_path: Path, mo
     (tmp_path / "data" / "gaitway.sqlite3").rename(tmp_path / "elsewhere")
     (tmp_path / "data" / "gaitway.sqlite3").mkdir()
     said = unready(client)
-    assert "the database does not answer" in said
+    assert said.startswith("the database does not answer")
+    assert str(tmp_path) not in said
     engine.dispose()
     (tmp_path / "data" / "gaitway.sqlite3").rmdir()
     (tmp_path / "elsewhere").rename(tmp_path / "data" / "gaitway.sqlite3")
@@ -52,9 +53,9 @@ def test_a_database_that_is_gone_is_named(client: TestClient, tmp_path: Path, mo
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "data", min_free_bytes=1 << 60)
+    settings = Settings(data_dir=tmp_path / "data", insecure_local=True, min_free_bytes=1 << 60)
     with TestClient(create_app(settings, Wires)) as client:
-        assert "bytes left" in unready(client)
+        assert "bytes are left" in unready(client)
 
 
 def test_a_thread_that_ended_is_named(client: TestClient) -> None:

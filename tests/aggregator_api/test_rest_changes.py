@@ -32,7 +32,9 @@ class Server(Bench):
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    return create_app(Settings(data_dir=tmp_path, chunk_bytes=1024, aggregation_process=False), Wires)
+    return create_app(
+        Settings(data_dir=tmp_path, insecure_local=True, chunk_bytes=1024, aggregation_process=False), Wires
+    )
 
 
 @pytest.fixture

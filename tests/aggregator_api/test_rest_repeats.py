@@ -23,7 +23,7 @@ from .devices import Wires, tiny_plan
 
 @pytest.fixture(scope="module")
 def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    return create_app(Settings(data_dir=tmp_path_factory.mktemp("repeats")), Wires)
+    return create_app(Settings(data_dir=tmp_path_factory.mktemp("repeats"), insecure_local=True), Wires)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_a_request_that_fails_in_the_server_may_be_tried_again(
 
 
 def test_without_a_caller_the_header_means_nothing(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(data_dir=tmp_path), Wires)) as client:
+    with TestClient(create_app(Settings(data_dir=tmp_path, insecure_local=True), Wires)) as client:
         for _ in range(2):
             answer = client.post("/v1/enrol", json={}, headers={"Idempotency-Key": "x"})
             assert "idempotency-replayed" not in answer.headers

@@ -25,7 +25,7 @@ def test_a_round_goes_on_with_one_of_two_updates_in(tmp_path: Path) -> None:
     before.say("a", "ready")
     before.say("b", "ready")
     state = wire.decode(before.state(), limit_bytes=1 << 20)
-    first, second = before.update_of("a", examples=30), before.update_of("b")
+    first, second = before.update_of("a", examples=20), before.update_of("b")
     assert before.upload(first).status == "accepted"
     # of the second only two chunks have come when the server dies
     before.begin(second)

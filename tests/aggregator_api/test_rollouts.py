@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy.orm import Session
 
 from aggregator_api import listings, releasing, rollouts, service, waves
@@ -21,7 +19,6 @@ from aggregator_api.tables import RolloutRow
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, ReleaseOrder, ReleaseReport, write
-from federation.protocol.signing import read_order
 from federation.rollout import Halted, Paused, Resumed, RolloutPhase, is_within
 
 from .bench import Bench, wait_for
@@ -66,11 +63,9 @@ class Fleet(Bench):
         self.send(topics.status(FEDERATION, device), write(status))
 
     def order(self) -> ReleaseOrder:
-        """Return what was announced last, after checking its signature as a device does."""
+        """Return what was announced last."""
         announced = self.wires.announcements()[-1]
         assert announced.release is not None
-        said, signature = read_order(announced.release, federation=FEDERATION, instance=announced.instance)
-        Ed25519PublicKey.from_public_bytes(self.runtime.identity.public_key).verify(signature, said)
         return announced.release
 
     @staticmethod
@@ -298,22 +293,6 @@ def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp
     assert releasing.start(fleet.runtime, FEDERATION, None) == 3
     assert fleet.rollout(3).version == 3
     fleet.runtime.stop()
-
-
-def test_a_forged_order_is_not_signed(fleet: Fleet) -> None:
-    begun(fleet)
-    order, announced = fleet.order(), fleet.wires.announcements()[-1]
-    key = Ed25519PublicKey.from_public_bytes(fleet.runtime.identity.public_key)
-    for change in (
-        {"millionths": 10},
-        {"serial": order.serial + 1},
-        {"withdrawn": (1,)},
-        {"released": order.candidate},
-    ):
-        forged = order.model_copy(update=change)
-        said, signature = read_order(forged, federation=FEDERATION, instance=announced.instance)
-        with pytest.raises(InvalidSignature):
-            key.verify(signature, said)
 
 
 def test_where_devices_choose_for_themselves_nothing_is_released(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, read, write
+from federation.protocol.signing import unwrap
 from federation.records import Update
 
 from .bench import wait_for
@@ -94,7 +95,7 @@ class Server:
     def start(self, *flags: str) -> None:
         """Start and wait until it is ready."""
         options = {"port": self.port, "broker-port": self._broker_port, "data-dir": self._folder / "data"}
-        command = [sys.executable, "-m", "aggregator_api", "serve", *flags]
+        command = [sys.executable, "-m", "aggregator_api", "serve", "--insecure-local", *flags]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         self.process = start(command, self._folder / "server.log")
@@ -124,11 +125,12 @@ class Device(threading.Thread):
     def __init__(self, name: str, broker_port: int, http: httpx.Client) -> None:
         super().__init__(name=name, daemon=True)
         self.sent: dict[int, Parcel] = {}
+        self._roll_call = ""
         self._http = http
         self._announced: queue.Queue[Announcement] = queue.Queue()
         self._answers: queue.Queue[Acknowledgement] = queue.Queue()
         self._mqtt = Client(CallbackAPIVersion.VERSION2, name, clean_session=False)
-        self._mqtt.will_set(topics.status(FEDERATION, name), status("offline"), 1, True)
+        self._mqtt.will_set(topics.status(FEDERATION, name), status("offline"), 1)
         self._mqtt.on_connect = self._on_connect
         self._mqtt.on_message = self._on_message
         self._mqtt.connect("127.0.0.1", broker_port)
@@ -162,13 +164,20 @@ class Device(threading.Thread):
 
     def _on_connect(self, client: Client, *_: object) -> None:
         client.subscribe([(topics.announce(FEDERATION), 1), (topics.ack(FEDERATION, self.name), 1)])
-        client.publish(topics.status(FEDERATION, self.name), status("ready", examples=110), 1, True)
+        self._say_ready(client)
 
-    def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
+    def _say_ready(self, client: Client) -> None:
+        client.publish(topics.status(FEDERATION, self.name), status("ready", examples=110), 1)
+
+    def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
         if message.topic == topics.announce(FEDERATION):
-            self._announced.put(read(Announcement, message.payload))
+            announced = read(Announcement, unwrap(message.payload).body)
+            if announced.roll_call != self._roll_call:
+                self._roll_call = announced.roll_call
+                self._say_ready(client)
+            self._announced.put(announced)
         elif message.topic == topics.ack(FEDERATION, self.name):
-            self._answers.put(read(Acknowledgement, message.payload))
+            self._answers.put(read(Acknowledgement, unwrap(message.payload).body))
         # else amqtt's doing: it sends a newcomer the retained messages of everybody's subscriptions
 
 

@@ -68,7 +68,7 @@ def test_only_the_devices_of_its_wave_get_the_candidate() -> None:
 
 def test_a_released_model_is_fetched_by_the_order_exported_judged_and_reported() -> None:
     device = waiting()
-    assert device.on(said(order(released=release(1)))).asked(FetchBlob) == [FetchBlob(pointer("b"), ordered=True)]
+    assert device.on(said(order(released=release(1)))).asked(FetchBlob) == [FetchBlob(pointer("b"))]
     assert [job.kind for job in device.on(BlobFetched(B)).asked(StartJob)] == ["adopt"]
     assert device.on(CandidateReady(1, "adopt")).asked(Judge) == [Judge(1, "adopt", 1)]
     device.on(AdoptFinished(1, "adopt", "adopted", "better", 0.9))
@@ -112,7 +112,7 @@ def test_a_release_that_nobody_can_check_is_no_failure_and_is_taken_up_again_wit
     assert report(device) is None
     assert not device.on(said(order(2, released=release(1)))).asked(FetchBlob)
     known = release(1).model_copy(update={"model": pointer("b").model_copy(update={"score": SCORE})})
-    assert device.on(said(order(3, released=known))).asked(FetchBlob) == [FetchBlob(known.model, ordered=True)]
+    assert device.on(said(order(3, released=known))).asked(FetchBlob) == [FetchBlob(known.model)]
     device.on(BlobFetched(B), CandidateReady(1, "adopt"))
     assert device.asked(Judge) == [Judge(1, "adopt", 1, SCORE)]
 
@@ -138,7 +138,7 @@ def test_it_goes_back_to_the_older_release_by_itself_and_takes_it_up_if_it_had_a
     assert (device.asked(GoBack), device.asked(FetchBlob)) == ([GoBack(4)], [])
     assert not device.on(Using(3)).asked(FetchBlob)
     other = waiting(identity=f"{INSTANCE}/cnn", report=fourth).on(Using(4), said(halted), Using(2))
-    assert other.asked(FetchBlob) == [FetchBlob(pointer("a"), ordered=True)]
+    assert other.asked(FetchBlob) == [FetchBlob(pointer("a"))]
 
 
 def test_a_rollback_by_hand_is_reported_and_not_undone() -> None:
@@ -155,7 +155,7 @@ def test_training_comes_first_and_leaves_no_model_of_its_own() -> None:
     assert device.asked(FetchBlob) == [FetchBlob(pointer("a"))]
     device.on(BlobFetched(A), TrainingFinished(1, "u1"), answer("accepted"), CandidateReady(1, "train"))
     assert not device.asked(Judge)
-    assert device.asked(FetchBlob) == [FetchBlob(pointer("b"), ordered=True)]  # and then the release
+    assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]  # and then the release
 
 
 def test_a_paused_round_is_trained_on_although_a_release_waits() -> None:

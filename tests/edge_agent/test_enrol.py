@@ -22,6 +22,7 @@ from edge_agent.config import BrokerSection, load
 from edge_agent.credentials import (
     CREDENTIALS_FILE,
     KEY_FILE,
+    PINNED_FILE,
     Credentials,
     Login,
     device_key,
@@ -32,9 +33,11 @@ from edge_agent.credentials import (
 from edge_agent.enrolment import Applicant, claim, credentials_for, enrol, wait_for_approval, warning_about
 from edge_agent.errors import ConfigError, EnrolError
 from federation.protocol.messages import BlobPointer
+from federation.protocol.signing import Kind, fingerprint, to_sign
 from tests.edge_agent.scene import make_config
 
 SERVER_KEY = base64.b64encode(bytes(32)).decode()
+TOKEN = f"gwe_secret_{fingerprint(bytes(32))}"
 GIVEN = {
     "api_key": "gw_key",
     "broker": {"username": "demo~d1", "password": "secret"},
@@ -61,15 +64,15 @@ class Server(BaseHTTPRequestHandler):
 
     def _answer(self, said: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if self.path == "/v1/enrol":
-            if said["token"] != "T":
+            if said["token"] != TOKEN:
                 return 401, {"detail": "this enrolment token is unknown"}
             Server.keys[said["device"]] = said["public_key"]
-            message = f"gaitway-enrol/v1\n{said['federation']}\n{said['device']}\n{said['token']}"
+            message = to_sign(Kind.ENROL, said["federation"], said["device"], said["token"].encode())
         else:
-            message = f"gaitway-claim/v1\n{said['federation']}\n{said['device']}\n{said['issued_at']}"
+            message = to_sign(Kind.CLAIM, said["federation"], said["device"], str(said["issued_at"]).encode())
         key = Ed25519PublicKey.from_public_bytes(base64.b64decode(Server.keys[said["device"]]))
         try:
-            key.verify(base64.b64decode(said["signature"]), message.encode())
+            key.verify(base64.b64decode(said["signature"]), message)
         except InvalidSignature:
             return 401, {"detail": "wrong signature"}
         answer = {"device": said["device"], "state": "approved" if Server.approved else "pending"}
@@ -99,7 +102,7 @@ def who(server: str, tmp_path: Path) -> Applicant:
 
 
 def test_a_token_brings_credentials_that_only_the_owner_may_read(who: Applicant) -> None:
-    answer = enrol(who, "T")
+    answer = enrol(who, TOKEN)
     assert answer.credentials == read_credentials(who.folder) == Credentials.model_validate(GIVEN)
     for name in (KEY_FILE, CREDENTIALS_FILE):
         assert stat.S_IMODE((who.folder / name).stat().st_mode) == 0o600
@@ -110,7 +113,7 @@ def test_a_token_brings_credentials_that_only_the_owner_may_read(who: Applicant)
 
 def test_a_device_that_waits_for_approval_claims_with_its_key_alone(who: Applicant) -> None:
     Server.approved = False
-    assert enrol(who, "T").credentials is None
+    assert enrol(who, TOKEN).credentials is None
     assert read_credentials(who.folder) is None
     key = device_key(who.folder).public_key()
     pauses = list[float]()
@@ -130,7 +133,7 @@ def test_a_device_that_waits_for_approval_claims_with_its_key_alone(who: Applica
 def test_a_lost_answer_is_made_good_by_a_claim(who: Applicant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "broken", (201, {"state": "approved", "device": "d1", "credentials": None}))
     Server.keys["d1"] = "unused"
-    assert enrol(who, "T").credentials is None  # the claim gets the same answer here
+    assert enrol(who, TOKEN).credentials is None  # the claim gets the same answer here
     assert [path for path, _ in Server.heard] == ["/v1/enrol", "/v1/enrol/claim"]
 
 
@@ -167,16 +170,43 @@ def test_each_refusal_is_said_in_words(
 ) -> None:
     monkeypatch.setattr(Server, "broken", broken)
     with pytest.raises(EnrolError, match=words):
-        enrol(who, "T")
+        enrol(who, TOKEN)
     assert read_credentials(who.folder) is None
     assert len(Server.heard) == 1  # no redirect was followed
+
+
+def test_a_server_with_another_key_than_the_token_names_is_refused_and_leaves_nothing(who: Applicant) -> None:
+    elsewhere = f"gwe_secret_{fingerprint(bytes([1]) * 32)}"
+    Server.broken = (201, {"state": "approved", "device": "d1", "credentials": GIVEN})
+    with pytest.raises(EnrolError, match=r"the operator's token names .*somebody between .* nothing was kept"):
+        enrol(who, elsewhere)
+    assert not (who.folder / CREDENTIALS_FILE).exists()
+    with pytest.raises(EnrolError, match="ends with the fingerprint of the server's key; copy it whole"):
+        enrol(who, TOKEN[:-1])
+
+
+def test_a_claim_too_takes_credentials_of_the_pinned_server_alone(who: Applicant) -> None:
+    Server.approved = False
+    enrol(who, TOKEN)
+    stolen = {**GIVEN, "server_key": base64.b64encode(bytes([1]) * 32).decode()}
+    Server.broken = (200, {"state": "approved", "device": "d1", "credentials": stolen})
+    for _ in range(2):
+        with pytest.raises(EnrolError, match="this is not the server that the token is from"):
+            claim(who)
+    Server.broken, Server.approved = None, True
+    assert claim(who).credentials == Credentials.model_validate(GIVEN)
+    Server.broken = (200, {"state": "approved", "device": "d1", "credentials": stolen})
+    (who.folder / PINNED_FILE).unlink()
+    with pytest.raises(EnrolError, match="nothing was kept"):  # by what it has, where nobody pinned a key
+        claim(who)
+    assert read_credentials(who.folder) == Credentials.model_validate(GIVEN)
 
 
 def test_no_server_and_no_key_are_said_too(who: Applicant) -> None:
     with pytest.raises(EnrolError, match="has not enrolled yet: ask the operator for a token"):
         claim(who)
     with pytest.raises(EnrolError, match=r"cannot reach http://127.0.0.1:9/v1/enrol: .*is \[server\] url right"):
-        enrol(who._replace(server="http://127.0.0.1:9"), "T")
+        enrol(who._replace(server="http://127.0.0.1:9"), TOKEN)
 
 
 def test_damaged_files_are_errors_that_say_what_to_do(tmp_path: Path) -> None:
@@ -215,7 +245,7 @@ def test_a_started_device_claims_what_was_approved_meanwhile(who: Applicant, ser
     )
     assert credentials_for(config) is None  # never enrolled: a federation without enrolment
     Server.approved = False
-    enrol(who, "T")
+    enrol(who, TOKEN)
     with pytest.raises(EnrolError, match="has not approved this device yet"):
         credentials_for(config)
     Server.approved = True
@@ -230,7 +260,7 @@ def test_the_command_writes_a_config_enrols_and_says_when_it_must_wait(server: s
     words = ["enrol", "--config", str(path), "--server", server]
     who = ["--federation", "demo", "--device", "d1"]
     Server.approved = False
-    waits = runner.invoke(app, [*words, *who, "--token", "T"])
+    waits = runner.invoke(app, [*words, *who, "--token-file", "-"], input=f"{TOKEN}\n")
     assert (waits.exit_code, "waits for the operator" in waits.stdout) == (3, True), waits.output
     config = load(path, {})
     assert (config.agent.device, config.agent.federation, config.server.url) == ("d1", "demo", server)
@@ -238,19 +268,23 @@ def test_the_command_writes_a_config_enrols_and_says_when_it_must_wait(server: s
     done = runner.invoke(app, words)
     assert (done.exit_code, "d1 is enrolled in demo" in done.stdout) == (0, True)
     assert (tmp_path / "d1" / CREDENTIALS_FILE).is_file()
-    refused = runner.invoke(app, [*words, "--token", "wrong"])
-    assert (refused.exit_code, "this enrolment token is unknown" in refused.stderr) == (1, True)
+    wrong = f"gwe_wrong_{fingerprint(bytes(32))}"
+    (tmp_path / "token").write_text(f"{wrong}\n")
+    ways = [(["--token-file", str(tmp_path / "token")], {}), ([], {"GAITWAY_ENROL_TOKEN": wrong})]
+    for given, environment in ways:
+        refused = runner.invoke(app, [*words, *given], env=environment)
+        assert (refused.exit_code, "this enrolment token is unknown" in refused.stderr) == (1, True)
     assert "secret" not in waits.output + done.output + refused.output
 
 
 def test_the_api_key_goes_to_the_server_and_to_nobody_else(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path, "https://gaitway.example/base", 1.0, "gw_key")
+    blobs = Blobs(tmp_path, "https://gaitway.example/base", 1.0)
     pointer = BlobPointer(sha256="a" * 64, size=1, url="x")
-    mine = blobs._request("https://gaitway.example/base/v1/blobs/x", pointer, 0)
+    mine = blobs._request("https://gaitway.example/base/v1/blobs/x", pointer, 0, "gw_key")
     assert mine.unredirected_hdrs == {"Authorization": "Bearer gw_key"}
     assert mine.headers == {}
     for url in ("https://evil.example/v1/blobs/x", "https://gaitway.example/baseless", "http://gaitway.example/base/x"):
-        assert blobs._request(url, pointer, 0).unredirected_hdrs == {}
+        assert blobs._request(url, pointer, 0, "gw_key").unredirected_hdrs == {}
 
 
 def test_credentials_are_replaced_whole(tmp_path: Path) -> None:

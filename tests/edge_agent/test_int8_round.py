@@ -17,7 +17,7 @@ from federation.protocol.messages import Precision
 from federation.tree import flatten
 from har_pipeline import ClientWindows
 from tests.edge_agent.reference import Federation, a_job, assert_same
-from tests.edge_agent.scene import make_plan
+from tests.edge_agent.scene import INSTANCE, make_plan
 
 PLAN = make_plan("scaffold", optimizer="sgd")  # its memory must not be confused with the residual
 
@@ -55,6 +55,7 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(folder: Path, prepar
 
 def test_a_round_that_is_done_again_after_a_kill_sends_the_same_bytes(folder: Path) -> None:
     store = Store(folder)
+    store.put(identity=f"{INSTANCE}/cnn")
     first = int8_job(folder, 1)
     done(first)
     keep_round(store, first)

@@ -18,7 +18,7 @@ from federation.plan import Plan
 from federation.records import Tree, Update
 from har_pipeline import ClientWindows
 from tests.edge_agent.reference import Federation, a_job, assert_same
-from tests.edge_agent.scene import DEVICE, make_plan
+from tests.edge_agent.scene import DEVICE, INSTANCE, make_plan
 
 PLANS = {
     "scaffold": make_plan("scaffold", optimizer="sgd"),  # keeps its control variate in the memory
@@ -43,6 +43,7 @@ class Expected:
 def killed_after_round_one(folder: Path, plan: Plan) -> None:
     """Train round 1, have it accepted, and leave what a kill in round 2 leaves in the folder."""
     store, job = Store(folder), a_job(folder, plan)
+    store.put(identity=f"{INSTANCE}/cnn")
     training.train(training.set_scene(job))
     kept = keep_round(store, job)
     forget_update(store, kept.update_id, "accepted", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
     )
     for name, data in ((UPDATE, b"update"), (CLIENT_STATE, b"client"), (RESULT, json.dumps(RESULT_JSON).encode())):
         write_file(job.out / name, data)
+    with closing(Store(folder)) as store:
+        if not store.get("identity"):
+            store.put(identity=identity(announcement(), None))
     return job
 
 
@@ -135,7 +139,7 @@ def test_the_summary_has_a_row_for_each_trained_round(tmp_path: Path) -> None:
 def test_starting_over_forgets_rows_and_files(tmp_path: Path) -> None:
     store = Store(tmp_path)
     keep_round(store, make_job(make_config(tmp_path)))
-    start_over(store, "other")
+    start_over(store, "other", 1)
     agent = remembered(store)
     assert (agent.identity, agent.outbox, agent.done) == ("other", (), frozenset())
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == set()

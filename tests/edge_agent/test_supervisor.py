@@ -83,7 +83,7 @@ def test_a_folder_belongs_to_one_device_and_one_process(tmp_path: Path) -> None:
 def test_the_command_line_refuses_in_words_and_shows_a_device(tmp_path: Path) -> None:
     runner = CliRunner()
     refused = runner.invoke(app, ["run", "--config", str(tmp_path / "none.toml")])
-    assert (refused.exit_code, "example-config" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "example-config" in refused.stderr) == (2, True)
     path = config_file(tmp_path, 1)
     assert "no device yet" in runner.invoke(app, ["status", "--config", str(path)]).stderr.replace("\n", " ")
     store = Store(tmp_path / "data")
@@ -209,7 +209,7 @@ def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, ope
 def answer_with(person: Operator, manifest: UpdateManifest) -> dict[int, bytes]:
     """Do the server's part of one upload; returns the chunks by number."""
     ack, chunks = topics.ack("demo", DEVICE), dict[int, bytes]()
-    send = write(Acknowledgement(update_id=manifest.update_id, status="send"))
+    send = write(Acknowledgement(update_id=manifest.update_id, nonce=manifest.nonce, status="send"))
     person.say(ack, send)
 
     def collected(topic: topics.DeviceTopic, payload: bytes) -> bool:
@@ -220,5 +220,5 @@ def answer_with(person: Operator, manifest: UpdateManifest) -> dict[int, bytes]:
         return topic.kind == "end"
 
     person.wait(collected, timeout_s=40.0)
-    person.say(ack, write(Acknowledgement(update_id=manifest.update_id, status="accepted")))
+    person.say(ack, write(Acknowledgement(update_id=manifest.update_id, nonce=manifest.nonce, status="accepted")))
     return chunks

@@ -37,7 +37,7 @@ from har_pipeline import ClientWindows, dataset_labels, dataset_settings, split_
 from models import build
 from models.checkpoint import load_checkpoint
 from tests.edge_agent.reference import PLANS, Federation, a_job, assert_same, run_process
-from tests.edge_agent.scene import DEVICE, make_config, make_plan
+from tests.edge_agent.scene import DEVICE, INSTANCE, make_config, make_plan
 
 
 def test_the_device_has_the_windows_of_the_batch_preparation_bit_for_bit(device: Path, prepared: ClientWindows) -> None:
@@ -172,6 +172,7 @@ def test_the_process_trains_exports_and_ends(device: Path, prepared: ClientWindo
     assert np.isfinite(logits).all()
 
     store = Store(device)
+    store.put(identity=f"{INSTANCE}/cnn")
     kept = keep_round(store, job)
     assert store.manifest(kept.update_id).sha256 == wire.digest(store.outbox()[kept.update_id].read_bytes())
     store.close()

@@ -49,6 +49,7 @@ def sender(folder: Path, data: bytes, first: int = 0, in_flight: int = 3) -> Chu
     manifest = UpdateManifest(
         update_id="u1",
         federation="demo",
+        instance="0" * 32,
         client="d1",
         round=1,
         method="fedavg",
@@ -165,9 +166,30 @@ def test_bytes_that_are_not_the_announced_ones_are_not_kept(tmp_path: Path, addr
     assert blobs.fetch(announced).read_bytes() == right
 
 
-def test_only_http_is_fetched_and_no_server_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/hostname",
+        "https://127.0.0.1:9/x",
+        "http://127.0.0.1:10/x",
+        "http://evil.example:9/x",
+        "http://127.0.0.1:9@evil.example/x",
+        "http://user:word@127.0.0.1:9/x",
+        "http://127.0.0.1:9\\@evil.example/x",
+        "http:\\\\evil.example/x",
+        "http://127.0.0.1:99999/x",
+        "ftp://127.0.0.1:9/x",
+    ],
+)
+def test_models_are_fetched_from_the_servers_own_origin_alone(tmp_path: Path, url: str) -> None:
     blobs = Blobs(tmp_path, "http://127.0.0.1:9", 1.0)
-    with pytest.raises(BlobError, match="only http"):
-        blobs.fetch(point(b"x", "file:///etc/hostname"))
+    with pytest.raises(BlobError, match=r"was announced, but models are fetched from http://127.0.0.1:9/ alone"):
+        blobs.fetch(point(b"x", url))
+
+
+def test_a_network_path_stays_below_the_server_and_no_server_is_an_error(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path, "http://127.0.0.1:9", 1.0)
+    with pytest.raises(BlobError, match=r"cannot download http://127.0.0.1:9/evil.example/x"):
+        blobs.fetch(point(b"x", "//evil.example/x"))
     with pytest.raises(BlobError, match="cannot download"):
         blobs.fetch(point(b"x"))

@@ -1,141 +1,160 @@
-"""What a device believes about a model: the right server's seal, for its federation, in time, and nothing older."""
+"""What a device believes: its server's own words, as they were said, to it, in time, and nothing older."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.errands import Errands
 from edge_agent.errors import TrustError
-from edge_agent.events import BlobFailed
 from edge_agent.memory import start_over
 from edge_agent.store import Store
-from edge_agent.trust import Trust
+from edge_agent.trust import Trust, newest_of
 from federation.errors import WireError
-from federation.protocol.messages import BlobPointer, Release, ReleaseOrder, read, write
-from federation.protocol.signing import ModelManifest, read_seal, sealed, signed_order
-from tests.edge_agent.scene import INSTANCE, make_config, pointer
+from federation.protocol.messages import Acknowledgement, Announcement, write
+from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign, unwrap, wrap
+from tests.edge_agent.scene import INSTANCE, announcement, pointer
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes_raw()
 NOW = 1_800_000_000
+OTHER = "1" * 32
 
 
-def seal(model: BlobPointer | None = None, *, version: int = 5, expires: int = NOW + 60, **names: str) -> BlobPointer:
-    where = {"federation": "demo", "instance": INSTANCE, **names}
-    return sealed(model or pointer(), version=version, expires=expires, sign=KEY.sign, **where)
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    found = Store(tmp_path)
+    found.put(identity=f"{INSTANCE}/cnn")
+    yield found
+    found.close()
 
 
-def trust(folder: Path, key: bytes | None = PUBLIC, now: float = NOW) -> Trust:
-    return Trust(folder, "demo", key, lambda: now)
+def trust(key: bytes | None = PUBLIC, now: float = NOW) -> Trust:
+    return Trust("demo", "d1", key, lambda: now)
 
 
-def test_what_is_signed_is_canonical_and_names_its_purpose() -> None:
-    manifest = ModelManifest(federation="demo", instance=INSTANCE, version=5, sha256="a" * 64, size=10, expires=NOW)
-    purpose, _, text = manifest.to_bytes().partition(b"\n")
-    assert purpose == b"gaitway-model/v1"
-    assert text == (
-        b'{"expires":1800000000,"federation":"demo","instance":"' + b"0" * 32 + b'","score":null,"sha256":"'
-        + b"a" * 64
-        + b'","size":10,"version":5}'
-    )  # fmt: skip
-    found, signature = read_seal(read(BlobPointer, write(seal(expires=NOW))), federation="demo", instance=INSTANCE)
-    assert found == manifest
-    KEY.public_key().verify(signature, purpose + b"\n" + text)
+def said(epoch: int = 1, serial: int = 5, expires: int | None = NOW + 60, **fields: Any) -> Announcement:
+    return announcement(epoch=epoch, serial=serial, expires=expires, **fields)
 
 
-def test_a_sealed_model_is_believed_until_it_expires(tmp_path: Path) -> None:
-    trust(tmp_path).check(seal(), INSTANCE)
-    trust(tmp_path, now=NOW + 60).check(seal(), INSTANCE)
-    with pytest.raises(TrustError, match=r"expired 1 s ago by this device's clock; check the clock"):
-        trust(tmp_path, now=NOW + 61).check(seal(), INSTANCE)
+def signed(message: Any, kind: Kind = Kind.ANNOUNCEMENT, device: str = "", federation: str = "demo") -> bytes:
+    return wrap(kind, federation, device, write(message), KEY.sign)
+
+
+def test_a_signed_message_is_a_line_and_the_bytes_that_were_signed() -> None:
+    body = b'{"a": "\n"}'
+    payload = wrap(Kind.UPDATE, "demo", "d1", body, KEY.sign)
+    head, _, rest = payload.partition(b"\n")
+    assert (head[:17], len(head), rest) == (b"gaitway-signed/1 ", 105, body)
+    found, signature = unwrap(payload)
+    assert (found, unwrap(body)) == (body, (body, None))
+    assert signature is not None
+    KEY.public_key().verify(signature, b'gaitway-signed/1\nupdate\ndemo\nd1\n{"a": "\n"}')
+    assert to_sign(Kind.UPDATE, "demo", "d1", body) == b'gaitway-signed/1\nupdate\ndemo\nd1\n{"a": "\n"}'
 
 
 @pytest.mark.parametrize(
-    "forged",
+    "payload",
+    [b"gaitway-signed/1", b"gaitway-signed/1 AAAA\n{}", b"gaitway-signed/2" + b"A" * 90 + b"\n{}", b"gaitway-signed/1 "
+     + b"A" * 88 + b"{}", b"gaitway-signed/1 " + b"!" * 88 + b"\n{}", b"gaitway-signed/1\n{}"],
+)  # fmt: skip
+def test_half_a_signature_is_an_error_and_no_unsigned_message(payload: bytes) -> None:
+    if payload.startswith(b"gaitway-signed/2"):
+        assert unwrap(payload).signature is None
+        return
+    with pytest.raises(WireError, match="a signed message begins with"):
+        unwrap(payload)
+
+
+@pytest.mark.parametrize(
+    "changes",
     [
-        seal(federation="other"),
-        seal(instance="1" * 32),
-        seal().model_copy(update={"sha256": "b" * 64}),
-        seal().model_copy(update={"size": 11}),
-        pointer().model_copy(update={"seal": seal(version=5).seal.model_copy(update={"version": 6})}),
-        pointer().model_copy(update={"seal": seal().seal.model_copy(update={"expires": NOW + 10_000})}),
+        {"plan": said().plan.model_copy(update={"labels": tuple(reversed(said().plan.labels))})},
+        {"deadline": 9e9},
+        {"epoch": 2},
+        {"state": "stopped"},
+        {"model": pointer("b")},
+        {"chunk_bytes": 2048},
+        {"expires": NOW + 10_000},
+        {"instance": OTHER},
     ],
-    ids=["another federation", "another founding", "another blob", "another size", "newer", "longer"],
+    ids=lambda changes: next(iter(changes)),
 )
-def test_a_seal_is_for_one_model_of_one_federation(forged: BlobPointer, tmp_path: Path) -> None:
+def test_no_part_of_an_announcement_can_be_changed_on_its_way(changes: dict[str, Any]) -> None:
+    whole, body = signed(said()), write(said())
+    assert trust().open(Kind.ANNOUNCEMENT, whole) == body
+    forged = whole.replace(body, write(said().model_copy(update=changes)))
+    assert forged != whole
     with pytest.raises(TrustError, match="not signed by this device's server for federation 'demo'"):
-        trust(tmp_path).check(forged, INSTANCE)
-    trust(tmp_path).check(seal(version=0), INSTANCE)  # what was not believed has moved nothing
+        trust().open(Kind.ANNOUNCEMENT, forged)
 
 
-def test_another_servers_seal_is_refused(tmp_path: Path) -> None:
+def test_a_signature_is_for_one_kind_one_federation_and_one_device() -> None:
+    ack = Acknowledgement(update_id="u1", status="accepted")
+    assert trust().open(Kind.ACKNOWLEDGEMENT, signed(ack, Kind.ACKNOWLEDGEMENT, "d1")) == write(ack)
+    for forged in (
+        signed(ack, Kind.ACKNOWLEDGEMENT, "d2"),
+        signed(ack, Kind.INVITATION, "d1"),
+        signed(ack, Kind.ACKNOWLEDGEMENT, "d1", "other"),
+    ):
+        with pytest.raises(TrustError, match="the acknowledgement is not signed by this device's server"):
+            trust().open(Kind.ACKNOWLEDGEMENT, forged)
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     with pytest.raises(TrustError, match="enrol this device anew"):
-        trust(tmp_path, other).check(seal(), INSTANCE)
+        trust(other).open(Kind.ACKNOWLEDGEMENT, signed(ack, Kind.ACKNOWLEDGEMENT, "d1"))
 
 
-def test_unsigned_models_are_for_devices_that_have_not_enrolled(tmp_path: Path) -> None:
-    trust(tmp_path, None).check(pointer(), INSTANCE)
-    with pytest.raises(TrustError, match="is not signed, but this device has enrolled"):
-        trust(tmp_path).check(pointer(), INSTANCE)
-    with pytest.raises(WireError, match="not signed"):
-        read_seal(pointer(), federation="demo", instance=INSTANCE)
+def test_unsigned_messages_are_for_devices_that_have_not_enrolled() -> None:
+    body = write(said())
+    assert trust(None).open(Kind.ANNOUNCEMENT, body) == body
+    assert trust(None).open(Kind.ANNOUNCEMENT, signed(said())) == body
+    with pytest.raises(TrustError, match="the announcement is not signed, but this device has enrolled"):
+        trust().open(Kind.ANNOUNCEMENT, body)
 
 
-def test_no_older_version_is_taken_also_after_a_restart_and_a_new_founding(tmp_path: Path) -> None:
-    trust(tmp_path).check(seal(version=5), INSTANCE)
-    trust(tmp_path).check(seal(pointer("b"), version=5), INSTANCE)  # another device's share of the same version
-    with pytest.raises(TrustError, match="is version 4, and this device has seen 5"):
-        trust(tmp_path).check(seal(version=4), INSTANCE)
-    store = Store(tmp_path)
-    start_over(store, "another founding")
-    store.close()
+def test_an_announcement_holds_until_it_expires(store: Store) -> None:
+    trust(now=NOW + 60).check(said(), store)
+    with pytest.raises(TrustError, match=r"expired 1 s ago by this device's clock; check the clock"):
+        trust(now=NOW + 61).check(said(), store)
+    with pytest.raises(TrustError, match="until when it holds"):
+        trust().check(said(expires=None), store)
+    trust(None).check(said(expires=None), store)
+
+
+def test_a_repeated_old_announcement_is_refused_also_after_a_restart_and_a_new_founding(store: Store) -> None:
+    trust().check(said(serial=5), store)
+    trust().check(said(serial=5), store)
+    with pytest.raises(TrustError, match="is number 4, and this device has seen 5: somebody repeats an old one"):
+        trust().check(said(serial=4), store)
+    start_over(store, f"{OTHER}/cnn", 1)
     with pytest.raises(TrustError, match="this device has seen 5"):
-        trust(tmp_path).check(seal(version=4, instance="1" * 32), "1" * 32)
-    trust(tmp_path).check(seal(version=6), INSTANCE)
+        trust().check(said(serial=4, instance=OTHER), store)
+    trust().check(said(serial=6), store)
+    assert newest_of(store) == (1, 6)
 
 
-def test_an_order_may_name_an_older_model_but_is_never_older_than_the_last(tmp_path: Path) -> None:
-    def order(serial: int, released: int, expires: int | None = NOW + 60, instance: str = INSTANCE) -> ReleaseOrder:
-        release = Release(rollout=released, version=released, round=1, model=pointer())
-        said = ReleaseOrder(serial=serial, released=release, expires=expires)
-        return signed_order(said, federation="demo", instance=instance, sign=KEY.sign)
-
-    trust(tmp_path).check(seal(version=9), INSTANCE)  # what a round has made says nothing about what is released
-    trust(tmp_path).check_order(order(5, released=2), INSTANCE)
-    trust(tmp_path).check_order(order(6, released=1), INSTANCE)
-    trust(tmp_path).check_order(order(6, released=1), INSTANCE)
-    start_over(store := Store(tmp_path), "another founding")
-    store.close()
-    other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
-    refused = {
-        "releases is number 5, and this device has seen 6": (trust(tmp_path), order(5, released=2)),
-        "is not signed by this device's server": (trust(tmp_path), order(7, 2).model_copy(update={"serial": 8})),
-        "enrol this device anew": (trust(tmp_path, other), order(7, 2)),
-        "for federation 'demo'": (trust(tmp_path), order(7, 2, instance="1" * 32)),
-        "releases expired 1 s ago": (trust(tmp_path, now=NOW + 61), order(7, 2)),
-        "is not signed, but this device has enrolled": (trust(tmp_path), order(7, 2, expires=None)),
-    }
-    for words, (who, said) in refused.items():
-        with pytest.raises(TrustError, match=words):
-            who.check_order(said, INSTANCE)
-    trust(tmp_path, None).check_order(ReleaseOrder(serial=0), INSTANCE)  # it has not enrolled: it believes its broker
-    trust(tmp_path).check_order(order(7, released=1), INSTANCE)
+def test_a_higher_epoch_begins_anew_and_a_lower_one_is_refused(store: Store) -> None:
+    trust().check(said(epoch=1, serial=500), store)
+    trust().check(said(epoch=1_800_000_000, serial=7), store)
+    assert newest_of(store) == (1_800_000_000, 7)
+    for instance in (INSTANCE, OTHER):
+        with pytest.raises(TrustError, match=r"epoch 1, and this device has seen 1800000000.*begins an epoch above"):
+            trust().check(said(epoch=1, serial=900, instance=instance), store)
 
 
-def test_nothing_is_asked_of_a_server_for_a_model_that_is_not_believed(tmp_path: Path) -> None:
-    posted = list[object]()
-    errands = Errands(make_config(tmp_path), trust(tmp_path), None, posted.append)
-    evil = pointer().model_copy(update={"url": "http://127.0.0.1:9/evil"})
-    errands._fetch(evil, INSTANCE)
-    (failed,) = posted
-    assert isinstance(failed, BlobFailed)
-    assert "is not signed" in failed.reason
-    errands._fetch(seal(evil), INSTANCE)
-    assert "cannot download" in posted[1].reason
-    store = Store(tmp_path)
-    assert store.get("newest_version") == "5"
-    store.close()
+def test_a_device_without_a_key_orders_epochs_of_one_founding_alone(store: Store) -> None:
+    trust(None).check(said(epoch=9, serial=9), store)
+    trust(None).check(said(epoch=9, serial=3), store)  # it believes its broker
+    with pytest.raises(TrustError, match="goes back to no older one"):
+        trust(None).check(said(epoch=8), store)
+    trust(None).check(said(epoch=1, serial=1, instance=OTHER), store)  # another server, which counts from 1
+
+
+def test_a_token_names_the_servers_key() -> None:
+    token = f"gwe_a_b-c_{fingerprint(PUBLIC)}"
+    assert pinned_key(token) == fingerprint(PUBLIC) == "56475aa75463474c0285df5dbf2bcab7"
+    for wrong in ("", "T", "gwt_a_" + "0" * 32, "gwe_" + "0" * 32 + "x", "gwe_a_" + "G" * 32, "gwe_a_" + "0" * 31):
+        assert pinned_key(wrong) == ""

@@ -1,5 +1,6 @@
 """The session without torch: predictions, streams in any chunking, and files that it must refuse."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -165,3 +166,12 @@ def test_the_runtime_does_without_torch_and_our_other_packages() -> None:
     code = "import sys, export.runtime; print(sorted({'torch', 'models', 'onnx', 'onnxscript'} & sys.modules.keys()))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_the_runtime_reports_its_use_to_nobody() -> None:
+    """Where it may report it, it looks for a place for its id first, and says that there is none."""
+    code = "import export.runtime, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    nowhere = {"HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none"}
+    environment = {key: value for key, value in os.environ.items() if key != "ORT_DISABLE_TELEMETRY"} | nowhere
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert (done.stdout, done.stderr) == ("1\n", "")

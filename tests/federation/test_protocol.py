@@ -36,6 +36,7 @@ def manifest(**changes: object) -> UpdateManifest:
     fields: dict[str, object] = {
         "update_id": "r1-a-0123",
         "federation": "demo",
+        "instance": INSTANCE,
         "client": "a",
         "round": 1,
         "method": "fedavg",

@@ -178,8 +178,9 @@ def test_cohorts_repeat_and_a_new_client_changes_no_draw() -> None:
 
 
 def test_sampling_by_examples_prefers_large_clients() -> None:
-    settings = RoundSettings(clients_per_round=1)
-    drawn = Counter(
-        sample_cohort(settings, "ab", seed=0, round_number=r, examples={"a": 9, "b": 1})[0] for r in range(2000)
-    )
-    assert drawn["a"] / 2000 == pytest.approx(0.9, abs=0.03)
+    for ratio, share in ((None, 0.9), (2.0, 2 / 3)):  # nobody counts for more than twice the median, which is 1
+        settings = RoundSettings(clients_per_round=1, max_weight_ratio=ratio)
+        drawn = Counter(
+            sample_cohort(settings, "ab", seed=0, round_number=r, examples={"a": 9, "b": 1})[0] for r in range(2000)
+        )
+        assert drawn["a"] / 2000 == pytest.approx(share, abs=0.03)

@@ -25,7 +25,6 @@ PACKED = tuple(
 
 HASH, INSTANCE = "ab" * 32, "cd" * 16
 POINTER = {"sha256": HASH, "size": 10, "url": "/v1/blobs/x"}
-SEALED = {**POINTER, "seal": {"version": 3, "expires": 1_800_000_000, "signature": "A" * 86 + "=="}}
 PLAN = {
     "labels": ["still", "walking"],
     "model": {"name": "cnn"},
@@ -41,15 +40,15 @@ MESSAGES: tuple[tuple[Any, dict[str, Any]], ...] = (
             "model": POINTER, "created": 1.0,
         },
     ),
-    (Invitation, {"instance": INSTANCE, "round": 1, "model": SEALED}),
+    (Invitation, {"instance": INSTANCE, "round": 1, "model": POINTER}),
     (DeviceStatus, {"state": "ready", "examples": 3, "metrics": {"loss": 0.5}}),
     (
         UpdateManifest,
         {
-            "update_id": "r1-a", "federation": "walk", "client": "a", "round": 1, "method": "fedavg",
-            "base_version": HASH, "examples": 3, "steps": 1, "class_counts": [1, 2], "size": 10, "sha256": HASH,
-            "chunk_bytes": 1024, "nonce": "0123456789", "created": 1.0,
+            "update_id": "r1-a", "federation": "walk", "instance": INSTANCE, "client": "a", "round": 1,
+            "method": "fedavg", "base_version": HASH, "examples": 3, "steps": 1, "class_counts": [1, 2], "size": 10,
+            "sha256": HASH, "chunk_bytes": 1024, "nonce": "0123456789", "created": 1.0,
         },
     ),
-    (Acknowledgement, {"update_id": "r1-a", "status": "accepted"}),
+    (Acknowledgement, {"update_id": "r1-a", "nonce": "0123456789", "status": "accepted"}),
 )  # fmt: skip

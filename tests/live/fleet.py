@@ -130,7 +130,8 @@ class Fleet:
         self._under = under
         self.folder, self.http, self.mqtt = folder, free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.http}"
-        serve = ["serve", "--port", str(self.http), "--broker-port", str(self.mqtt), "--data-dir", str(folder / "data")]
+        serve = ["serve", "--insecure-local", "--port", str(self.http), "--broker-port", str(self.mqtt)]
+        serve += ["--data-dir", str(folder / "data")]
         self.broker = Program(broker(folder, self.mqtt), folder / "broker.log")
         self.server = Program([*under("server"), sys.executable, "-m", "aggregator_api", *serve], folder / "server.log")
         self.devices: dict[str, Program] = {}

@@ -69,6 +69,7 @@ class Device(NamedTuple):
     def take_part(self, server: Bench) -> UpdateManifest:
         """Train for the round that the device is invited to, and upload until the server has accepted."""
         store = Store(self.folder)
+        store.put(identity=f"{server.now().instance}/plan")  # manifests name the founding
         remembered(store)
         keep_round(store, self.train(server, store))
         ((update_id, path),) = store.outbox().items()

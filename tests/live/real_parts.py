@@ -23,6 +23,7 @@ from aggregator_api.broker_config import folders
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
 from aggregator_api.database import Database
 from aggregator_api.settings import Settings, load
+from edge_agent.credentials import Login
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
 START_S = 30.0
@@ -35,9 +36,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a program listens."""
-    deadline = time.monotonic() + START_S
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, *, within_s: float = START_S) -> None:
+    """Wait until a program listens; one of ours imports torch first, which takes long on a busy machine."""
+    deadline = time.monotonic() + within_s
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -120,6 +121,22 @@ def mosquitto(folder: Path) -> Iterator[Mosquitto]:
         broker.stop()
 
 
+class Given:
+    """A device's name and password that stay as they are."""
+
+    def __init__(self, who: Login) -> None:
+        self.who, self.said = who, ""
+
+    def login(self) -> Login:
+        return self.who
+
+    def taken(self) -> None:
+        """Nothing follows from it."""
+
+    def login_refused(self, who: Login) -> bool:
+        return False
+
+
 class Postgres:
     """A PostgreSQL cluster of its own; every test gets a fresh database in it.
 
@@ -135,6 +152,11 @@ class Postgres:
         """Make the cluster and run it; durability is off, as a test's machine does not lose power."""
         data = str(self.folder / "data")
         self._run("initdb", "-D", data, "-U", "gaitway", "-A", "trust", "-N", "-E", "UTF8", "--no-locale")
+        self.resume()
+
+    def resume(self) -> None:
+        """Run it, or run it again after `stop`."""
+        data = str(self.folder / "data")
         listen = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c fsync=off -c shared_buffers=16MB"
         self._run("pg_ctl", "-D", data, "-w", "-l", str(self.folder / "log"), "-o", listen, "start")
 

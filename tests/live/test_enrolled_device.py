@@ -23,11 +23,12 @@ from edge_agent.events import Connected, Disconnected
 from edge_agent.mqtt import Broker, BrokerEvent, Delivered
 from edge_agent.store import Store
 from edge_agent.training_settings import BrokerSection
+from edge_agent.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
 from tests.edge_agent.scene import DEVICE, OPTIONS, make_plan
 
 from .fleet import Program
-from .real_parts import Mosquitto, free_port, mosquitto
+from .real_parts import Given, Mosquitto, free_port, mosquitto
 
 pytestmark = pytest.mark.service
 
@@ -46,7 +47,8 @@ class Device:
     def __init__(self, broker: Mosquitto, password: str = "secret", **settings: Any) -> None:
         section = BrokerSection(**{"port": broker.port, "tls": True, "ca_file": broker.ca, **settings})
         name, self.posted = username("f", "a"), queue.SimpleQueue[BrokerEvent]()
-        self.broker = Broker(section, "f", "a", in_flight=4, post=self.posted.put, who=Login(name, name, password))
+        given, opened = Given(Login(name, name, password)), Trust("f", "a", None).open
+        self.broker = Broker(section, "f", "a", in_flight=4, post=self.posted.put, renewal=given, opened=opened)
 
     def wait(self, kind: type[BrokerEvent], seconds: float = 30.0) -> Any:
         deadline = time.monotonic() + seconds
@@ -101,6 +103,7 @@ class Server:
         self.url, self.folder = f"http://127.0.0.1:{port}", folder
         words = [
             "serve",
+            "--insecure-local",
             "--config",
             str(broker.server_toml),
             "--port",
@@ -157,7 +160,7 @@ def test_a_device_enrols_is_approved_trains_from_a_sealed_model_and_is_revoked(
         server.ask("/v1/federations", {"name": "live", "plan": once.model_dump(mode="json")})
         token = server.ask(f"{path}/enrolment-tokens", {"device": DEVICE})["token"]
         enrol = [*command, "enrol", "--config", str(config)]
-        first = subprocess.run([*enrol, "--token", token], capture_output=True, text=True, check=False)
+        first = subprocess.run([*enrol, "--token-file", "-"], input=token, capture_output=True, text=True, check=False)
         assert (first.returncode, "waits for the operator" in first.stdout) == (3, True), first
         again = subprocess.run(enrol, capture_output=True, text=True, check=False)
         assert again.returncode == 3, again
@@ -166,7 +169,7 @@ def test_a_device_enrols_is_approved_trains_from_a_sealed_model_and_is_revoked(
         until(lambda: (tmp_path / "device" / "agent.sqlite").exists(), device)
         store = Store(tmp_path / "device")
         until(lambda: [(row.round, row.status) for row in store.rounds()] == [(1, "accepted")], device, server.program)
-        assert int(store.get("newest_version")) > 0
+        assert newest_of(store).serial > 0
         store.close()
         assert read_credentials(tmp_path / "device") is not None
         server.ask(f"{path}/devices/{DEVICE}/revoke", {})

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from aggregator_api.tables import RoundRow
 from federation import wire
+from federation.aggregation.screening import NormHistory
 from federation.methods import METHODS
 from federation.protocol.messages import Precision, UpdateManifest
 from tests.aggregator_api.bench import Bench, wait_for
@@ -58,6 +62,18 @@ def played(server: Bench, devices: list[Device]) -> list[UpdateManifest]:
     return uploads
 
 
+def screened(server: Bench) -> list[tuple[int, dict[str, Any]]]:
+    """Return how many weights each round has capped, and the norms that it has noted."""
+    with server.runtime.database.read() as session:
+        rows = session.scalars(select(RoundRow).order_by(RoundRow.number))
+        return [(row.capped, row.norms or {}) for row in rows]
+
+
+def in_rows(history: NormHistory) -> list[dict[str, Any]]:
+    """Write the simulation's history as the server does."""
+    return [{group: typical._asdict() for group, typical in norms.items()} for norms in history.rounds]
+
+
 CASES = [(name, None) for name in LIVE] + [(name, "hart") for name in LIVE if METHODS[name].mixes_architectures]
 
 
@@ -69,6 +85,7 @@ def test_the_live_federation_is_the_simulation(method: str, other: str | None, r
     devices = devices_of(recorded, tmp_path / "devices", None, other)
     uploads = played(server, devices)
     state = wire.decode(server.state(), limit_bytes=1 << 24)
+    assert screened(server) == [(len(simulation.screening.capped), one) for one in in_rows(simulation.norms)]
     server.runtime.stop()
     assert [upload.round for upload in uploads] == [1, 1, 2, 2]
     assert_same(state, simulation.state, "the server's state")

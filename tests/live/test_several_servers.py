@@ -23,6 +23,7 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, read, write
+from federation.protocol.signing import Kind, unwrap, wrap
 from tests.aggregator_api.devices import FEDERATION, Parcel, generated, status, tiny_plan
 from tests.live.fleet import Program
 from tests.live.real_parts import Mosquitto, free_port, mosquitto, postgres
@@ -34,12 +35,12 @@ ANSWER_S = 60.0
 HERE = f"/v1/federations/{FEDERATION}"
 
 
-def enrol(http: httpx.Client, name: str) -> dict[str, str]:
+def enrol(http: httpx.Client, name: str) -> tuple[dict[str, str], Ed25519PrivateKey]:
     """Bring a device in with a token and a key, and return its account at the broker."""
     made = http.post(f"{HERE}/enrolment-tokens", json={"auto_approve": True})
     assert made.status_code == 201, made.text
     token, key = made.json()["token"], Ed25519PrivateKey.generate()
-    signature = key.sign(f"gaitway-enrol/v1\n{FEDERATION}\n{name}\n{token}".encode())
+    signature = key.sign(f"gaitway-signed/1\nenrol\n{FEDERATION}\n{name}\n{token}".encode())
     body = {
         "token": token,
         "federation": FEDERATION,
@@ -50,7 +51,7 @@ def enrol(http: httpx.Client, name: str) -> dict[str, str]:
     answer = http.post("/v1/enrol", json=body)
     assert answer.status_code == 201, answer.text
     account: dict[str, str] = answer.json()["credentials"]["broker"]
-    return account
+    return account, key
 
 
 class Device:
@@ -58,7 +59,7 @@ class Device:
 
     def __init__(self, name: str, broker: Mosquitto, http: httpx.Client) -> None:
         self.name = name
-        account = enrol(http, name)
+        account, self._key = enrol(http, name)
         self.answers: queue.Queue[Acknowledgement] = queue.Queue()
         self.announced: queue.Queue[Announcement] = queue.Queue()
         self.gone = threading.Event()
@@ -81,7 +82,8 @@ class Device:
         self._client.publish(topic, payload, 1).wait_for_publish(ANSWER_S)
 
     def begin(self, update: Parcel) -> Acknowledgement:
-        self.publish(update.topic("begin"), write(update.manifest))
+        signed = wrap(Kind.UPDATE, FEDERATION, self.name, write(update.manifest), self._key.sign)
+        self.publish(update.topic("begin"), signed)
         return self.answers.get(timeout=ANSWER_S)
 
     def finish(self, update: Parcel, first: int) -> Acknowledgement:
@@ -100,9 +102,9 @@ class Device:
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
         if message.topic == topics.announce(FEDERATION):
-            self.announced.put(read(Announcement, message.payload))
+            self.announced.put(read(Announcement, unwrap(message.payload).body))
         else:
-            self.answers.put(read(Acknowledgement, message.payload))
+            self.answers.put(read(Acknowledgement, unwrap(message.payload).body))
 
 
 class Servers:
@@ -119,8 +121,8 @@ class Servers:
         self.clients: list[httpx.Client] = []
         for name in ("one", "two"):
             port = free_port()
-            command = [sys.executable, "-m", "aggregator_api", "serve", "--config", str(config), "--port", str(port)]
-            self.programs.append(Program(command, folder / f"{name}.log"))
+            words = ["serve", "--insecure-local", "--config", str(config), "--port", str(port)]
+            self.programs.append(Program([sys.executable, "-m", "aggregator_api", *words], folder / f"{name}.log"))
             self.clients.append(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False))
 
     def start(self, which: int) -> None:
@@ -185,7 +187,7 @@ def test_killing_the_leader_in_the_middle_of_a_round_loses_nothing(servers: Serv
     assert holder is not None
     assert holder.endswith(servers.port(0))
     broadcast = standby.get(announced.model.url).content  # any process serves blobs
-    updates = [generated(announced, broadcast, device.name, examples=n) for device, n in ((a, 30), (b, 10))]
+    updates = [generated(announced, broadcast, device.name, examples=n) for device, n in ((a, 20), (b, 10))]
     assert a.begin(updates[0]).status == "send"
     assert a.finish(updates[0], 0).status == "accepted"
     assert b.begin(updates[1]).status == "send"

@@ -50,6 +50,7 @@ def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> No
     ):
         words = [
             "serve",
+            "--insecure-local",
             "--config",
             str(broker.server_toml),
             "--port",
@@ -70,8 +71,8 @@ def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> No
                     "[training]\nnice = 0\n" + re.sub(r"\[broker\]\nport = \d+\n", secure, config.read_text())
                 )
                 made = http.post("/v1/federations/live/enrolment-tokens", json={"auto_approve": True}).json()
-                enrol = [sys.executable, "-m", "edge_agent", "enrol", "--config", str(config), "--token", made["token"]]
-                subprocess.run(enrol, check=True, capture_output=True, timeout=120)
+                enrol = [sys.executable, "-m", "edge_agent", "enrol", "--config", str(config), "--token-file", "-"]
+                subprocess.run(enrol, input=made["token"], text=True, check=True, capture_output=True, timeout=120)
                 command = [sys.executable, "-m", "edge_agent", "run", "--config", str(config)]
                 programs.append(Program(command, tmp_path / f"{device}.log"))
                 programs[-1].start()

@@ -1,0 +1,180 @@
+"""Live events for any number of streams: the journal of a federation is read once for all who follow it.
+
+A stream that is behind reads pages in short sessions until it has what the feed still holds; from then on it is handed
+what the feed has read. No stream holds a session or a thread while it waits, however slowly its client reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+
+from aggregator_api import listings, records
+from aggregator_api.api.coalescing import Coalescing
+from aggregator_api.database import Database
+from aggregator_api.listings import Window
+from aggregator_api.observability.failure_log import failures
+
+Found = TypeVar("Found")
+
+POLL_S = 0.25
+QUIET_S = 15.0
+"""A stream without events gets a comment so often, so that a dead client is noticed."""
+BATCH = 200
+RECENT = 2_000
+"""Events of a federation that are kept in memory for its streams: some 300 kB."""
+
+
+class Message(NamedTuple):
+    """An event as it is sent (HTML standard, 9.2)."""
+
+    id: int
+    text: bytes
+
+
+class EventFeed:
+    """The live events of every federation; all but the reading happens on the event loop."""
+
+    def __init__(self, database: Database, closing: threading.Event) -> None:
+        self._database = database
+        self._closing = closing
+        self._journals: dict[str, _Journal] = {}
+        self._pages = Coalescing[list[Message] | None]()
+
+    async def stream(self, name: str, last: int) -> AsyncIterator[bytes]:
+        """Yield what comes after the event `last` until the server closes, and a comment now and then."""
+        journal = self._join(name)
+        try:
+            while not self._closing.is_set():
+                if not journal.reaches(last):
+                    floor, started = journal.floor, journal.started
+                    found = await self._page(name, last)
+                    if found:
+                        last = found[-1].id
+                        yield b"".join(each.text for each in found)
+                    elif found is not None and started:
+                        last = max(last, floor)  # what lay between was deleted
+                    else:
+                        await journal.grows(POLL_S)
+                elif text := journal.after(last):
+                    last = journal.newest
+                    yield text
+                elif not await journal.grows(QUIET_S):
+                    yield b": still here\n\n"
+        finally:
+            self._leave(name, journal)
+
+    def _join(self, name: str) -> _Journal:
+        journal = self._journals.get(name)
+        if journal is None:
+            journal = self._journals[name] = _Journal()
+            journal.reader = asyncio.get_running_loop().create_task(self._read(name, journal))
+        journal.streams += 1
+        return journal
+
+    def _leave(self, name: str, journal: _Journal) -> None:
+        journal.streams -= 1
+        if not journal.streams and journal.reader is not None:
+            journal.reader.cancel()
+            self._journals.pop(name, None)
+
+    async def _read(self, name: str, journal: _Journal) -> None:
+        """Read what is new, a few times a second, as long as anybody follows."""
+        while not self._closing.is_set():
+            if not journal.started:
+                newest = await self._try(self._newest, name)
+                if newest is not None:
+                    journal.start(newest)
+            found = await self._page(name, journal.newest) if journal.started else None
+            journal.add(found or [])
+            if found is None or len(found) < BATCH:
+                await asyncio.sleep(POLL_S)
+        journal.wake()
+
+    async def _page(self, name: str, last: int) -> list[Message] | None:
+        # streams that begin at the same event, as all do after a restart, read its page together
+        return await self._pages.get((name, last), partial(self._try, self._after, name, last))
+
+    async def _try(self, read: Callable[..., Found], *given: Any) -> Found | None:
+        """Read in a thread; None if the database does not answer: streams wait until it does."""
+        try:
+            return await run_in_threadpool(read, *given)
+        except SQLAlchemyError as error:
+            failures.report("events cannot be read", error)
+            return None
+
+    def _after(self, name: str, last: int) -> list[Message]:
+        with self._database.read() as session:
+            row = records.federation_named(session, name)
+            events = listings.events(session, row, Window(last, BATCH)).items if row else []
+        return [
+            Message(each.id, f"id: {each.id}\nevent: {each.kind}\ndata: {each.model_dump_json()}\n\n".encode())
+            for each in events
+        ]
+
+    def _newest(self, name: str) -> int:
+        with self._database.read() as session:
+            row = records.federation_named(session, name)
+            return records.last_event(session, row) if row else 0
+
+
+class _Journal:
+    """What the feed has read of one federation: everything after `floor` up to `newest`."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.reader: asyncio.Task[None] | None = None
+        self.started = False
+        self.floor = self.newest = 0
+        self._recent: deque[Message] = deque()
+        self._batch_after, self._batch = 0, b""
+        self._grown = asyncio.Event()
+
+    def start(self, newest: int) -> None:
+        """Hold what comes after the event `newest`."""
+        self.floor = self.newest = newest
+        self.started = True
+        self.wake()
+
+    def add(self, found: list[Message]) -> None:
+        """Take what was read, and wake every stream."""
+        if found:
+            self._recent.extend(found)
+            self._batch_after, self._batch = self.newest, b"".join(each.text for each in found)
+            self.newest = found[-1].id
+            while len(self._recent) > RECENT:
+                self.floor = self._recent.popleft().id
+            self.wake()
+
+    def wake(self) -> None:
+        """Let every waiting stream look again."""
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    def reaches(self, last: int) -> bool:
+        """Whether nothing is missing here for a stream whose latest event is `last`."""
+        return self.started and last >= self.floor
+
+    def after(self, last: int) -> bytes:
+        """Return what follows the event `last`; most streams stand at the same one and share its bytes."""
+        if last >= self.newest:
+            return b""
+        if last == self._batch_after:
+            return self._batch
+        return b"".join(each.text for each in self._recent if each.id > last)
+
+    async def grows(self, within_s: float) -> bool:
+        """Wait for something new; False if nothing came in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._grown.wait()
+                return True
+        return False

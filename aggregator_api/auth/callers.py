@@ -1,0 +1,86 @@
+"""From the key that a request shows to its `Caller`: looked up in the database, and remembered for a second."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+
+from anyio import CapacityLimiter, to_thread
+from sqlalchemy.exc import SQLAlchemyError
+
+from aggregator_api import keys
+from aggregator_api.database import Database
+from aggregator_api.keys import Caller
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_S = 1.0
+"""A key that another process revokes opens this one for so long at the most."""
+MOST = 10_000
+"""Keys in memory; the one that was looked up longest ago makes room."""
+LOOKUPS_AT_ONCE = 4
+"""Threads for look-ups: wrong keys, however many, leave the others to the rest."""
+
+
+class Callers:
+    """Who the keys belong to. Wrong ones are not remembered, so that they push no good one out."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()  # sha256 of the key -> whose, when
+        self._noted: dict[str, float] = {}
+        self._limiter: CapacityLimiter | None = None
+
+    async def find(self, database: Database, key: str) -> Caller | None:
+        """Return whose key this is; None if it is unknown, expired or revoked."""
+        if not keys.is_well_formed(key):
+            return None
+        digest = hashlib.sha256(key.encode()).digest()
+        with self._lock:
+            caller, since = self._known.get(digest, (None, -math.inf))
+        if caller is not None and self._clock() - since < REMEMBERED_S:
+            return caller
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(LOOKUPS_AT_ONCE)  # it belongs to the running event loop
+        return await to_thread.run_sync(self._look_up, database, key, digest, limiter=self._limiter)
+
+    def forget(self) -> None:
+        """Look every key up again: some may have been revoked."""
+        with self._lock:
+            self._known.clear()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def _look_up(self, database: Database, key: str, digest: bytes) -> Caller | None:
+        now, moment = time.time(), self._clock()
+        with database.read() as session:
+            caller = keys.find(session, key, now)
+        if caller is None:
+            return None
+        with self._lock:
+            self._known[digest] = caller, moment
+            self._known.move_to_end(digest)
+            while len(self._known) > MOST:
+                self._known.popitem(last=False)
+            due = moment - self._noted.get(caller.id, -math.inf) >= keys.USED_EVERY_S
+            if due:
+                self._noted = {id_: when for id_, when in self._noted.items() if moment - when < keys.USED_EVERY_S}
+                self._noted[caller.id] = moment
+        if due:
+            _note(database, caller, now)
+        return caller
+
+
+def _note(database: Database, caller: Caller, now: float) -> None:
+    try:
+        with database.write() as session:
+            keys.note_use(session, caller, now)
+    except SQLAlchemyError as error:
+        log.warning("the use of key %s could not be written down: %s", caller.id, error)

@@ -1,0 +1,155 @@
+"""Many devices at once: a CSV of names becomes a token for each, printed as a sheet of QR codes or as a CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import segno
+from pydantic import TypeAdapter, ValidationError
+
+from aggregator_api.errors import ConfigError
+from federation.plan import Name
+from federation.protocol.enrolment_uri import EnrolmentUri
+
+COLUMNS = ("device", "tags")
+MOST = 10_000
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
+class Wanted(NamedTuple):
+    """A line of the CSV: a device, and the groups that it is put into when it enrols."""
+
+    line: int
+    device: str
+    tags: tuple[str, ...] = ()
+
+
+class Made(NamedTuple):
+    """A device's token, as it is handed over."""
+
+    uri: EnrolmentUri
+    tags: tuple[str, ...]
+    expires_at: float
+
+
+def read_devices(text: str, taken: Iterable[str] = ()) -> list[Wanted]:
+    """Read a CSV with the columns `device` and, where wanted, `tags` (several are separated by spaces or semicolons).
+
+    Raises:
+        ConfigError: naming every line that is wrong: an impossible name, one that comes twice, or one of `taken`.
+    """
+    table = csv.DictReader(io.StringIO(text.removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")), skipinitialspace=True)
+    columns = [name.strip() for name in table.fieldnames or ()]
+    if "device" not in columns or set(columns) - set(COLUMNS):
+        shown = ", ".join(columns)[:200] or "nothing"
+        raise ConfigError(f"the first line must name the columns, `device` and, where wanted, `tags`; it has {shown}")
+    table.fieldnames = columns
+    wrong: list[str] = []
+    found: dict[str, Wanted] = {}
+    refused = set(taken)
+    for row in table:
+        device, tags = (row.get("device") or "").strip(), (row.get("tags") or "").replace(";", " ").split()
+        wanted = Wanted(table.line_num, device, tuple(sorted(set(tags))))
+        wrong += [f"line {wanted.line}: {reason}" for reason in _wrong(row, wanted, found, refused)]
+        found.setdefault(device, wanted)
+    if not wrong and not found:
+        wrong = ["it names no device below the first line"]
+    if len(found) > MOST:
+        wrong = [f"it names {len(found):,} devices, at most {MOST:,} are made at once"]
+    if wrong:
+        more = f"\nand {len(wrong) - 20} more" if len(wrong) > 20 else ""
+        raise ConfigError("no token was made:\n" + "\n".join(wrong[:20]) + more)
+    return list(found.values())
+
+
+def _wrong(row: dict[str, str], wanted: Wanted, found: dict[str, Wanted], taken: set[str]) -> list[str]:
+    if None in row:
+        return ["it has more cells than the first line; separate several tags by spaces or semicolons"]
+    wrong = [reason for name in (wanted.device, *wanted.tags) if (reason := _impossible(name))]
+    if (first := found.get(wanted.device)) is not None:
+        wrong.append(f"the device {wanted.device!r} is in line {first.line} already")
+    if wanted.device in taken:
+        wrong.append(f"the device {wanted.device!r} has enrolled already; leave it out, or revoke it first")
+    return wrong
+
+
+def _impossible(name: str) -> str:
+    try:
+        _NAME.validate_python(name)
+    except ValidationError:
+        return f"{name[:80]!r} is no name: letters, digits, '.', '_' and '-', at most 64, a letter or digit first"
+    return ""
+
+
+def checked_server(url: str) -> str:
+    """Return the server's base URL as devices are to use it.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(
+            f"--server {url!r}: expected the base URL that devices reach, such as https://gaitway.example"
+        )
+    return url.rstrip("/")
+
+
+def token_table(made: Sequence[Made]) -> str:
+    """Return the tokens as CSV."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow((*EnrolmentUri._fields, "tags", "expires", "uri"))
+    for one in made:
+        table.writerow((*one.uri, " ".join(one.tags), _day(one.expires_at), str(one.uri)))
+    return out.getvalue()
+
+
+def sheet(made: Sequence[Made]) -> str:
+    """Return the tokens as an HTML page to print, a QR code for each device; it loads nothing from anywhere."""
+    return _PAGE.format(count=len(made), cards="\n".join(_card(one) for one in made))
+
+
+def _card(one: Made) -> str:
+    code = segno.make(str(one.uri), error="m", micro=False).svg_inline(scale=3, border=4)
+    lines = [f"federation {one.uri.federation}", one.uri.server, f"once, before {_day(one.expires_at)}"]
+    if one.tags:
+        lines.insert(1, " ".join(one.tags))
+    text = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f'<section class="device"><h2>{escape(one.uri.device)}</h2>{code}{text}</section>'
+
+
+def _day(when: float) -> str:
+    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Enrolment of {count} devices</title>
+<style>
+  @page {{ size: A4; margin: 10mm; }}
+  body {{ font: 11px/1.35 system-ui, sans-serif; margin: 0; }}
+  .note {{ margin: 8px; }}
+  main {{ display: grid; grid-template-columns: repeat(3, 1fr); gap: 6mm; }}
+  .device {{ border: 1px dashed #999; padding: 3mm; text-align: center; break-inside: avoid; overflow-wrap: anywhere; }}
+  .device svg {{ width: 48mm; height: 48mm; }}
+  h2 {{ font-size: 15px; margin: 0; }}
+  p {{ margin: 0; }}
+  @media print {{ .note {{ display: none; }} }}
+</style>
+<p class="note">Each code lets one device in, once, and is as secret as a password until then. Print this page, cut it
+along the lines, and delete the file.</p>
+<main>
+{cards}
+</main>
+</html>
+"""

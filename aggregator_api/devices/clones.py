@@ -1,0 +1,84 @@
+"""Two programs under one device's name: a copied card, or a folder that was restored beside its original.
+
+A broker lets one in and cuts the other off, which comes back and does the same. Every run of an agent draws a session,
+a random text that its statuses carry with a rising number. A restart has a new one, and the old one is not heard again;
+so a session that was replaced and says something new is the sign of two programs. Duplicates, which a broker sends
+after a reconnect, carry a number that is known. Who came first stays, and the other is told to stop.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MOST_SESSIONS = 8
+"""That are remembered of one device."""
+MOST_DEVICES = 50_000
+"""That are remembered; beyond it, those that were heard longest ago are forgotten."""
+WINDOW_S = 600.0
+RETURNS = 2
+"""Of replaced sessions within the window: one could be a message that overtook another in a crowded broker."""
+
+
+class Verdict(NamedTuple):
+    """What follows from a status."""
+
+    cloned: bool = False  # this status was the proof
+    stop: bool = False  # its sender came later than another that is there
+
+
+@dataclass
+class _Device:
+    sessions: dict[str, int] = field(default_factory=dict)  # in the order of their first status; its last number
+    current: str = ""
+    told: set[str] = field(default_factory=set)
+    returns: list[float] = field(default_factory=list)
+    cloned: bool = False
+
+
+class Clones:
+    """What one server process has heard since it started; only the thread that handles messages calls it."""
+
+    def __init__(self) -> None:
+        self._devices: OrderedDict[tuple[str, str], _Device] = OrderedDict()
+
+    def hear(self, federation: str, device: str, session: str, number: int, now: float) -> Verdict:
+        """Take the session and number of a status, at `now` in seconds on a clock that does not jump."""
+        if not session:
+            return Verdict()  # a last will, or another program than our agent
+        seen = self._seen(federation, device)
+        if number <= seen.sessions.get(session, 0):
+            return Verdict()
+        before, seen.current = seen.current, session
+        is_back = session in seen.sessions and session != before
+        seen.sessions[session] = number
+        if not is_back:
+            _forget_oldest(seen)
+            return Verdict()
+        seen.returns = [moment for moment in seen.returns if now - moment < WINDOW_S] + [now]
+        proven = not seen.cloned and len(seen.returns) >= RETURNS
+        seen.cloned = seen.cloned or proven
+        stop = seen.cloned and before not in seen.told and (session in seen.told or _came_first(seen, before, session))
+        if stop:
+            seen.told.add(session)
+        return Verdict(proven, stop)
+
+    def _seen(self, federation: str, device: str) -> _Device:
+        seen = self._devices.setdefault((federation, device), _Device())
+        self._devices.move_to_end((federation, device))
+        if len(self._devices) > MOST_DEVICES:
+            self._devices.popitem(last=False)
+        return seen
+
+
+def _came_first(seen: _Device, one: str, other: str) -> bool:
+    order = list(seen.sessions)
+    return one in order and order.index(one) < order.index(other)
+
+
+def _forget_oldest(seen: _Device) -> None:
+    while len(seen.sessions) > MOST_SESSIONS:
+        gone = next(session for session in seen.sessions if session != seen.current)
+        del seen.sessions[gone]
+        seen.told.discard(gone)

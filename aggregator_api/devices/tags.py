@@ -1,0 +1,36 @@
+"""Groups of devices: names that an operator gives, from which cohorts can be drawn. A device has no say in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy.orm import Session
+
+from aggregator_api import approval, records
+from aggregator_api.runtime import Runtime
+from aggregator_api.tables import DeviceRow, DeviceTagRow, FederationRow
+
+
+def set_tags(runtime: Runtime, name: str, device: str, tags: Iterable[str]) -> None:
+    """Put a device into these groups and no others; a round that waits for devices of a group may begin.
+
+    Raises:
+        NotFoundError: if there is no such device.
+    """
+    with runtime.database.write() as session:
+        federation, row = approval.find(session, name, device)
+        change(session, federation, row, tags)
+    runtime.coordinator.devices_changed(name)
+
+
+def change(session: Session, federation: FederationRow, row: DeviceRow, tags: Iterable[str]) -> None:
+    """Put a device into these groups and no others, and tell it as an event."""
+    put(session, row, tags)
+    records.journal(session, federation, "device.tags", device=row.name, detail=" ".join(row.tags) or "none")
+
+
+def put(session: Session, row: DeviceRow, tags: Iterable[str]) -> None:
+    """Put a device into these groups and no others."""
+    present = {one.tag: one for one in row.tag_rows}
+    row.tag_rows = [present.get(tag) or DeviceTagRow(tag=tag) for tag in sorted(set(tags))]
+    session.flush()

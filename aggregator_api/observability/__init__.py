@@ -1,0 +1,1 @@
+"""What the server tells about itself and keeps for those who must answer for it."""

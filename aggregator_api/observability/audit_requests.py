@@ -1,0 +1,158 @@
+"""Every request that may change something is written into the audit here, whichever route it is for."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from re import Pattern
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_api import openapi
+from aggregator_api.observability import audit
+from aggregator_api.observability.audit import Intent
+from aggregator_api.problems import replay
+from aggregator_api.runtime import Runtime
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+ENROL, CLAIM = "/v1/enrol", "/v1/enrol/claim"
+UNKNOWN = "unknown.request"
+_VERBS = {"post": "create", "put": "set", "patch": "change", "delete": "delete"}
+_BODY_CHARS = 300
+_ANSWER_CHARS = 200
+
+
+class Target(NamedTuple):
+    """What a request is for: the audit's word for it, and the federation and device that its path names."""
+
+    action: str
+    federation: str = ""
+    device: str = ""
+
+
+class AuditRequests:
+    """Hands the entry to the request's first transaction; a refused or failed request gets one that says so.
+
+    It stands behind the gate, which knows who asks, and behind Idempotency, which answers repeats by itself.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through, and see how it ends before its caller does."""
+        if scope["type"] != "http" or scope["method"] in SAFE:
+            await self._app(scope, receive, send)
+            return
+        body = (await receive()).get("body", b"")  # all of it: BodyLimit has put it together
+        intent = _intent(scope, body)
+        runtime: Runtime = scope["app"].state.runtime
+        answered = _Answered(runtime, intent, send, waits=scope["path"] == CLAIM)
+        if answered.waits:
+            await self._app(scope, replay(body, receive), answered)
+            return
+        with audit.intended(intent):
+            await self._app(scope, replay(body, receive), answered)
+
+
+class _Answered:
+    """Sends an answer once the audit holds what it means; of a refusal that is its problem's words."""
+
+    def __init__(self, runtime: Runtime, intent: Intent, send: Send, *, waits: bool) -> None:
+        self._runtime = runtime
+        self._intent = intent
+        self._send = send
+        self.waits = waits
+        """Whether most of such requests only ask whether it is time: then an entry is written for what comes of it."""
+        self._start: Message | None = None
+
+    async def __call__(self, message: Message) -> None:
+        """Keep the start of an answer until its first bytes, which say why it was refused."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        if self._start is not None:
+            start, self._start = self._start, None
+            await run_in_threadpool(self._note, start["status"], message.get("body", b""))
+            await self._send(start)
+        await self._send(message)
+
+    def _note(self, status: int, body: bytes) -> None:
+        intent, was_written = self._intent, self._intent.is_written
+        intent.is_written = True  # what follows are transactions of this request too
+        if status >= 400:
+            words = f"answered {status}: {_reason(body)}"
+            intent.detail = f"{words}; {intent.detail}" if intent.detail else words
+            self._runtime.refusals.note(intent)
+        elif not was_written and not (self.waits and status == 202):
+            with self._runtime.database.write() as session:
+                audit.write(session, intent)
+
+
+@lru_cache(maxsize=4)
+def _operations(app: FastAPI) -> list[tuple[Pattern[str], dict[str, str]]]:
+    """Return each path's pattern, and the audit's word for each of its methods."""
+    paths: dict[str, dict[str, Any]] = openapi.describe(app)["paths"]
+    return [
+        (compile_path(path)[0], {method: action(method, path, has_list="get" in methods) for method in methods})
+        for path, methods in paths.items()
+        if path.startswith("/v1/")
+    ]
+
+
+def target(app: FastAPI, method: str, path: str) -> Target:
+    """Name what a request does, and to what."""
+    for pattern, actions in _operations(app):
+        if found := pattern.match(path):
+            named = found.groupdict()
+            return Target(actions.get(method.lower(), UNKNOWN), named.get("name", ""), named.get("device", ""))
+    return Target(UNKNOWN)
+
+
+def action(method: str, path: str, *, has_list: bool) -> str:
+    """Return a noun and a verb: `POST /v1/federations/{name}/devices/{device}/revoke` is `devices.revoke`.
+
+    What is POSTed to a path that can be listed (`has_list`) is made there; else the path ends in a verb.
+    """
+    if path in (ENROL, CLAIM):
+        return f"devices.{path.rpartition('/')[2]}"
+    nouns = [part for part in path.split("/")[2:] if not part.startswith("{")]
+    if method == "post" and not has_list and len(nouns) > 1:
+        return ".".join(nouns[-2:])
+    return f"{nouns[-1]}.{_VERBS.get(method, method)}"
+
+
+def _intent(scope: Scope, body: bytes) -> Intent:
+    state = scope.get("state", {})
+    client = scope["client"][0] if scope.get("client") else ""
+    caller, address = state.get("caller"), state.get("client_address", client)
+    found = target(scope["app"], scope["method"], scope["path"])
+    said = _object(body)
+    federation = found.federation or _text(said, "federation")
+    if found.action == "federations.create":
+        federation = _text(said, "name")
+    device = found.device or _text(said, "device")
+    # what a device sends to enrol holds a secret
+    shown = "" if scope["path"] in (ENROL, CLAIM) else body[:_BODY_CHARS].decode(errors="replace")
+    detail = shown if found.action != UNKNOWN else f"{scope['method']} {scope['path'][:200]}"
+    return Intent(caller.id if caller else "device", address, found.action, federation, device, detail)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _text(said: dict[str, Any], name: str) -> str:
+    return value if isinstance(value := said.get(name), str) else ""
+
+
+def _reason(body: bytes) -> str:
+    return _text(_object(body), "detail")[:_ANSWER_CHARS] or "no reason was given"

@@ -1,0 +1,76 @@
+"""Refused requests in the audit: the first of an address at once, its repeats within a minute as one with a count.
+
+So whoever tries keys leaves a trace and cannot fill the disk: of each minute there are at most two entries for each of
+`ADDRESSES` addresses and an action, and two for all the others together. A killed server loses the counts of its last
+minute, and no first refusal.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from aggregator_api.database import Database
+from aggregator_api.limits import network
+from aggregator_api.observability import audit
+from aggregator_api.observability.audit import Intent
+
+log = logging.getLogger(__name__)
+
+WINDOW_S = 60.0
+ADDRESSES = 32
+MANY = "many addresses"
+
+
+@dataclass
+class _Repeats:
+    since: float
+    latest: Intent
+    count: int = 0  # after the first one
+
+
+class Refusals:
+    """Counts what is refused, and writes it down."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = Lock()
+        self._seen: dict[tuple[str, str], _Repeats] = {}
+
+    def note(self, refused: Intent) -> None:
+        """Write a refusal down, or count it; a database that does not take it costs the entry, not the answer."""
+        self.flush()
+        with self._lock:
+            key = network(refused.address), refused.action
+            if key not in self._seen and len(self._seen) >= ADDRESSES:
+                key, refused = (MANY, refused.action), replace(refused, address=MANY)
+            known = self._seen.get(key)
+            if known is not None:
+                known.count, known.latest = known.count + 1, refused
+                return
+            self._seen[key] = _Repeats(self._clock(), refused)
+        self._write([(refused, 1)])
+
+    def flush(self, *, closing: bool = False) -> None:
+        """Write the counts whose minute is over, or all."""
+        with self._lock:
+            now = self._clock()
+            over = [key for key, one in self._seen.items() if closing or now - one.since >= WINDOW_S]
+            done = [self._seen.pop(key) for key in over]
+        self._write([(one.latest, one.count) for one in done if one.count])
+
+    def _write(self, entries: list[tuple[Intent, int]]) -> None:
+        if not entries:
+            return
+        try:
+            with self._database.write() as session:
+                for intent, count in entries:
+                    audit.write(session, intent, count=count)
+        except SQLAlchemyError as error:
+            log.error("%d refusals could not be written into the audit: %s", len(entries), error)

@@ -1,0 +1,1 @@
+"""What is removed from the server, by an operator or by age, and what must stay."""

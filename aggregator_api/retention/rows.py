@@ -1,0 +1,204 @@
+"""What belongs to a federation, a device or a version, as rows: counted or deleted inside the caller's transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Select, delete, func, select
+from sqlalchemy.orm import Session
+
+from aggregator_api import records, rollouts
+from aggregator_api.errors import ConflictError
+from aggregator_api.tables import (
+    AdoptionRow,
+    Base,
+    CredentialRow,
+    DeviceRow,
+    DeviceTagRow,
+    EnrolmentTokenRow,
+    EventRow,
+    FederationRow,
+    LeaseRow,
+    MetricRow,
+    ModelAliasRow,
+    ModelVersionRow,
+    ParticipationRow,
+    RolloutDeviceRow,
+    RolloutRow,
+    RoundRow,
+    UpdateRow,
+)
+from federation.protocol import topics
+from federation.rollout import Answer
+
+Counts = dict[str, int]
+"""Rows that were deleted, or would be, by their table."""
+
+
+class DeletedFederation(NamedTuple):
+    """What was deleted, or would be; and the devices whose broker accounts and retained messages go too."""
+
+    rows: Counts
+    devices: list[str]
+
+
+def remove_federation(session: Session, row: FederationRow, *, dry_run: bool) -> DeletedFederation:
+    """Delete a federation's rows inside the caller's transaction, or count them.
+
+    Raises:
+        ConflictError: if it has not ended.
+    """
+    if not dry_run and row.status in ("running", "paused"):
+        raise ConflictError(
+            f"federation {row.name!r} is {row.status}; stop it first, or delete it with force, which stops it"
+        )
+    devices = list(session.scalars(select(DeviceRow.name).where(DeviceRow.federation_id == row.id)))
+    deleted = remove_rows(session, _of_federation(row), dry_run=dry_run)
+    return DeletedFederation(deleted, devices)
+
+
+def retained_topics(name: str, devices: list[str]) -> list[str]:
+    """Return the topics whose retained messages are about a federation."""
+    of_devices = (
+        topic for device in devices for topic in (topics.invitation(name, device), topics.status(name, device))
+    )
+    return [topics.announce(name), *of_devices]
+
+
+def _of_federation(row: FederationRow) -> list[tuple[type[Base], ColumnElement[bool]]]:
+    """Return what belongs to a federation, in an order in which nothing is referred to any more when it goes."""
+    rounds = select(RoundRow.id).where(RoundRow.federation_id == row.id)
+    devices = select(DeviceRow.id).where(DeviceRow.federation_id == row.id)
+    releases = select(RolloutRow.id).where(RolloutRow.federation_id == row.id)
+    mine: list[type[Base]] = [AdoptionRow, MetricRow, EventRow, UpdateRow]
+    own = [(table, table.__table__.c.federation_id == row.id) for table in mine]
+    later: list[type[Base]] = [
+        *(RolloutRow, RoundRow, ModelAliasRow, ModelVersionRow, CredentialRow, EnrolmentTokenRow, LeaseRow, DeviceRow)
+    ]
+    return [
+        *own,
+        (ParticipationRow, ParticipationRow.round_id.in_(rounds)),
+        (RolloutDeviceRow, RolloutDeviceRow.rollout_id.in_(releases)),
+        (DeviceTagRow, DeviceTagRow.device_id.in_(devices)),
+        *((table, table.__table__.c.federation_id == row.id) for table in later),
+        (FederationRow, FederationRow.id == row.id),
+    ]
+
+
+def remove_device(session: Session, federation: FederationRow, row: DeviceRow, *, dry_run: bool) -> Counts:
+    """Delete a device's rows inside the caller's transaction, or count them.
+
+    Raises:
+        ConflictError: if the open round has accepted an update of it, or waits for it.
+    """
+    if not dry_run:
+        require_no_update_in_use(session, federation, row)
+        _leave_rollout(session, federation, row)
+    tables: list[type[Base]] = [
+        *(AdoptionRow, MetricRow, UpdateRow, ParticipationRow, RolloutDeviceRow, DeviceTagRow, CredentialRow)
+    ]
+    tokens = (EnrolmentTokenRow.device == row.name) | (EnrolmentTokenRow.used_by == row.name)
+    named: dict[type[Base], ColumnElement[bool]] = {EventRow: EventRow.device == row.name, EnrolmentTokenRow: tokens}
+    parts: list[tuple[type[Base], ColumnElement[bool]]] = [
+        *((table, table.__table__.c.device_id == row.id) for table in tables),
+        *((table, (table.__table__.c.federation_id == federation.id) & theirs) for table, theirs in named.items()),
+        (DeviceRow, DeviceRow.id == row.id),
+    ]
+    removed = remove_rows(session, parts, dry_run=dry_run)
+    if not dry_run:  # without a name; announcements count by the newest event, which may have been the device's
+        records.journal(session, federation, "device.deleted")
+    return removed
+
+
+def require_no_update_in_use(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Check that the open round does not count on an update of a device.
+
+    Raises:
+        ConflictError: if it does.
+    """
+    open_one = records.open_round(session, federation)
+    part = records.participation(session, open_one, row) if open_one is not None else None
+    if open_one is not None and part is not None and part.outcome == "received":
+        raise ConflictError(
+            f"round {open_one.number} has accepted an update of {row.name!r}; wait until it has ended, or stop the "
+            "federation"
+        )
+
+
+def _leave_rollout(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Let the rollout under way not wait for the device; what it answered is counted no more."""
+    release = rollouts.under_way(session, federation)
+    told = session.get(RolloutDeviceRow, (release.id, row.id)) if release is not None else None
+    if release is None or told is None:
+        return
+    release.members -= 1
+    release.good -= told.answer == Answer.ADOPTED
+    release.bad -= told.answer not in (Answer.ADOPTED, Answer.SILENT)
+
+
+def require_no_open_part(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Check that the open round does not wait for a device: only the server itself can tell it not to.
+
+    Raises:
+        ConflictError: if it does.
+    """
+    open_one = records.open_round(session, federation)
+    part = records.participation(session, open_one, row) if open_one is not None else None
+    if open_one is not None and part is not None and part.outcome == "waiting":
+        raise ConflictError(
+            f"round {open_one.number} waits for {row.name!r}; DELETE it over REST, which tells the round, or wait"
+        )
+
+
+# ---- model versions
+
+
+def needed_for(session: Session, federation: FederationRow) -> dict[int, str]:
+    """Return the versions that must stay, by their row's id, and why."""
+    aliases = session.execute(
+        select(ModelAliasRow.version_id, ModelAliasRow.alias).where(ModelAliasRow.federation_id == federation.id)
+    )
+    needed = {version_id: f"it has the name {alias!r}" for version_id, alias in aliases}
+    open_one, release = records.open_round(session, federation), rollouts.under_way(session, federation)
+    if release is not None:
+        needed.setdefault(release.version_id, f"rollout {release.number} gives it to devices")
+    if open_one is not None:
+        needed.setdefault(open_one.base_version_id, f"round {open_one.number} started from it")
+    newest = select(func.max(ModelVersionRow.id)).where(ModelVersionRow.federation_id == federation.id)
+    needed.setdefault(session.scalars(newest).one(), "it is the newest")
+    return needed
+
+
+def retire(session: Session, federation: FederationRow, rows: list[ModelVersionRow]) -> None:
+    """Mark versions as deleted; garbage collection removes their blobs."""
+    for row in rows:
+        if row.deleted_at is None:
+            row.deleted_at = time.time()
+            records.journal(session, federation, "model.deleted", detail=f"version {row.version}")
+
+
+def old_versions(session: Session, federation: FederationRow, keep: int) -> list[ModelVersionRow]:
+    """Return the versions beyond the `keep` newest that nothing needs."""
+    query: Select[ModelVersionRow] = select(ModelVersionRow).where(
+        ModelVersionRow.federation_id == federation.id, ModelVersionRow.deleted_at.is_(None)
+    )
+    needed = needed_for(session, federation)
+    rows = session.scalars(query.order_by(ModelVersionRow.version.desc())).all()[keep:]
+    return [row for row in rows if row.id not in needed]
+
+
+def remove_rows(session: Session, parts: Sequence[tuple[type[Base], ColumnElement[bool]]], *, dry_run: bool) -> Counts:
+    """Delete rows table by table, or only count them."""
+    session.flush()
+    counts: Counts = {}
+    for table, theirs in parts:
+        found = session.scalars(select(func.count()).select_from(table).where(theirs)).one()
+        if found:
+            counts[table.__tablename__] = found
+        if found and not dry_run:
+            session.execute(delete(table).where(theirs).execution_options(synchronize_session=False))
+    if not dry_run:
+        session.expunge_all()  # what was read of them is no more
+    return counts

@@ -1,0 +1,231 @@
+"""Whether what the server keeps is whole: the database, every blob that its rows need, open rounds, partial uploads.
+
+It reads, and changes nothing unless it is told to repair; and then only what costs nobody anything: uploads that
+cannot be gone on with (their devices send them again), and rights of others on private files.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from aggregator_api import garbage, records
+from aggregator_api.blobs import BlobStore
+from aggregator_api.database import MIGRATIONS, Database
+from aggregator_api.errors import BlobError, ConfigError
+from aggregator_api.settings import Settings
+from aggregator_api.storage import epochs
+from aggregator_api.tables import FederationRow, ModelAliasRow, ModelVersionRow, ParticipationRow, RoundRow, UpdateRow
+from federation.errors import WireError
+from federation.protocol.messages import UpdateManifest, read
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    REPAIRED = "repaired"
+    PROBLEM = "problem"
+
+
+class Finding(NamedTuple):
+    """What was found, and what to do about it ('' where nothing is to be done)."""
+
+    level: Level
+    found: str
+    todo: str = ""
+
+
+FROM_BACKUP = "bring the server back from a backup (`restore`)"
+
+
+def check(settings: Settings, *, repair: bool = False) -> Iterator[Finding]:
+    """Look at everything, each finding as soon as it is known; a server may be running meanwhile.
+
+    Raises:
+        ConfigError: if there is no database.
+    """
+    path = Path(settings.database.removeprefix("sqlite:///"))
+    if not settings.database.startswith("postgresql") and not path.is_file():
+        raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
+    database = Database(settings.database)
+    try:
+        findings = list(_database(database))
+        yield from findings
+        if any(finding.level is Level.PROBLEM for finding in findings):
+            return  # rows of another schema, or broken ones, would be read wrongly
+        with database.read() as session:
+            yield Finding(Level.OK, _epoch(session))
+            yield from _rounds(session)
+            yield from _blobs(session, BlobStore(settings.blobs))
+            known = set(session.scalars(select(FederationRow.name)))
+    except SQLAlchemyError as error:
+        yield Finding(Level.PROBLEM, f"the database cannot be read: {error}", FROM_BACKUP)
+        return
+    finally:
+        database.close()
+    yield from _spool(settings.data_dir.resolve() / "spool", known, repair=repair)
+    yield from _identity(settings.identity, repair=repair)
+
+
+def _database(database: Database) -> Iterator[Finding]:
+    head = ScriptDirectory.from_config(_alembic()).get_current_head()
+    with database.read() as session:
+        if not database.shared:
+            damage = [str(row[0]) for row in session.execute(text("PRAGMA integrity_check"))]
+            if damage != ["ok"]:
+                yield Finding(Level.PROBLEM, f"the database is damaged: {'; '.join(damage[:5])}", FROM_BACKUP)
+                return
+            astray = [
+                f"{row[0]} row {row[1]} names no {row[2]}" for row in session.execute(text("PRAGMA foreign_key_check"))
+            ]
+            if astray:
+                yield Finding(
+                    Level.PROBLEM, f"rows name others that are not there: {'; '.join(astray[:5])}", FROM_BACKUP
+                )
+                return
+        try:
+            present = session.scalar(text("SELECT version_num FROM alembic_version"))
+        except SQLAlchemyError:
+            yield Finding(Level.PROBLEM, "the database holds no server's tables", "is this the right database?")
+            return
+    if present != head:
+        todo = "run `migrate`, or the program that the database is of, if that is newer"
+        yield Finding(Level.PROBLEM, f"the database's schema is {present}, this program's is {head}", todo)
+    else:
+        yield Finding(Level.OK, f"the database is whole, and of schema {head}")
+
+
+def _alembic() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
+
+
+def _epoch(session: Session) -> str:
+    row = epochs.current(session)
+    if row.restored_at is None:
+        return "epoch 1: the server was never restored"
+    return epochs.restored_words(row)
+
+
+def _rounds(session: Session) -> Iterator[Finding]:
+    for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
+        of_it = (RoundRow.federation_id == federation.id, RoundRow.phase.not_in(records.ENDED))
+        found = list(session.scalars(select(RoundRow).where(*of_it)))
+        if len(found) > 1:
+            numbers = ", ".join(str(row.number) for row in found)
+            yield Finding(Level.PROBLEM, f"federation {federation.name}: rounds {numbers} are all open", FROM_BACKUP)
+        stable = session.get(ModelAliasRow, (federation.id, "stable"))
+        if stable is None:
+            yield Finding(Level.PROBLEM, f"federation {federation.name} has no present model", FROM_BACKUP)
+        for row in found:
+            yield _counted(session, federation, row)
+        if not found:
+            last = records.last_number(session, federation)
+            yield Finding(Level.OK, f"federation {federation.name} is {federation.status}, after round {last}")
+
+
+def _counted(session: Session, federation: FederationRow, row: RoundRow) -> Finding:
+    """Hold an open round's counters against its devices."""
+    query = select(ParticipationRow.outcome, func.count()).where(ParticipationRow.round_id == row.id)
+    outcomes = {row[0]: row[1] for row in session.execute(query.group_by(ParticipationRow.outcome))}
+    counted = (outcomes.get("waiting", 0), outcomes.get("received", 0))
+    words = f"federation {federation.name}: round {row.number} is {row.phase}"
+    if counted != (row.awaited, row.received):
+        wrong = f"it counts {row.awaited} awaited and {row.received} received devices, its rows are {counted}"
+        return Finding(Level.PROBLEM, f"{words}, but {wrong}", FROM_BACKUP)
+    return Finding(Level.OK, f"{words}: {row.received} devices have reported, {row.awaited} are awaited")
+
+
+def _blobs(session: Session, blobs: BlobStore) -> Iterator[Finding]:
+    """Read every blob that a row needs, and compare its bytes with its name and its size with the row."""
+    needed, sizes, wrong = garbage.referenced(session), _sizes(session), 0
+    for sha256 in sorted(needed):
+        try:
+            size = sum(len(piece) for piece in blobs.pieces(sha256))
+            fault = "" if sizes.get(sha256, size) == size else f"has {size:,} bytes, its row says {sizes[sha256]:,}"
+        except (BlobError, OSError) as error:
+            fault = str(error).removeprefix(f"blob {sha256} ")
+        if fault:
+            wrong += 1
+            what, todo = _named(session, sha256)
+            yield Finding(Level.PROBLEM, f"{what}: its blob {sha256[:12]}… {fault}", todo)
+    if not wrong:
+        yield Finding(Level.OK, f"all {len(needed)} blobs that rows need are here, with their sha256 and size")
+
+
+def _sizes(session: Session) -> dict[str, int]:
+    versions = session.execute(select(ModelVersionRow.broadcast_sha256, ModelVersionRow.broadcast_size))
+    updates = session.execute(select(UpdateRow.sha256, UpdateRow.size).where(UpdateRow.status != "quarantined"))
+    return {sha256: size for rows in (versions, updates) for sha256, size in rows}
+
+
+def _named(session: Session, sha256: str) -> tuple[str, str]:
+    """Say what a blob is, and what its loss means."""
+    state = ModelVersionRow.state_sha256 == sha256
+    version = session.scalars(
+        select(ModelVersionRow).where(state | (ModelVersionRow.broadcast_sha256 == sha256)).limit(1)
+    ).first()
+    if version is not None:
+        name = session.scalars(select(FederationRow.name).where(FederationRow.id == version.federation_id)).one()
+        alias = select(ModelAliasRow.alias).where(ModelAliasRow.version_id == version.id)
+        used = ", ".join(session.scalars(alias.order_by(ModelAliasRow.alias)))
+        todo = FROM_BACKUP if used else "nothing uses this version now; a backup may still have the blob"
+        return f"version {version.version} of {name}" + (f" ({used})" if used else ""), todo
+    update = session.scalars(select(UpdateRow).where(UpdateRow.sha256 == sha256).limit(1)).first()
+    if update is not None:
+        todo = "its round will fail with this reason, and the next one begins; a backup may still have the blob"
+        return f"update {update.update_id} of round {update.base_round}", todo
+    return "what a device of the open round starts from", FROM_BACKUP
+
+
+def _spool(folder: Path, federations: set[str], *, repair: bool) -> Iterator[Finding]:
+    """Look at half-received updates; one that nobody can go on with is in the way of nothing, and may be deleted."""
+    going, useless = 0, []
+    for described in sorted(folder.glob("*/*/*.json")):
+        try:
+            read(UpdateManifest, described.read_bytes())
+        except (OSError, WireError):
+            useless.append(described)
+            continue
+        if described.parent.parent.name in federations and described.with_suffix(".part").exists():
+            going += 1
+        else:
+            useless.append(described)
+    if useless and repair:
+        for described in useless:
+            for suffix in (".json", ".have", ".part"):
+                described.with_suffix(suffix).unlink(missing_ok=True)
+    if useless:
+        words = f"{len(useless)} half-received updates cannot be gone on with, such as {useless[0].stem}"
+        yield (
+            Finding(Level.REPAIRED, f"{words}: deleted")
+            if repair
+            else Finding(Level.PROBLEM, words, "--repair deletes them; their devices send them again")
+        )
+    yield Finding(Level.OK, f"{going} updates are under way")
+
+
+def _identity(path: Path, *, repair: bool) -> Iterator[Finding]:
+    if not path.is_file():
+        todo = "restore it from a backup: with a new one, every enrolled device must enrol again"
+        yield Finding(Level.PROBLEM, f"the server's key {path} is not there", todo)
+        return
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        if repair:
+            path.chmod(0o600)
+            yield Finding(Level.REPAIRED, f"others could read the server's key {path}: they cannot any more")
+        else:
+            yield Finding(Level.PROBLEM, f"others can read the server's key {path}", "--repair takes the right away")
+        return
+    yield Finding(Level.OK, f"the server's key {path.name} is here, and its owner's alone")

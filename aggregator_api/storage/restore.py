@@ -1,0 +1,131 @@
+"""Bringing a server back from a backup: everything is copied into an empty place, and a new epoch begins.
+
+Without the epoch the devices, which have gone on since the backup, would neither train for the server nor believe it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import inspect
+from sqlalchemy.exc import SQLAlchemyError
+
+from aggregator_api.backup import BLOBS, DATABASE, DUMP, blob_folder, copy_file, read_description
+from aggregator_api.blobs import sync
+from aggregator_api.database import Database
+from aggregator_api.errors import ConfigError
+from aggregator_api.observability import audit
+from aggregator_api.settings import Settings
+from aggregator_api.storage import epochs, postgresql
+from federation.private_files import private_folder
+
+
+class Restored(NamedTuple):
+    """What came back: the epoch that began, and how many blobs were copied."""
+
+    epoch: int
+    blobs: int
+
+
+def restore(settings: Settings, source: Path, epoch: int | None = None) -> Restored:
+    """Copy a backup into a place without data, and begin a new epoch, by the clock or the one that is given.
+
+    Raises:
+        ConfigError: if `source` is no backup of such a database, there is data already, or the epoch is too low.
+    """
+    described, database = read_description(source), Database(settings.database)
+    database.close()
+    if described.database != ("postgresql" if database.shared else "sqlite"):
+        raise ConfigError(
+            f"{source} is a backup of a server on {described.database}, but this one is on "
+            f"{'PostgreSQL' if database.shared else 'SQLite'} ({database.engine.url.render_as_string()}); "
+            "set database_url as it was"
+        )
+    _require_empty(settings, source)
+    private_folder(settings.data_dir)
+    blobs = [
+        copy_file(blob, blob_folder(settings) / blob.parent.name / blob.name)
+        for blob in sorted((source / BLOBS).glob("??/*"))
+    ]
+    for name in described.keys:
+        copy_file(source / name, settings.identity if name == described.identity else settings.data_dir / name)
+    begun = _load(settings, source, epoch)
+    sync(settings.data_dir)
+    return Restored(begun, len(blobs))
+
+
+def begin_epoch(settings: Settings, epoch: int | None = None) -> int:
+    """Begin a new epoch on a database that was brought back by other means, such as a snapshot of its disk.
+
+    Raises:
+        ConfigError: if there is no database, or the epoch is too low.
+    """
+    path = Path(Database(settings.database).engine.url.database or "")
+    if not settings.database.startswith("postgresql") and not path.is_file():
+        raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
+    return _begin(settings.database, epoch)
+
+
+def _load(settings: Settings, source: Path, epoch: int | None) -> int:
+    """Bring the database in last, so that a restore that was cut off has none, and can be done again."""
+    if settings.database.startswith("postgresql"):
+        postgresql.load(settings.database, source / DUMP)
+        return _begin(settings.database, epoch)
+    target = Path(Database(settings.database).engine.url.database or "")
+    fresh = target.with_name(f".{target.name}.restored")
+    for path in (fresh, *(fresh.with_name(f"{fresh.name}-{end}") for end in ("wal", "shm"))):
+        path.unlink(missing_ok=True)
+    copy_file(source / DATABASE, fresh)
+    begun = _begin(f"sqlite:///{fresh}", epoch)  # closing the last connection writes its log back into the file
+    sync(fresh)
+    fresh.replace(target)
+    return begun
+
+
+def _begin(database_url: str, epoch: int | None) -> int:
+    database = Database(database_url)
+    try:
+        database.migrate()
+        with database.write() as session:
+            begun = epochs.begin(session, epoch)
+            audit.record(session, "server.restore", actor=audit.operating_user(), detail=f"epoch {begun}")
+            return begun
+    finally:
+        database.close()
+
+
+def _require_empty(settings: Settings, source: Path) -> None:
+    """Refuse to mix a backup with other data.
+
+    Raises:
+        ConfigError: saying what is there.
+    """
+    folder = settings.data_dir.resolve()
+    if folder == source.resolve():
+        raise ConfigError(f"{source} is the backup itself; choose another --data-dir, and the backup stays as it is")
+    todo = "move it away first, or choose another --data-dir"
+    if settings.database.startswith("postgresql"):
+        _require_empty_database(settings.database)
+    elif (path := Path(Database(settings.database).engine.url.database or "")).exists():
+        raise ConfigError(f"there is a database already: {path}; {todo}")
+    if any((folder / "spool").glob("*/*/*")):
+        raise ConfigError(f"{folder / 'spool'} holds updates of devices that were under way; {todo}")
+    identity, kept = settings.identity, source / read_description(source).identity
+    if identity.exists() and kept.exists() and identity.read_bytes() != kept.read_bytes():
+        raise ConfigError(f"{identity} is another server's key; devices trust the backup's alone; {todo}")
+
+
+def _require_empty_database(database_url: str) -> None:
+    database = Database(database_url)
+    try:
+        tables = inspect(database.engine).get_table_names()
+    except SQLAlchemyError as error:
+        raise ConfigError(f"{database.engine.url.render_as_string()} cannot be reached: {error}") from error
+    finally:
+        database.close()
+    if tables:
+        raise ConfigError(
+            f"{database.engine.url.render_as_string()} holds tables already ({', '.join(sorted(tables)[:3])} …); make "
+            "an empty database (createdb) and set database_url to it, or drop the old one first"
+        )

@@ -1,0 +1,1 @@
+"""Updates of devices, from their arrival to the round that uses them."""

@@ -1,0 +1,1 @@
+"""What the server does with a round's updates."""

@@ -1,0 +1,211 @@
+"""What a round's updates are held against before they are combined: their weight, and how far each moves the model.
+
+The server and the simulation call the same functions, with what they know of the updates: the examples that each
+claims, and its norms (`federation.norms`). Two rules, each switched off by null in `federation.plan.RoundSettings`:
+
+`max_weight_ratio` caps a weight. A client says its own number of examples, and 10⁹ of them would make its update the
+whole mean. It counts with at most so many times the round's median.
+
+`norm_factor` leaves an update out whose norm is more than so many times the median of the round's norms and those of
+earlier rounds: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: Can You Really Backdoor Federated Learning?, 2019,
+arXiv 1911.07963, section 4. Differs from the paper: it clips such an update, which has no such norm by accident.
+
+Medians are lower ones, so that of 2k values the k largest cannot set them. Neither rule sees an update that is no
+larger than the others and wrong; the robust rules of `federation.robust` are for those.
+
+With `clip_norm` neither is applied: clipped changes weigh the same, and who is left out must not depend on the others'
+data (`federation.privacy`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from federation.plan import RoundSettings
+from federation.records import Update
+
+HISTORY_ROUNDS = 5
+"""Published rounds whose norms are remembered: enough for a median in a fleet of two, and few enough to follow."""
+
+OWN_MEDIAN = 3
+"""Updates that may judge one another against what earlier rounds say; of fewer, half would be a single one."""
+
+_NAMED = 5
+
+
+class Claim(NamedTuple):
+    """What is known of one update of a round."""
+
+    examples: int
+    norms: Mapping[str, float]  # by group; {} if they could not be measured
+
+
+class Typical(NamedTuple):
+    """The norms of one group in one round, in short."""
+
+    median: float
+    updates: int
+
+
+RoundNorms = Mapping[str, Typical]
+"""By group of tensors: params, prototypes, …"""
+
+
+@dataclass(frozen=True)
+class NormHistory:
+    """What was usual in the last rounds, the latest one last.
+
+    After a round that failed it is believed less: perhaps everything has changed, and nothing would ever pass again.
+    """
+
+    rounds: tuple[RoundNorms, ...] = ()
+    after_failure: bool = False
+
+    def published(self, norms: RoundNorms) -> NormHistory:
+        """Return the history with one more published round; the first one after a failure begins anew."""
+        before = () if self.after_failure else self.rounds
+        return NormHistory((*before, norms)[-HISTORY_ROUNDS:])
+
+    def failed(self) -> NormHistory:
+        """Return the history after a failed round."""
+        return replace(self, after_failure=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` needs."""
+        return {"rounds": [dict(norms) for norms in self.rounds], "after_failure": self.after_failure}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> NormHistory:
+        """Read a history that was written down."""
+        rounds = tuple({group: Typical(*one) for group, one in norms.items()} for norms in saved["rounds"])
+        return cls(rounds, saved["after_failure"])
+
+    def of(self, group: str) -> list[Typical]:
+        """Return what is known of one group."""
+        return [norms[group] for norms in self.rounds if group in norms]
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What was found about a round's updates, by client."""
+
+    capped: Mapping[str, int] = field(default_factory=dict)
+    """The examples that an update counts with, of those that claim more."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why an update is not used."""
+    norms: RoundNorms = field(default_factory=dict)
+    """Of the updates that are used, for the history."""
+
+
+def screen(settings: RoundSettings, claims: Mapping[str, Claim], history: NormHistory) -> Screening:
+    """Judge all updates of a round, once no more will come."""
+    if settings.clip_norm is not None:
+        return Screening()
+    left_out = _outliers(settings, claims, history)
+    used = {client: claim for client, claim in claims.items() if client not in left_out}
+    limit = examples_limit(settings, (claim.examples for claim in used.values()))
+    capped = {client: limit for client, claim in used.items() if limit is not None and claim.examples > limit}
+    return Screening(capped, left_out, typical_norms(used.values()))
+
+
+def examples_limit(settings: RoundSettings, examples: Iterable[int]) -> int | None:
+    """Return the most examples that a client counts with, beside clients with so many; None: there is no limit."""
+    some = sorted(n for n in examples if n > 0)
+    if settings.max_weight_ratio is None or not some:
+        return None
+    return math.floor(settings.max_weight_ratio * some[(len(some) - 1) // 2])
+
+
+def weighed(update: Update, examples: int | None) -> Update:
+    """Return an update that counts with so many examples, and its classes' counts in proportion; None: as it says."""
+    if examples is None:
+        return update
+    counts = update.tensors.get("counts")
+    scaled = {"counts": counts * (examples / update.examples)} if isinstance(counts, torch.Tensor) else {}
+    return update._replace(examples=examples, tensors={**update.tensors, **scaled})
+
+
+def refusal(settings: RoundSettings, norms: Mapping[str, float], history: NormHistory) -> str:
+    """Say why an update is refused as it arrives, by earlier rounds alone; empty if it is not.
+
+    Nobody is before `norm_after` updates are known, nor after a failed round: it is judged at the end, with the others.
+    """
+    if settings.norm_factor is None or settings.clip_norm is not None or history.after_failure:
+        return ""
+    for group, norm in norms.items():
+        earlier = history.of(group)
+        if (count := sum(one.updates for one in earlier)) >= settings.norm_after:
+            reason = _too_far(group, norm, _median(earlier), settings.norm_factor, f"{count} updates of earlier rounds")
+            if reason:
+                return reason
+    return ""
+
+
+def shortfall(settings: RoundSettings, claims: Mapping[str, Claim], screening: Screening) -> str:
+    """Say why a round cannot be aggregated, because too few of its updates are left; empty if it can."""
+    left = len(claims) - len(screening.left_out)
+    if not screening.left_out or left >= settings.minimum_clients:
+        return ""
+    names = sorted(screening.left_out)
+    named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    return (
+        f"quorum not reached: {len(names)} of {len(claims)} updates were left out for their norm ({named}), "
+        f"{left} remain, {settings.minimum_clients} are needed. The next round judges by its own updates if at least "
+        f"{OWN_MEDIAN} come; if these devices are honest, raise rounds.norm_factor"
+    )
+
+
+def typical_norms(claims: Iterable[Claim]) -> dict[str, Typical]:
+    """Return the median of each group's norms."""
+    groups: dict[str, list[Typical]] = {}
+    for claim in claims:
+        for group, norm in claim.norms.items():
+            groups.setdefault(group, []).append(Typical(norm, 1))
+    return {group: Typical(_median(norms), len(norms)) for group, norms in sorted(groups.items())}
+
+
+def _outliers(settings: RoundSettings, claims: Mapping[str, Claim], history: NormHistory) -> dict[str, str]:
+    if settings.norm_factor is None:
+        return {}
+    groups = sorted({group for claim in claims.values() for group in claim.norms})
+    pools = {group: list(_pool(group, claims, history)) for group in groups}
+    found: dict[str, str] = {}
+    for client, claim in claims.items():
+        for group, norm in claim.norms.items():
+            count = sum(one.updates for one in pools[group])
+            of = f"the {count} updates of this round and those before it"
+            if reason := _too_far(group, norm, _median(pools[group]), settings.norm_factor, of):
+                found.setdefault(client, reason)
+    return found
+
+
+def _pool(group: str, claims: Mapping[str, Claim], history: NormHistory) -> Iterator[Typical]:
+    own = [Typical(claim.norms[group], 1) for claim in claims.values() if group in claim.norms]
+    yield from own
+    if not (history.after_failure and len(own) >= OWN_MEDIAN):
+        yield from history.of(group)
+
+
+def _median(values: Iterable[Typical]) -> float:
+    """Return the lower median of values that count several times."""
+    ordered = sorted(values)
+    half, seen = sum(one.updates for one in ordered) / 2, 0
+    for one in ordered:
+        seen += one.updates
+        if seen >= half:
+            return one.median
+    return 0.0
+
+
+def _too_far(group: str, norm: float, median: float, factor: float, of: str) -> str:
+    if median <= 0 or norm <= factor * median:
+        return ""
+    what = "the change of params" if group == "params" else group
+    return (
+        f"{what} has the L2 norm {norm:.4g}, over {factor:g} times the median {median:.4g} of {of} (rounds.norm_factor)"
+    )

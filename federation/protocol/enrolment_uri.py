@@ -1,0 +1,60 @@
+"""What an operator hands to a device so that it can enrol, as one text that fits into a QR code.
+
+    gaitway-enrol:?server=https%3A%2F%2Fgaitway.example&federation=walk&device=phone1&token=gwe_…
+
+It holds the token, so it is as secret as that, until the device has used it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from pydantic import TypeAdapter, ValidationError
+
+from federation.errors import WireError
+from federation.plan import Name
+
+SCHEME = "gaitway-enrol"
+LONGEST = 2048
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
+class EnrolmentUri(NamedTuple):
+    """Where a device enrols, into what, as whom, and with which token."""
+
+    server: str
+    federation: str
+    device: str
+    token: str
+
+    def __str__(self) -> str:
+        """Write it as a URI."""
+        return f"{SCHEME}:?{urlencode(self._asdict())}"
+
+
+def is_enrolment_uri(text: str) -> bool:
+    """Whether a text claims to be one; a token alone does not."""
+    return text.strip().lower().startswith(f"{SCHEME}:")
+
+
+def read_enrolment_uri(text: str) -> EnrolmentUri:
+    """Read one.
+
+    Raises:
+        WireError: saying which part is missing or wrong; the token is not repeated.
+    """
+    if len(text) > LONGEST or not is_enrolment_uri(text):
+        raise WireError(f"expected {SCHEME}:?server=…&federation=…&device=…&token=…, at most {LONGEST} characters")
+    said = dict(parse_qsl(text.strip().partition("?")[2]))
+    if missing := [name for name in EnrolmentUri._fields if not said.get(name)]:
+        raise WireError(f"the enrolment URI lacks {', '.join(missing)}; scan the code again, or ask for another")
+    server = urlsplit(said["server"])
+    if server.scheme not in ("http", "https") or not server.hostname:
+        raise WireError(f"the enrolment URI's server {said['server'][:200]!r} is no http or https address")
+    for name in ("federation", "device"):
+        try:
+            _NAME.validate_python(said[name])
+        except ValidationError as error:
+            raise WireError(f"the enrolment URI's {name} {said[name][:80]!r}: {error.errors()[0]['msg']}") from error
+    return EnrolmentUri(*(said[name] for name in EnrolmentUri._fields))

@@ -1,0 +1,101 @@
+"""`gaitway server|agent|sim|export|pipeline …`: hands its words to the program that they name, and loads no other.
+
+So `gaitway --help` and `--version` answer at once, and a device needs nothing of what the server needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+FAILED = 2
+
+
+class Program(NamedTuple):
+    """Where a program's command line is, the extra that installs what it needs, and what it is for."""
+
+    module: str
+    extra: str
+    purpose: str
+
+
+PROGRAMS = {
+    "server": Program("aggregator_api.cli", "aggregator", "Run and operate the server of a federation."),
+    "agent": Program("edge_agent.__main__", "edge", "Enrol a device, run it, and look into it."),
+    "sim": Program("sim.cli", "sim", "Simulate federations on recorded data, and compare methods."),
+    "export": Program("export.__main__", "export", "Turn a trained model into ONNX, and check it."),
+    "pipeline": Program("har_pipeline.cli", "sim", "Turn recordings of motion sensors into windows."),
+}
+
+HELP = """\
+Usage: gaitway PROGRAM [COMMAND] [OPTIONS]
+
+Federated learning for motion sensors: devices learn from their own movements and send weights, never recordings.
+
+Programs (each has --help, and so has each of its commands):
+{programs}
+
+Options:
+  --version  Print the version.
+  --help     Show this.
+
+A server and its first device, on one machine:
+  gaitway server serve --data-dir runs/server
+  gaitway server tokens create --federation walk --device phone1
+  gaitway agent enrol --help
+  gaitway agent run --config agent.toml
+
+Each program also starts as a Python module: `gaitway server …` is `python -m aggregator_api …`.
+"""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the program that the first word names with the others; `words` are those of the command line if None."""
+    first, *rest = list(sys.argv[1:] if words is None else words) or ["--help"]
+    if first in ("--help", "-h", "help"):
+        print(help_text(), end="")
+    elif first in ("--version", "-V", "version"):
+        print(f"gaitway {version()}")
+    elif first in PROGRAMS:
+        _run(first, rest)
+    else:
+        near = difflib.get_close_matches(first, PROGRAMS, n=1)
+        hint = f"did you mean `gaitway {near[0]}`?" if near else f"there are {', '.join(PROGRAMS)}"
+        _fail(f"there is no program {first[:40]!r}; {hint} `gaitway --help` describes them")
+
+
+def help_text() -> str:
+    """Return what `--help` shows."""
+    return HELP.format(programs="\n".join(f"  {name:<10} {program.purpose}" for name, program in PROGRAMS.items()))
+
+
+def version() -> str:
+    """Return the installed distribution's version; pyproject.toml is the one place where it is written."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed  # some milliseconds, which only --version needs
+
+    try:
+        return installed("gaitway")
+    except PackageNotFoundError:
+        return "(not installed: run from its source)"
+
+
+def _run(name: str, words: list[str]) -> None:
+    program = PROGRAMS[name]
+    try:
+        module = import_module(program.module)
+    except ModuleNotFoundError as error:
+        _fail(f"`gaitway {name}` needs {error.name}, which is not installed: pip install 'gaitway[{program.extra}]'")
+    module.app(words, prog_name=f"gaitway {name}")
+
+
+def _fail(words: str) -> NoReturn:
+    print(f"gaitway: {words}", file=sys.stderr)
+    raise SystemExit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""A real Mosquitto, the real server in this process, and agents that run in threads."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from sqlalchemy.orm import Session
+
+from aggregator_api import service, tokens
+from aggregator_api.app import create_app
+from aggregator_api.runtime import Runtime
+from aggregator_api.settings import load
+from aggregator_api.tables import DeviceRow, FederationRow
+from aggregator_api.views import NewFederation
+from edge_agent.config import Config, ServerSection
+from edge_agent.enrolment import Applicant, enrol
+from edge_agent.store import Store
+from edge_agent.summary import in_words
+from edge_agent.supervisor import Supervisor
+from edge_agent.training_settings import BrokerSection
+from tests.edge_agent.scene import DEVICE, make_config, make_plan
+
+from .real_parts import Mosquitto, free_port
+
+FEDERATION = "f"
+
+
+def until(happened: Callable[[], Any], what: str = "it did not happen", seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := happened()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found
+
+
+class World:
+    """The server over that broker; its federation waits for more devices than there will be."""
+
+    def __init__(self, broker: Mosquitto, folder: Path, **settings: Any) -> None:
+        self.broker, self.port = broker, free_port()
+        given = load(broker.server_toml, data_dir=folder, port=self.port, aggregation_process=False, **settings)
+        self.app = create_app(given)
+        self._server = uvicorn.Server(uvicorn.Config(self.app, port=self.port, log_config=None, lifespan="on"))
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        until(lambda: self._server.started)
+        plan = make_plan()
+        rounds = plan.rounds.model_copy(update={"minimum_clients": 100})
+        waits = plan.model_copy(update={"rounds": rounds})
+        service.create(self.runtime, NewFederation(name=FEDERATION, plan=waits))
+
+    @property
+    def runtime(self) -> Runtime:
+        """The server's parts."""
+        runtime = self.app.state.runtime
+        assert isinstance(runtime, Runtime)
+        return runtime
+
+    @property
+    def url(self) -> str:
+        """The server's base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """End the server."""
+        self._server.should_exit = True
+        self._thread.join()
+        gc.collect()  # sockets whose handshake failed, which paho lets go of without closing them
+
+    def config(self, folder: Path, device: str, federation: str = FEDERATION, **broker: Any) -> Config:
+        """Return a device's config."""
+        plain = make_config(folder)
+        agent = plain.agent.model_copy(update={"device": device, "federation": federation})
+        section = BrokerSection(**{"port": self.broker.port, "tls": True, "ca_file": self.broker.ca, **broker})
+        parts = {"server": ServerSection(url=self.url), "broker": section}
+        sensors = plain.sensors.model_copy(update={"client": DEVICE})
+        return plain.model_copy(update={"agent": agent, "sensors": sensors, **parts})
+
+    def enrolled_row(self, session: Session, federation: FederationRow, device: str) -> DeviceRow:
+        """Write the row of a device that is approved, and was heard long ago."""
+        row = DeviceRow(federation_id=federation.id, name=device, state="offline", examples=0, detail="")
+        row.enrolled_at = row.seen_at = 0.0
+        row.enrolment = "approved"
+        session.add(row)
+        return row
+
+    def enrolled(self, folder: Path, device: str) -> Config:
+        """Enrol a device, whose operator has approved it."""
+        with self.runtime.database.write() as session:
+            row = service.named(session, FEDERATION)
+            key = self.runtime.identity.public_key
+            _, token = tokens.make(session, row, device=device, auto_approve=True, lifetime_s=60.0, server_key=key)
+        config = self.config(folder, device)
+        enrol(Applicant.of(config), token)
+        return config
+
+
+class Agent:
+    """An agent in a thread, and what it says of itself."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._made = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._made.wait(20)
+
+    def _run(self) -> None:
+        self.supervisor = Supervisor(self.config)  # here: SQLite's connection belongs to a thread
+        self._made.set()
+        self.supervisor.run()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker has taken it."""
+        return self.supervisor.agent.connected
+
+    def says(self, words: str) -> bool:
+        """Whether its status says so, asked as another program asks."""
+        store = Store(self.config.agent.data_dir)
+        try:
+            return any(words in line for line in in_words(store, self.config.agent.device, running=True))
+        finally:
+            store.close()
+
+    def stop(self) -> None:
+        """End it in order."""
+        self.supervisor.stop()
+        self._thread.join()
+
+
+@contextmanager
+def agent(config: Config) -> Iterator[Agent]:
+    """Run an agent."""
+    started = Agent(config)
+    try:
+        yield started
+    finally:
+        started.stop()

@@ -1,0 +1,112 @@
+"""One device's folder on two machines: the second is noticed, told and stopped, and a restart is not taken for one."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aggregator_api import records, service
+from aggregator_api.devices.clones import Clones, Verdict
+from aggregator_api.tables import DeviceRow
+
+from .enrolled_world import FEDERATION, World, agent, until
+from .real_parts import mosquitto
+
+NOTHING, TOLD = Verdict(), Verdict(stop=True)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with mosquitto(tmp_path_factory.mktemp("broker")) as broker:
+        made = World(broker, tmp_path_factory.mktemp("server"))
+        yield made
+        made.stop()
+
+
+def row(world: World, name: str) -> DeviceRow:
+    with world.runtime.database.read() as session:
+        found = records.device_named(session, service.named(session, FEDERATION), name)
+        assert found is not None
+        return found
+
+
+@pytest.mark.service
+def test_the_second_of_two_with_one_name_is_told_and_stops(world: World, tmp_path: Path) -> None:
+    """They take the connection from each other for ever, twice a second, where nobody tells them."""
+    first = world.enrolled(tmp_path / "first", "a")
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    second = first.model_copy(update={"agent": first.agent.model_copy(update={"data_dir": tmp_path / "second"})})
+    with agent(first) as original:
+        until(lambda: original.connected and row(world, "a").state == "ready")
+        with agent(second) as clone:
+            until(lambda: clone.says("stopped by the server: another machine uses this device's name"))
+            assert row(world, "a").cloned_at is not None
+            assert b'gaitway_cloned_devices{federation="f"} 1.0' in world.app.state.metrics.render()
+            until(lambda: original.connected)
+            calm = original.supervisor.agent
+            time.sleep(3)
+            assert (calm.connected, original.supervisor.agent.connected) == (True, True)
+            assert not clone.connected
+            assert clone.says("without a connection to the broker: stopped by the server")
+            assert not original.supervisor._broker._held
+
+
+@pytest.mark.service
+def test_a_device_that_is_restarted_is_no_clone(world: World, tmp_path: Path) -> None:
+    config = world.enrolled(tmp_path, "b")
+    for _ in range(3):
+        with agent(config) as device:
+            until(lambda: device.connected and row(world, "b").state == "ready")
+        until(lambda: row(world, "b").state == "offline")
+    assert row(world, "b").cloned_at is None
+
+
+class Ear:
+    """What a server hears of one device, and when."""
+
+    def __init__(self) -> None:
+        self.clones, self.now, self.numbers = Clones(), 0.0, dict[str, int]()
+
+    def hear(self, session: str, number: int | None = None, *, after_s: float = 1.0) -> Verdict:
+        self.now += after_s
+        self.numbers[session] = self.numbers.get(session, 0) + 1 if number is None else number
+        return self.clones.hear("f", "d", session, self.numbers[session], self.now)
+
+
+def test_restarts_duplicates_and_last_wills_prove_nothing() -> None:
+    ear = Ear()
+    for run in map(str, range(40)):
+        assert [ear.hear(run), ear.hear(run), ear.hear("", 0)] == [NOTHING] * 3
+    for _ in range(5):  # as a broker sends again what was not acknowledged
+        assert [ear.hear("38", 2), ear.hear("39", 1), ear.hear("39", 2)] == [NOTHING] * 3
+
+
+def test_the_second_return_is_the_proof_and_who_came_later_is_told() -> None:
+    ear = Ear()
+    assert [ear.hear(s) for s in "AABA"] == [NOTHING] * 4
+    assert ear.hear("B") == Verdict(cloned=True, stop=True)
+    assert [ear.hear("A"), ear.hear("B"), ear.hear("A")] == [NOTHING, TOLD, NOTHING]
+
+
+def test_returns_that_lie_far_apart_prove_nothing() -> None:
+    ear = Ear()
+    ear.hear("A")
+    for _ in range(5):
+        assert [ear.hear("B", after_s=700), ear.hear("A", after_s=700)] == [NOTHING, NOTHING]
+
+
+def test_who_was_told_stays_told_until_the_other_is_gone() -> None:
+    ear = Ear()
+    said = [ear.hear(s) for s in "ABAB"]
+    assert said[-1] == Verdict(cloned=True, stop=True)
+    assert ear.hear("A") == NOTHING
+    assert ear.hear("B", after_s=300) == TOLD
+    assert ear.hear("C") == NOTHING  # the first was restarted
+    assert ear.hear("B", after_s=600) == TOLD
+    assert ear.hear("C") == NOTHING
+    assert ear.hear("B", after_s=900) == TOLD
+    assert ear.hear("B", after_s=900) == NOTHING  # nobody else is there any more

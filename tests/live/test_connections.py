@@ -1,0 +1,124 @@
+"""Slow and too many connections to a real server: it stays within reach, and they end."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from tests.live.real_parts import free_port, wait_for_port
+
+pytestmark = pytest.mark.service
+
+HEADER_S, BODY_S, IDLE_S, WRITE_S = 1.0, 1.0, 1, 1.0
+HALF = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+WHOLE = HALF + b"\r\n"
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A server with short times, which may open 1,024 files as it may where nobody has changed that."""
+    folder, found = tmp_path_factory.mktemp("server"), free_port()
+    toml = folder / "server.toml"
+    toml.write_text(f"data_dir = '{folder / 'data'}'\nport = {found}\nbroker_port = {free_port()}\n" + limits())
+    limited = ["prlimit", "--nofile=1024:1024", sys.executable, "-m", "aggregator_api", "serve", "--config", str(toml)]
+    log = folder / "server.log"
+    with log.open("wb") as stream, subprocess.Popen(limited, stdout=stream, stderr=stream) as process:
+        wait_for_port(found, process, log, within_s=120)
+        yield found
+        process.terminate()
+        process.wait(30)
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def limits() -> str:
+    times = {"header": HEADER_S, "body": BODY_S, "idle": IDLE_S, "write": WRITE_S}
+    bounds = "".join(f"{name}_timeout_s = {seconds}\n" for name, seconds in times.items())
+    return bounds + "address_requests_per_s = 1e6\n"  # hostile and honest clients have one address here
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def answered(port: int) -> bytes:
+    """Return the first line that an honest client gets."""
+    with connect(port) as client:
+        client.sendall(WHOLE)
+        return client.recv(4096).partition(b"\r\n")[0]
+
+
+def rest(client: socket.socket) -> bytes:
+    """Read until the server ends the connection."""
+    got = b""
+    try:
+        while more := client.recv(65536):
+            got += more
+    except ConnectionResetError:
+        pass
+    return got
+
+
+@pytest.mark.parametrize(
+    "half",
+    [HALF, b"POST /v1/enrol HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{", b""],
+    ids=["headers", "body", "nothing"],
+)
+def test_connections_with_half_a_request_keep_nobody_out(port: int, half: bytes) -> None:
+    with ExitStack() as open_ones:
+        for _ in range(1100):
+            client = open_ones.enter_context(connect(port))
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have made room already
+                client.sendall(half)
+        assert answered(port) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("drip", [False, True])
+def test_headers_that_do_not_end_are_cut_off(port: int, drip: bool) -> None:
+    with connect(port) as client:
+        client.sendall(HALF)
+        began = time.monotonic()
+        while drip and time.monotonic() < began + HEADER_S - 0.3:
+            client.sendall(b"X: y\r\n")
+            time.sleep(0.1)
+        assert rest(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_headers_are_not_taken_without_end(port: int) -> None:
+    with connect(port) as client:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            client.sendall(HALF + b"X: y\r\n" * 100_000)
+        assert b" 200 " not in rest(client)
+    with connect(port) as client:
+        client.sendall(HALF + b"X: y\r\n" * 15_000)
+        assert rest(client)[:13] in (b"HTTP/1.1 431 ", b"")  # nothing: reset while still sending
+    assert answered(port) == b"HTTP/1.1 200 OK"
+
+
+def test_a_body_that_does_not_end_is_cut_off(port: int) -> None:
+    with connect(port) as client:
+        client.sendall(b"POST /v1/enrol HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
+        assert rest(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_body_is_not_read_on_after_an_answer(port: int) -> None:
+    with connect(port) as client:
+        client.sendall(b"POST /v1/keys HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
+        assert rest(client).startswith(b"HTTP/1.1 401 ")
+
+
+def test_an_idle_connection_ends_and_one_in_use_does_not(port: int) -> None:
+    with connect(port) as client:
+        for _ in range(4):  # longer than the headers of one request may take
+            client.sendall(WHOLE)
+            got = b""
+            while not got.endswith(b"}"):
+                got += client.recv(4096)
+            assert got.startswith(b"HTTP/1.1 200 OK")
+            time.sleep(0.4)
+        assert b"HTTP/1.1 200" not in rest(client)

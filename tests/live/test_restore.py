@@ -1,0 +1,170 @@
+"""A server that comes back from a backup while its devices have gone on: they train again, and all rounds are finished.
+
+The last model is the one from before, bit for bit: the same rounds are trained from the same models.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from aggregator_api.backup import back_up
+from aggregator_api.settings import load
+from edge_agent.store import Store
+from edge_agent.summary import in_words
+from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
+from tests.live.real_parts import Postgres, free_port, mosquitto, postgres, wait_for_port
+from tests.live.walks import DEVICES, agent_toml, plan_of, run_settings
+
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+
+ROUNDS, KEPT_ROUNDS = 4, 2
+MINUTES = 1.0
+DEVICE = DEVICES[0]
+HERE = "/v1/federations/live"
+SOON = "[training]\nnice = 0\nretry_s = 0.2\n[uploads]\nack_timeout_s = 1.0\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Postgres]:
+    with postgres() as running:
+        yield running
+
+
+class Installation:
+    """A broker, a server and one device, whose server can be killed and brought back."""
+
+    def __init__(self, folder: Path, parts: ExitStack, *, enrolled: bool) -> None:
+        self.folder, self.enrolled, self.port = folder, enrolled, free_port()
+        self.data = folder / "data"
+        self.programs: list[Program] = []
+        parts.callback(self.stop)
+        if enrolled:
+            broker = parts.enter_context(mosquitto(folder))
+            self.mqtt, self.config = broker.port, ["--config", str(broker.server_toml)]
+            self.broker_toml = f'port = {broker.port}\ntls = true\nca_file = "{broker.ca}"\n'
+        else:
+            self.mqtt = free_port()
+            self.config = ["--broker-port", str(self.mqtt)]
+            self.broker_toml = f"port = {self.mqtt}\n"
+            started = self.run(mosquitto_of(folder, self.mqtt), "broker")
+            wait_for_port(self.mqtt, started.process, started.log)
+        self.http = parts.enter_context(
+            httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False)
+        )
+
+    def run(self, command: list[str], name: str) -> Program:
+        program = Program(command, self.folder / f"{name}.log")
+        program.start()
+        self.programs.append(program)
+        return program
+
+    def serve(self) -> Program:
+        words = ["serve", *self.config, "--port", str(self.port), "--data-dir", str(self.data)]
+        program = self.run([sys.executable, "-m", "aggregator_api", *words], "server")
+        self.wait_for(self.answers, "the server is not ready")
+        return program
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        config = self.config if self.enrolled else []
+        line = [sys.executable, "-m", "aggregator_api", *words, *config, "--data-dir", str(self.data)]
+        return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+
+    def back_up(self, out: Path) -> None:
+        config = Path(self.config[1]) if self.enrolled else None
+        back_up(load(config, data_dir=self.data), out)
+
+    def add_device(self) -> Program:
+        config = agent_toml(self.folder, DEVICE, str(self.http.base_url).rstrip("/"), self.mqtt, MINUTES)
+        config.write_text(SOON + re.sub(r"(\[broker\]\n)port = \d+\n", rf"\1{self.broker_toml}", config.read_text()))
+        agent = [sys.executable, "-m", "edge_agent"]
+        if self.enrolled:
+            made = self.http.post(f"{HERE}/enrolment-tokens", json={"auto_approve": True}).json()
+            (self.folder / "token").write_text(made["token"])
+            enrol = [*agent, "enrol", "--config", str(config), "--token-file", str(self.folder / "token")]
+            subprocess.run(enrol, check=True, capture_output=True, timeout=120)
+        return self.run([*agent, "run", "--config", str(config)], "device")
+
+    def answers(self) -> bool:
+        try:
+            return self.http.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def now(self) -> Any:
+        return self.http.get(HERE).json()
+
+    def wait_for(self, true: Callable[[], bool], failure: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not true():
+            said = "\n".join(program.said() for program in self.programs)
+            assert time.monotonic() < deadline, f"{failure}\n{said}"
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        for program in reversed(self.programs):
+            program.stop()
+
+
+@pytest.mark.parametrize(
+    ("database", "enrolled"),
+    [
+        pytest.param("sqlite", False, id="sqlite-open"),
+        pytest.param("sqlite", True, id="sqlite-enrolled", marks=pytest.mark.slow),
+        pytest.param("postgresql", False, id="postgresql-open", marks=pytest.mark.slow),
+        pytest.param("postgresql", True, id="postgresql-enrolled"),
+    ],
+)
+def test_a_restored_server_finishes_all_rounds(
+    database: str, enrolled: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new_database() -> None:
+        if database == "postgresql":
+            running: Postgres = request.getfixturevalue("cluster")
+            monkeypatch.setenv("GAITWAY_DATABASE_URL", running.new_database(empty=True))
+
+    monkeypatch.setenv("GAITWAY_INSECURE_LOCAL", "true")
+    monkeypatch.setenv("GAITWAY_AGGREGATION_PROCESS", "false")
+    new_database()
+    with ExitStack() as parts:
+        here = Installation(tmp_path, parts, enrolled=enrolled)
+        server = here.serve()
+        settings = run_settings("fedavg", minutes=MINUTES)
+        rounds = settings.rounds.model_copy(update={"rounds": ROUNDS, "minimum_clients": 1})
+        plan = plan_of(settings.model_copy(update={"rounds": rounds}))
+        assert here.http.post("/v1/federations", json={"name": "live", "plan": plan.model_dump(mode="json")}).is_success
+        here.add_device()
+        here.wait_for(lambda: here.now()["round"] > KEPT_ROUNDS, f"round {KEPT_ROUNDS} does not end")
+        here.back_up(tmp_path / "backup")
+        here.wait_for(lambda: here.now()["status"] == "finished", "the rounds are not finished")
+        before = here.now()["model"]["sha256"]
+        server.kill()
+        here.data.rename(tmp_path / "lost")
+        new_database()
+        restored = here.command("restore", "--from", str(tmp_path / "backup"))
+        assert (restored.returncode, "problem" in restored.stdout) == (0, False), restored
+        here.serve()
+        assert here.now()["round"] == KEPT_ROUNDS + 1
+        assert here.now()["epoch"] > 1_000_000_000
+        assert "the server was restored on" in here.now()["summary"]
+        here.wait_for(lambda: here.now()["status"] == "finished", "the restored rounds are not finished")
+        assert here.now()["model"]["sha256"] == before
+        here.wait_for(lambda: device_words(tmp_path)[1][-1] == "accepted", "the device has not heard of its update")
+    words, states = device_words(tmp_path)
+    assert states == ["accepted"] * (ROUNDS + ROUNDS - KEPT_ROUNDS)
+    assert f"while this device had trained up to round {ROUNDS}. The device trains again" in words
+
+
+def device_words(folder: Path) -> tuple[str, list[str]]:
+    """Return what `status` says of the device, and what became of the updates that it trained."""
+    with closing(Store(folder / DEVICE)) as store:
+        return " ".join(in_words(store, DEVICE, running=False)), [row.status for row in store.rounds()]

@@ -1,0 +1,165 @@
+"""Passwords, keys and certificates that are changed while devices run: they go on without a restart."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator_api import approval, keys, records, service
+from aggregator_api.accounts import username
+from aggregator_api.broker_config import certificates
+from edge_agent import renewal
+from edge_agent.blobs import Blobs
+from edge_agent.credentials import Credentials, read_credentials, write_credentials
+from edge_agent.enrolment import Answer, Applicant, claim
+from edge_agent.errors import BlobError
+from edge_agent.renewal import Renewal
+from federation.protocol.messages import BlobPointer
+from tests.edge_agent.scene import make_config
+
+from .enrolled_world import FEDERATION, World, agent, until
+from .real_parts import mosquitto
+
+pytestmark = [
+    pytest.mark.service,
+    # paho lets go of a socket whose handshake failed without closing it; it is closed as garbage, in any later test
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with mosquitto(tmp_path_factory.mktemp("broker")) as broker:
+        made = World(broker, tmp_path_factory.mktemp("server"))
+        yield made
+        made.stop()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask at once."""
+    monkeypatch.setattr(renewal, "FIRST_S", 0.2)
+
+
+def test_a_device_whose_password_was_changed_claims_another_and_goes_on(world: World, tmp_path: Path) -> None:
+    config = world.enrolled(tmp_path, "a")
+    with agent(config) as device:
+        until(lambda: device.connected)
+        before = read_credentials(tmp_path)
+        # as a broker that was set up anew, or an operator who gave the account another password
+        world.runtime.accounts.grant(FEDERATION, "a", username(FEDERATION, "a"), "changed")
+        until(lambda: read_credentials(tmp_path) != before and device.connected)
+        until(lambda: not device.says("without a connection"))
+
+
+def test_a_device_reads_credentials_that_another_program_has_claimed(world: World, tmp_path: Path) -> None:
+    config = world.enrolled(tmp_path, "b")
+    with agent(config) as device:
+        until(lambda: device.connected)
+        claim(Applicant.of(config))  # as `edge_agent enrol` does
+        given = read_credentials(tmp_path)
+        until(lambda: not device.connected)
+        until(lambda: device.connected)
+        assert read_credentials(tmp_path) == given
+
+
+def test_a_revoked_device_says_so_and_stops_asking(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = world.enrolled(tmp_path, "c")
+    asked = list[Applicant]()
+
+    def counted(who: Applicant) -> Any:
+        asked.append(who)
+        return claim(who)
+
+    monkeypatch.setattr(Renewal.__init__, "__defaults__", (counted, *Renewal.__init__.__defaults__[1:]))
+    with agent(config) as device:
+        until(lambda: device.connected)
+        approval.revoke(world.runtime, FEDERATION, "c")
+        until(lambda: device.says("was revoked; it needs a token made for it to come back"))
+        until(lambda: len(asked) == 1)
+        assert device.supervisor.agent.trouble.startswith("the broker refuses this device: Not authorized")
+
+
+def test_a_key_that_is_void_is_claimed_anew_for_a_download(world: World, tmp_path: Path) -> None:
+    config = world.enrolled(tmp_path, "d")
+    with world.runtime.database.write() as session:
+        federation = service.named(session, FEDERATION)
+        version = records.current_version(session, federation)
+        pointer = BlobPointer(
+            sha256=version.broadcast_sha256,
+            size=version.broadcast_size,
+            url=f"/v1/blobs/{version.broadcast_sha256}",
+        )
+        row = records.device_named(session, federation, "d")
+        assert row is not None
+        keys.revoke_of_device(session, row)
+    before = read_credentials(tmp_path)
+    blobs = Blobs(tmp_path / "blobs", world.url, 5.0, Renewal(config))
+
+    def fetched() -> bool:
+        try:
+            return blobs.fetch(pointer).is_file()
+        except BlobError:  # 401 until it is time to claim
+            return False
+
+    until(fetched)
+    assert read_credentials(tmp_path) != before
+    shutil.rmtree(tmp_path / "blobs")
+    assert fetched()
+
+
+def test_a_new_authority_and_a_new_password_file_are_read_at_the_next_connection(world: World, tmp_path: Path) -> None:
+    broker, secret, ca = world.broker, tmp_path / "password", tmp_path / "ca.pem"
+    name = username(FEDERATION, "e")
+    world.runtime.accounts.grant(FEDERATION, "e", name, "first")
+    secret.write_text("first\n")
+    shutil.copy(broker.ca, ca)
+    config = world.config(tmp_path / "e", "e", ca_file=ca, username=name, password_file=secret)
+    with agent(config) as device:
+        until(lambda: device.connected)
+        secret.write_text("second\n")
+        world.runtime.accounts.grant(FEDERATION, "e", name, "second")
+        until(lambda: not device.connected)
+        until(lambda: device.connected)
+        broker.stop()
+        authority = certificates.make_authority("another authority")
+        issued = certificates.issue(authority, ("127.0.0.1",), days=2)
+        place = broker.folder / "broker" / "broker"
+        for path, data in (
+            (place / "server.pem", issued.certificate),
+            (place / "server.key", issued.key),
+            (place / "ca.pem", authority.certificate),
+            (broker.folder / "broker" / "server" / "ca.pem", authority.certificate),
+            (broker.ca, authority.certificate),
+        ):
+            path.write_bytes(data)
+        broker.start()
+        until(lambda: "is not believed" in device.supervisor.agent.trouble)
+        ca.write_bytes(authority.certificate)
+        until(lambda: device.connected)
+
+
+def test_claims_of_two_that_void_each_other_become_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As two machines with one device's key would go on doing for ever."""
+    now, claims = [0.0], list[float]()
+    monkeypatch.setattr(renewal, "has_key", lambda _: True)
+    given = {"broker": {"username": "u", "password": "p"}, "api_key": "k", "server_key": "A" * 43 + "="}
+
+    def ask(_: Applicant) -> Any:
+        claims.append(now[0])
+        return Answer.model_validate({"state": "approved", "device": "d", "credentials": given})
+
+    write_credentials(tmp_path, Credentials.model_validate(given))
+    mine = Renewal(make_config(tmp_path), ask, lambda: now[0])
+    while now[0] < 24 * 3600:
+        now[0] += 60
+        if mine.login_refused(mine.login()):
+            mine.taken()  # until the other claims, which is at once
+    assert len(claims) < 60
+    assert min(later - earlier for earlier, later in zip(claims[-5:], claims[-4:], strict=False)) > 1800

@@ -1,0 +1,110 @@
+"""The documents' commands: every option exists, every block is run or says why not, no secret is an argument."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from deploy.document_blocks import Block, shell_blocks
+from gaitway.__main__ import PROGRAMS as GAITWAY
+from tests.repository.imports import REPOSITORY
+
+DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PROGRAMS = {program.module.split(".")[0]: name for name, program in GAITWAY.items()}
+CALLED = re.compile(r"(?:python3? -m (" + "|".join(PROGRAMS) + r")|gaitway (" + "|".join(GAITWAY) + r"))\b([^`\n|]*)")
+RUN_HERE = "tests/repository/test_documents_run.py"
+RUN_BY = {
+    "README.md": RUN_HERE,
+    "operations.md": "deploy/walkthrough.py",
+    "rest.md": RUN_HERE,
+    "phones.md": RUN_HERE,
+}
+"""Who runs the blocks of a document that do not say `not run`."""
+
+
+def commands_in(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the program and the words of every call of ours in a document, in its blocks and in its prose."""
+    for found in CALLED.finditer(text.replace("\\\n", " ")):
+        program = found[1] or next(name for name, word in PROGRAMS.items() if word == found[2])
+        rest = re.split(r"\s#|[<>;&)]|\s—|, |…", found[3])[0]
+        try:
+            words = shlex.split(rest)
+        except ValueError:  # prose: an apostrophe
+            words = rest.split()
+        yield program, [word.strip("`.,:'\"") for word in words]
+
+
+def unknown_in(program: str, words: list[str]) -> str:
+    """Return the first subcommand or option that the program does not have; empty if it has all."""
+    module = import_module(GAITWAY[PROGRAMS[program]].module)
+    command: Any = get_command(module.app)  # typer brings a click of its own
+    before_dashes = words[: words.index("--")] if "--" in words else words
+    for word in before_dashes:
+        if hasattr(command, "commands"):
+            if word.startswith("-") or not re.fullmatch(r"[a-z-]+", word):
+                continue
+            if word not in command.commands:
+                return "" if word in ("is", "and", "or", "to", "for", "with", "the", "in") else word
+            command = command.commands[word]
+        elif re.match(r"--[a-z]", word):
+            known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+            takes_any = command.context_settings.get("ignore_unknown_options", False)
+            if word.partition("=")[0] not in known and not takes_any:
+                return word
+    return ""
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_every_command_and_option_in_a_document_exists(file: Path) -> None:
+    for program, words in commands_in(file.read_text()):
+        assert unknown_in(program, words) == "", f"{file.name}: {program} {' '.join(words)}"
+
+
+def test_the_check_of_options_sees_a_wrong_one() -> None:
+    assert unknown_in("aggregator_api", ["serve", "--prot", "1"]) == "--prot"
+    assert unknown_in("aggregator_api", ["keys", "made"]) == "made"
+    assert unknown_in("edge_agent", ["enrol", "--token", "T"]) == "--token"
+
+
+def every_block() -> list[Block]:
+    return [block for file in DOCUMENTS for block in shell_blocks(file)]
+
+
+@pytest.mark.parametrize("block", every_block(), ids=lambda block: block.name)
+def test_a_block_is_run_by_a_test_or_says_why_not(block: Block) -> None:
+    assert block.not_run or RUN_BY.get(block.file.name), f"{block.name} is run by nothing: say <!-- not run: why -->"
+    assert "\t" not in block.text
+
+
+@pytest.mark.parametrize("block", every_block(), ids=lambda block: block.name)
+def test_no_secret_is_an_argument(block: Block) -> None:
+    """`ps` shows every argument to every user; headers and tokens come from standard input or files."""
+    said = block.text
+    assert not re.search(r"(-H|--header)[ =]['\"]?Authorization", said), block.name
+    assert not re.search(r"--(token|password|secret)[ =](?!-)|gw_[0-9a-f]{6,}_", said), block.name
+    assert not re.search(r"(-E|--setenv)[ =]\w*(TOKEN|PASSWORD|SECRET)", said), block.name
+
+
+@pytest.mark.parametrize("block", every_block(), ids=lambda block: block.name)
+def test_extras_and_files_that_a_block_names_exist(block: Block) -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for names in re.findall(r"(?:gaitway|/source|'\.|\"\.)\[([a-z,]+)\]", block.text):
+        assert set(names.split(",")) <= set(extras), block.name
+    for path in re.findall(r"(?<![\w/.-])((?:deploy|demo|docs|benchmarks)/[\w./-]*\w)", block.text):
+        made = path.startswith("deploy/broker")
+        assert made or (REPOSITORY / path).exists(), f"{block.name}: there is no {path}"
+
+
+def test_a_post_with_a_body_says_that_it_is_json() -> None:
+    for block in every_block():
+        for command in re.split(r"\n(?! )", block.text.replace("\\\n", " ")):
+            if re.match(r"\s*curl\b", command) and re.search(r"\s(-d|--data|--json)\b", command):
+                assert re.search(r"content-type: application/json|--json", command, re.I), block.name

@@ -1,0 +1,66 @@
+"""The documents' commands, run as they are written, one document after the other in a copy of the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.document_blocks import shell_blocks
+from tests.repository.imports import PACKAGES, REPOSITORY
+from tests.repository.test_documents import DOCUMENTS, RUN_BY, RUN_HERE
+
+HERE = [file for file in DOCUMENTS if RUN_BY.get(file.name) == RUN_HERE]
+
+
+@pytest.mark.slow
+@pytest.mark.service
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("file", HERE, ids=lambda file: file.name)
+def test_a_documents_commands_work_in_their_order(file: Path, tmp_path: Path) -> None:
+    shell = _shell()
+    for name in (*PACKAGES, "demo", "docs", "deploy"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    blocks = [block for block in shell_blocks(file) if not block.not_run]
+    assert blocks
+    script = tmp_path / "document.sh"
+    script.write_text("set -euo pipefail\n" + "\n".join(f"echo '== {one.name}'\n{one.text}" for one in blocks) + "\n")
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {
+        **os.environ,
+        "PATH": programs,
+        "PYTHONPATH": str(tmp_path),
+        "GAITWAY_EDGE_CONDITIONS_IGNORE": '["all"]',
+    }
+    with (tmp_path / "log").open("wb") as log:
+        running = subprocess.Popen(
+            [*shell, str(script)], cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = running.wait(840)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGKILL):  # what the document started in the background
+                try:
+                    os.killpg(running.pid, number)
+                except ProcessLookupError:
+                    break
+                if number is signal.SIGTERM:
+                    subprocess.run(["sleep", "3"], check=True)
+    assert code == 0, (tmp_path / "log").read_text()[-6000:]
+
+
+def _shell() -> list[str]:
+    """A shell in a network of its own, where this user may make one; else the documents' ports must be free."""
+    if os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip"):
+        return ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec bash "$0"']
+    for port in (1883, 8080):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                pytest.skip(f"port {port} is taken on this machine")
+    return ["bash"]

@@ -1,0 +1,88 @@
+"""`gaitway`: one command for all programs, which loads none of them before it is asked to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from typing import Any
+
+import pytest
+import typer
+
+from gaitway import __main__ as command
+from gaitway.__main__ import PROGRAMS, help_text, main
+from tests.repository.imports import PACKAGES, REPOSITORY
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gaitway", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    return found
+
+
+def test_the_script_is_installed_and_starts_here() -> None:
+    assert project()["scripts"] == {"gaitway": "gaitway.__main__:main"}
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"gaitway {project()['version']}\n")
+
+
+def test_help_describes_every_program_and_loads_none() -> None:
+    program = "import sys; from gaitway.__main__ import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    shown, _, modules = done.stdout.rstrip().rpartition("\n")
+    assert all(f"  {name} " in shown and one.purpose in shown for name, one in PROGRAMS.items())
+    assert "gaitway server serve" in shown
+    loaded = {name.partition(".")[0] for name in modules.split()}
+    assert not loaded & ({"torch", "numpy", "typer", "pydantic"} | set(PACKAGES) - {"gaitway"})
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_the_same_app_as_its_module(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(import_module(PROGRAMS[name].module).app, typer.Typer)
+    assert PROGRAMS[name].extra in project()["optional-dependencies"]
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"gaitway {name} " in capsys.readouterr().out
+
+
+def test_words_of_a_program_reach_it() -> None:
+    done = run("server", "gc", "--no-such-option")
+    assert done.returncode == 2
+    assert "gaitway server gc" in done.stderr
+
+
+def test_nothing_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    assert capsys.readouterr().out == help_text()
+
+
+def test_a_misspelt_program_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["servr"])
+    assert ended.value.code == 2
+    assert "there is no program 'servr'; did you mean `gaitway server`?" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+
+    monkeypatch.setattr(command, "import_module", absent)
+    with pytest.raises(SystemExit):
+        main(["sim", "run"])
+    words = "`gaitway sim` needs matplotlib, which is not installed: pip install 'gaitway[sim]'"
+    assert words in capsys.readouterr().err

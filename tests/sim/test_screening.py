@@ -1,0 +1,127 @@
+"""The server's rules in the simulation: off unless they are asked for, and then against each attack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from federation.records import Update
+from federation.tree import map_tree
+from sim import checkpoint
+from sim.attacks import CLAIMED, Attack, Kind
+from sim.data import FederatedData
+from sim.presets import PRESETS, with_defaults
+from sim.run import build_simulation, load_data
+from sim.run_records import RoundRecord
+from sim.simulation import Simulation
+
+from .small_runs import first, settings_for
+
+ON = ["rounds.max_weight_ratio=2", "rounds.norm_factor=10"]
+HOSTILE = "c"
+
+
+@pytest.fixture(scope="module")
+def three() -> FederatedData:
+    read = load_data(settings_for(), None, None, None)
+    cut = first(read, dict.fromkeys(read.clients, 12))
+    one = next(iter(cut.clients.values()))
+    statistics = next(iter(cut.statistics.values()))
+    clients = dict.fromkeys(("a", "b", HOSTILE), one)
+    return FederatedData(cut.labels, clients, dict.fromkeys(clients, statistics), cut.split_leaks)
+
+
+def attacked(kind: Kind, data: FederatedData, *more: str) -> Simulation:
+    attack = Attack(kind, frozenset([HOSTILE]))
+    simulation = build_simulation(settings_for(model="cnn", batch=4, set=list(more)), attack.on_data(data))
+    simulation.attack = attack
+    return simulation
+
+
+def distance(simulation: Simulation, honest: Simulation) -> float:
+    """How far one server's parameters are from another's."""
+    pairs = zip(simulation.state["params"].values(), honest.state["params"].values(), strict=True)
+    return float(sum(((mine - theirs) ** 2).sum() for mine, theirs in pairs)) ** 0.5
+
+
+def test_noise_is_left_out_and_written_down_where_the_rule_is_asked_for(three: FederatedData) -> None:
+    honest, off, on = (attacked("label_flip", three), attacked("noise", three), attacked("noise", three, *ON))
+    honest.attack = None
+    list(honest.play())
+    assert all("left_out" not in record for record in off.play())
+    for record in on.play():
+        said = RoundRecord.model_validate(record)
+        assert list(said.left_out) == [HOSTILE]
+        assert "over 10 times the median" in said.left_out[HOSTILE]
+        assert said.capped == {}
+    assert distance(off, honest) > 50
+    assert distance(on, honest) < 2
+
+
+def test_a_claim_of_examples_is_capped_where_the_rule_is_asked_for(three: FederatedData) -> None:
+    on = attacked("examples", three, *ON)
+    assert [record["capped"] for record in on.play()] == [{HOSTILE: 24}] * 2
+
+
+def test_a_resumed_run_judges_by_the_rounds_before(three: FederatedData, tmp_path: Path) -> None:
+
+    path = tmp_path / "checkpoint.bin"
+    whole, begun, resumed = (attacked("noise", three, *ON) for _ in range(3))
+    records = list(whole.play())
+    next(begun.play())
+    checkpoint.save(path, begun.checkpoint())
+    resumed.restore(checkpoint.load(path, "cpu"))
+    assert resumed.norms == begun.norms
+    assert [record["left_out"] for record in resumed.play()] == [records[1]["left_out"]]
+
+
+def test_a_run_and_every_paper_start_without_the_rules() -> None:
+    assert settings_for().rounds.max_weight_ratio is None
+    assert settings_for().rounds.norm_factor is None
+    for name, preset in PRESETS.items():
+        assert not any("norm_factor" in text or "weight_ratio" in text for text in preset.options.get("set", ())), name
+    assert with_defaults(None, {})["set"] == []
+
+
+@pytest.mark.parametrize("kind", ["sign_flip", "scaling", "examples"])
+def test_changes_of_hostile_clients_by_hand(kind: Kind) -> None:
+    start = {"w": torch.tensor([1.0, 1.0])}
+    update = Update("z", 7, 1, {"params": {"w": torch.tensor([2.0, 0.0])}, "counts": torch.ones(2)})
+    (sent,) = Attack(kind, frozenset("z")).on_updates([update], {"z": {"params": start}}, 0, 1)
+    factor = 10.0 if kind == "scaling" else -1.0
+    assert sent.tensors["params"]["w"].tolist() == [1.0 + factor, 1.0 - factor]
+    assert sent.examples == (CLAIMED if kind == "examples" else 7)
+    assert sent.tensors["counts"] is update.tensors["counts"]
+
+
+def test_noise_has_a_thousand_times_the_norm() -> None:
+    start = {"w": torch.zeros(1000), "v": torch.zeros(3)}
+    update = Update("z", 7, 1, {"params": map_tree(lambda value: value + 0.1, start)})
+    attack = Attack("noise", frozenset("z"))
+    one, again, later = (
+        attack.on_updates([update], {"z": {"params": start}}, 0, number)[0].tensors["params"] for number in (1, 1, 2)
+    )
+    norm = float(sum((value.double() ** 2).sum() for value in one.values())) ** 0.5
+    assert norm == pytest.approx(1000 * 0.1 * 1003**0.5, rel=1e-5)
+    assert torch.equal(one["w"], again["w"])
+    assert not torch.equal(one["w"], later["w"])
+
+
+def test_a_little_is_enough_in_numpy() -> None:
+    """n = 10, m = 3: s = 3 supporters, z = Φ⁻¹(4/7)."""
+    values = np.linspace(-1.0, 1.0, 10)
+    updates = [Update(str(n), 1, 1, {"params": {"w": torch.tensor([v])}}) for n, v in enumerate(values)]
+    sent = Attack("little_is_enough", frozenset("012")).on_updates(updates, {}, 0, 1)
+    expected = values[3:].mean() - 0.18001237 * values[3:].std(ddof=1)
+    assert [float(one.tensors["params"]["w"]) for one in sent[:3]] == pytest.approx([expected] * 3)
+    assert sent[3:] == updates[3:]
+
+
+def test_classes_are_flipped_for_the_hostile_alone(three: FederatedData) -> None:
+    flipped = Attack("label_flip", frozenset([HOSTILE])).on_data(three)
+    assert torch.equal(flipped.clients[HOSTILE].train.y, len(three.labels) - 1 - three.clients[HOSTILE].train.y)
+    assert flipped.clients["a"] is three.clients["a"]
+    assert torch.equal(flipped.clients[HOSTILE].test.y, three.clients[HOSTILE].test.y)
