@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from click.testing import Result
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
@@ -32,8 +32,15 @@ from .bench import Bench, wait_for
 from .devices import FEDERATION, tiny_plan
 
 
-def command(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+class Said(NamedTuple):
+    exit_code: int
+    output: str
+    stderr: str
+
+
+def command(*words: str | Path) -> Said:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return Said(result.exit_code, result.output, result.stderr)
 
 
 @pytest.fixture

@@ -142,8 +142,10 @@ def gaps(engine: Engine, cases: Sequence[Steps]) -> dict[str, Gap]:
     return {case.label: case.gap(results) for case in cases}
 
 
-BOUNDS = {"float32": 1e-3, "float64": 1e-10}
-"""Shares of a step. Measured: 8e-5 at most one by one, 6e-4 stacked, in float64 4e-11."""
+BOUNDS = {"float32": 5e-3, "float64": 1e-10}
+"""Shares of a step. Measured: 8e-5 at most one by one, 6e-4 or, on another processor, 1.2e-3 stacked (Adam divides tiny
+gradients by their own size), 9e-4 compiled, in float64 4e-11. An update on other elements is off by 0.9 to 1.4.
+"""
 SWITCHES = {"resnet18": 0.1}
 """In float32, on an engine that adds in another order: seventeen norms and ReLUs carry on what a rounding switches.
 
@@ -151,9 +153,9 @@ Measured: 5e-3 and, with other examples, 0.05; an update on other elements is of
 """
 
 
-def too_far(found: Mapping[str, Gap], model: str, *, reordered: bool, float32: float = 1e-3) -> dict[str, Gap]:
+def too_far(found: Mapping[str, Gap], model: str, *, reordered: bool) -> dict[str, Gap]:
     """Return the gaps that rounding does not explain, by the cases' labels, which end in their dtype."""
-    bounds = BOUNDS | {"float32": max(float32, SWITCHES.get(model, 0.0) if reordered else 0.0)}
+    bounds = BOUNDS | {"float32": max(BOUNDS["float32"], SWITCHES.get(model, 0.0) if reordered else 0.0)}
     return {label: one for label, one in found.items() if not one.share <= bounds[label.rsplit(".")[-1]]}
 
 

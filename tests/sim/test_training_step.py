@@ -18,8 +18,6 @@ from tests.sim.small_runs import needs_fork
 
 COMPILED = ("cnn", "vit_tiny")
 """A convolution and an attention, by default: a program takes tens of seconds."""
-GENERATED = 5e-3
-"""A share of the step in float32: generated code rounds GELU and roots otherwise than torch. Measured: 9e-4."""
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -46,7 +44,7 @@ def test_a_compiled_step_is_torchs(model: str, optimizer: str) -> None:
     engine = Stacked(2, compiled=True, say=said.append)
     found = gaps(engine, [three_steps(model, optimizer, torch.float32)])
     print(model, found)
-    assert not too_far(found, model, reordered=True, float32=GENERATED)
+    assert not too_far(found, model, reordered=True)
     assert not said, "it was not compiled, so the comparison says nothing"
 
 
