@@ -18,8 +18,7 @@ from aggregator_api.views import NewFederation
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement
-
-from .devices import FEDERATION, Parcel, Wires, generated, status
+from tests.aggregator_api.devices import FEDERATION, Parcel, Wires, generated, status
 
 
 class Bench:

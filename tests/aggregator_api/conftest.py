@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres
-
-from .bench import Bench
-from .devices import tiny_plan
 
 ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")
 """Modules whose tests run on both databases every time."""

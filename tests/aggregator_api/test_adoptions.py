@@ -13,10 +13,9 @@ from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from federation.protocol import topics
 from federation.protocol.messages import AdoptionReport, DeviceStatus, VersionScore, write
-
-from .asking import TestClient
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Wires, tiny_plan
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 CONSTANT = "it answers 'walking' whatever it sees"

@@ -15,8 +15,7 @@ from federation.methods.fedavg import FedAvg
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.schema import schema_of
-
-from .devices import tiny_plan
+from tests.aggregator_api.devices import tiny_plan
 
 
 class Witness(FedAvg):

@@ -28,9 +28,8 @@ from aggregator_api.observability.audit_requests import action
 from aggregator_api.observability.refusals import ADDRESSES, WINDOW_S, Refusals
 from aggregator_api.settings import Settings
 from aggregator_api.tables import AuditRow
-
-from .asking import TestClient
-from .devices import FEDERATION, Wires, tiny_plan
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 AWAY = "203.0.113.9"
@@ -149,8 +148,7 @@ def test_what_failed_after_its_first_half_is_told_in_two_entries(
         raise BrokerError("no answer")
 
     from federation.protocol import topics
-
-    from .devices import status
+    from tests.aggregator_api.devices import status
 
     app.state.runtime.ingest.handle(topics.status(FEDERATION, "d"), status("ready"))
     monkeypatch.setattr(app.state.runtime.accounts, "revoke", silent)

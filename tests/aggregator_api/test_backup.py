@@ -27,9 +27,8 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.protocol.messages import AdoptionReport, DeviceStatus, ReleaseReport, write
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, tiny_plan
 
 
 class Said(NamedTuple):

@@ -11,9 +11,8 @@ import pytest
 from aggregator_api.auth.signing import Signer
 from aggregator_api.clock import SteadyClock
 from aggregator_api.tables import DeviceRow, RoundRow
-
-from .bench import Bench, wait_for
-from .devices import tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import tiny_plan
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 LEAPS = [sign * size for sign in (1, -1) for size in (HOUR_S, DAY_S, 3653 * DAY_S)]

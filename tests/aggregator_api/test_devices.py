@@ -25,10 +25,9 @@ from aggregator_api.settings import Settings
 from edge_agent.__main__ import app as agent
 from federation.protocol import topics
 from federation.protocol.enrolment_uri import EnrolmentUri, read_enrolment_uri
-
-from .asking import TestClient, problem
-from .bench import Bench
-from .devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 SERVER = "https://gaitway.example"

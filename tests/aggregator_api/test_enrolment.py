@@ -21,10 +21,9 @@ from aggregator_api.identity import Identity, verify
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from federation.protocol import topics
-
-from .asking import TestClient, problem
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 TOKENS = f"{HERE}/enrolment-tokens"

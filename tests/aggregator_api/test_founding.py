@@ -9,8 +9,7 @@ import pytest
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.founding import Founding, found
 from federation.plan import Plan
-
-from .devices import SMALL, tiny_plan
+from tests.aggregator_api.devices import SMALL, tiny_plan
 
 HART = {"name": "hart", "options": {"feature_dim": 16, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16}}
 CNN = {"name": "cnn", "options": {**SMALL, "feature_dim": 16}}

@@ -13,9 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from aggregator_api import disk
 from aggregator_api.blobs import BlobStore
-
-from .bench import Bench, wait_for
-from .devices import tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import tiny_plan
 
 
 def opened(folder: Path, **settings: object) -> Bench:
@@ -111,7 +110,7 @@ def test_a_damaged_update_ends_its_round_with_a_reason_and_not_the_server(tmp_pa
     path.write_bytes(bytes(path.stat().st_size))
     bench.upload(bench.update_of("b"))
     wait_for(lambda: bench.now().state == "finished")
-    from .test_rounds import ends
+    from tests.aggregator_api.test_rounds import ends
 
     ((phase, reason),) = ends(bench)
     assert phase == "failed"

@@ -13,8 +13,7 @@ from aggregator_api import garbage
 from aggregator_api.blobs import BlobStore
 from aggregator_api.cli import app
 from aggregator_api.tables import ModelVersionRow, UpdateRow
-
-from .bench import Bench, wait_for
+from tests.aggregator_api.bench import Bench, wait_for
 
 LONG_AGO = 1_000_000.0
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from federation.tree import flatten
-
-from .bench import Bench
-from .devices import Parcel, parcel
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.devices import Parcel, parcel
 
 
 @pytest.mark.parametrize("length", [1, 1023, 1025])

@@ -11,9 +11,8 @@ from sqlalchemy import select
 
 from aggregator_api import service
 from aggregator_api.tables import UpdateRow
-
-from .bench import Bench
-from .devices import FEDERATION, parcel, tiny_plan
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.devices import FEDERATION, parcel, tiny_plan
 
 HONEST = tuple("abcd")
 

@@ -15,9 +15,8 @@ from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, read
 from federation.protocol.signing import unwrap
 from federation.tree import flatten, map_tree
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, parcel
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, parcel
 
 
 def test_two_devices_and_two_rounds_give_the_methods_aggregate_bit_for_bit(collecting: Bench) -> None:

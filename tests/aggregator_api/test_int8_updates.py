@@ -15,11 +15,10 @@ from federation import uploads, wire
 from federation.methods import method_from_json
 from federation.schema import schema_of
 from federation.tree import flatten, unflatten
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Parcel, parcel
-from .test_garbage import age, collected
-from .test_late_and_repeated import late_federation
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Parcel, parcel
+from tests.aggregator_api.test_garbage import age, collected
+from tests.aggregator_api.test_late_and_repeated import late_federation
 
 
 def as_int8(bench: Bench, device: str, seed: int = 0, **lies: torch.Tensor) -> Parcel:

@@ -20,10 +20,9 @@ from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Tree
 from federation.tree import map_tree
-
-from .asking import TestClient
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
 
 DEVICES = ("a", "b", "c", "d")
 FESEM = method_from_json({"name": "fesem"})

@@ -25,11 +25,10 @@ from aggregator_api.database import Database
 from aggregator_api.keys import Caller
 from aggregator_api.limits import MOST, TokenBuckets, network
 from aggregator_api.settings import Settings
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.bench import wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 from tests.live.real_parts import Postgres
-
-from .asking import TestClient, problem
-from .bench import wait_for
-from .devices import FEDERATION, Wires, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 AWAY = "203.0.113.9"

@@ -19,9 +19,8 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.tree import map_tree
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, parcel, tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, parcel, tiny_plan
 
 
 def quarantined(bench: Bench) -> list[UpdateView]:

@@ -14,10 +14,9 @@ from aggregator_api import service
 from aggregator_api.database import Database
 from aggregator_api.leases import Leases
 from aggregator_api.long_work import LongWork
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, tiny_plan
 from tests.live.real_parts import Postgres
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, tiny_plan
 
 LONG_S = 60.0
 """A lease that does not run out while a test runs, however slow the machine."""

@@ -14,9 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 from aggregator_api import listings
 from aggregator_api.api.coalescing import Coalescing
 from aggregator_api.api.concurrency import ConcurrencyLimit
-
-from .bench import Bench
-from .devices import FEDERATION, tiny_plan
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.devices import FEDERATION, tiny_plan
 
 
 def test_a_read_joins_only_work_that_has_not_begun() -> None:

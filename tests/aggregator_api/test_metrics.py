@@ -14,10 +14,9 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.views import NewFederation
 from federation.protocol import topics
-
-from .asking import TestClient
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
 
 
 @pytest.fixture

@@ -25,10 +25,9 @@ from aggregator_api.views import NewFederation
 from edge_agent.metrics import gauges, render
 from edge_agent.state import Agent
 from federation.protocol import topics
-
-from .asking import TestClient
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
 
 FILES = Path(__file__).parents[2] / "deploy" / "monitoring"
 DAY = 86_400.0

@@ -11,9 +11,8 @@ from aggregator_api.access import OPEN
 from aggregator_api.app import create_app
 from aggregator_api.openapi import text
 from aggregator_api.settings import Settings
+from tests.aggregator_api.devices import Wires
 from tests.repository.imports import REPOSITORY
-
-from .devices import Wires
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,8 @@ from aggregator_api import keys
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from federation.protocol import topics
-
-from .asking import TestClient
-from .devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
 
 Message = dict[str, Any]
 

@@ -23,13 +23,12 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.views import NewFederation
 from federation.protocol import topics
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.bench import wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.over_sockets import get, served
+from tests.aggregator_api.test_full_disk import fill
 from tests.live.real_parts import Postgres, free_port, postgres
-
-from .asking import TestClient, problem
-from .bench import wait_for
-from .devices import FEDERATION, Wires, status, tiny_plan
-from .over_sockets import get, served
-from .test_full_disk import fill
 
 HERE = f"/v1/federations/{FEDERATION}"
 BODY = {"name": FEDERATION, "plan": tiny_plan(rounds=3).model_dump(mode="json")}

@@ -15,9 +15,8 @@ from aggregator_api.views import NewFederation
 from federation import wire
 from federation.privacy import epsilon
 from federation.tree import flatten, map_tree
-
-from .bench import Bench, wait_for
-from .devices import parcel, tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import parcel, tiny_plan
 
 
 def accounts(bench: Bench) -> list[tuple[float | None, float | None]]:

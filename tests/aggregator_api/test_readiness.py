@@ -9,9 +9,8 @@ import pytest
 
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
-
-from .asking import TestClient
-from .devices import Wires
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.devices import Wires
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from federation import wire
 from federation.forward import initial_client, initial_model
 from federation.protocol import topics
 from models import build
-
-from .asking import TestClient, problem
-from .devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 

@@ -14,10 +14,9 @@ from aggregator_api.app import create_app
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.service import named
 from aggregator_api.settings import Settings
-
-from .asking import TestClient, problem
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Wires, tiny_plan
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 

@@ -16,9 +16,8 @@ from aggregator_api import idempotency
 from aggregator_api.app import create_app
 from aggregator_api.idempotency import Answer, Repeats
 from aggregator_api.settings import Settings
-
-from .asking import TestClient, problem
-from .devices import Wires, tiny_plan
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.devices import Wires, tiny_plan
 
 
 @pytest.fixture(scope="module")

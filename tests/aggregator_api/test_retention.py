@@ -20,10 +20,9 @@ from aggregator_api.settings import Settings
 from aggregator_api.tables import Base, EventRow, UpdateRow
 from federation.plan import Plan
 from federation.protocol import topics
-
-from .asking import TestClient, problem
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Wires, tiny_plan
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 KEPT = {"audit_entries", "idempotent_requests", "server_epoch"}

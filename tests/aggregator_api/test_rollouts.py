@@ -20,9 +20,8 @@ from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, ReleaseOrder, ReleaseReport, write
 from federation.rollout import Halted, Paused, Resumed, RolloutPhase, is_within
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, tiny_plan
 
 SOAK_S, PATIENCE_S = 1e6, 1e7  # beside which the time that the test takes is nothing
 

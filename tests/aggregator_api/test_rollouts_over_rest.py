@@ -13,9 +13,8 @@ from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, ReleaseReport, write
-
-from .asking import TestClient, problem
-from .devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.asking import TestClient, problem
+from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
 ROLLOUTS = f"{HERE}/rollouts"

@@ -10,9 +10,8 @@ from aggregator_api import service
 from aggregator_api.tables import RoundRow
 from federation import wire
 from federation.methods import method_from_json
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, tiny_plan
 
 
 def ends(bench: Bench) -> list[tuple[str, str]]:

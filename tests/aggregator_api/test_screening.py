@@ -19,10 +19,9 @@ from federation.plan import RoundSettings
 from federation.records import Tensors
 from federation.schema import schema_of
 from federation.tree import map_tree
-
-from .asking import TestClient
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
 
 CLAIMED = 10**9
 

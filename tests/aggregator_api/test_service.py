@@ -26,9 +26,8 @@ from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, read, write
 from federation.protocol.signing import unwrap
 from federation.records import Update
-
-from .bench import wait_for
-from .devices import FEDERATION, Parcel, generated, status, tiny_plan
+from tests.aggregator_api.bench import wait_for
+from tests.aggregator_api.devices import FEDERATION, Parcel, generated, status, tiny_plan
 
 pytestmark = pytest.mark.service
 

@@ -27,9 +27,8 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.tables import ModelVersionRow
 from aggregator_api.views import NewFederation
-
-from .devices import FEDERATION, Wires, tiny_plan
-from .over_sockets import get, open_slowly, served
+from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
+from tests.aggregator_api.over_sockets import get, open_slowly, served
 
 HERE = f"/v1/federations/{FEDERATION}"
 LARGE = 12 << 20

@@ -17,9 +17,8 @@ from aggregator_api.tables import EventRow, UpdateRow
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, read, write
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, Parcel, tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, Parcel, tiny_plan
 
 DAY_S = 86_400
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

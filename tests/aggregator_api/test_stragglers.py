@@ -19,9 +19,8 @@ from federation.forward import network
 from federation.methods import METHODS, method_from_json
 from federation.plan import Task
 from federation.server_round import sample_cohort
-
-from .bench import Bench, wait_for
-from .devices import FEDERATION, tiny_plan
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import FEDERATION, tiny_plan
 
 LONG = 200  # examples: four steps of 64
 

@@ -14,9 +14,8 @@ from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from aggregator_api.web.docs import FILES, PATHS
 from aggregator_api.web.security_headers import DOCS, NOTHING
-
-from .asking import TestClient
-from .devices import Wires
+from tests.aggregator_api.asking import TestClient
+from tests.aggregator_api.devices import Wires
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,8 @@ from aggregator_api.tables import DeviceRow
 from federation.errors import UpdateError
 from federation.norms import change_norms
 from federation.schema import check_tree, schema_of
-
-from .bench import Bench
-from .devices import FEDERATION, tiny_plan
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.devices import FEDERATION, tiny_plan
 
 ENOUGH = 20
 """Devices of a federation whose round waits for one more."""

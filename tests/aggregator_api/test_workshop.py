@@ -25,10 +25,9 @@ from aggregator_api.workshop import InThisProcess, WorkerProcess
 from federation import wire
 from federation.methods import method_from_json
 from federation.schema import schema_of
-
-from .bench import Bench, wait_for
-from .devices import tiny_plan
-from .test_aggregation import manifest
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.devices import tiny_plan
+from tests.aggregator_api.test_aggregation import manifest
 
 
 class Case:

@@ -26,8 +26,7 @@ from federation.methods import METHODS
 from federation.norms import change_norms
 from federation.plan import RoundSettings
 from federation.records import Update
-
-from .federated import federation
+from tests.federation.federated import federation
 
 ON = RoundSettings()
 

@@ -26,8 +26,7 @@ from edge_agent.summary import in_words
 from edge_agent.supervisor import Supervisor
 from edge_agent.training_settings import BrokerSection
 from tests.edge_agent.scene import DEVICE, make_config, make_plan
-
-from .real_parts import Mosquitto, free_port
+from tests.live.real_parts import Mosquitto, free_port
 
 FEDERATION = "f"
 

@@ -23,8 +23,7 @@ from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt import secure
 from aggregator_api.settings import Login
 from federation.protocol import topics
-
-from .real_parts import Mosquitto, mosquitto
+from tests.live.real_parts import Mosquitto, mosquitto
 
 pytestmark = pytest.mark.service
 

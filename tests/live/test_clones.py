@@ -12,9 +12,8 @@ import pytest
 from aggregator_api import records, service
 from aggregator_api.devices.clones import Clones, Verdict
 from aggregator_api.tables import DeviceRow
-
-from .enrolled_world import FEDERATION, World, agent, until
-from .real_parts import mosquitto
+from tests.live.enrolled_world import FEDERATION, World, agent, until
+from tests.live.real_parts import mosquitto
 
 NOTHING, TOLD = Verdict(), Verdict(stop=True)
 

@@ -26,9 +26,8 @@ from edge_agent.training_settings import BrokerSection
 from edge_agent.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
 from tests.edge_agent.scene import DEVICE, OPTIONS, make_plan
-
-from .fleet import Program
-from .real_parts import Given, Mosquitto, free_port, mosquitto
+from tests.live.fleet import Program
+from tests.live.real_parts import Given, Mosquitto, free_port, mosquitto
 
 pytestmark = pytest.mark.service
 

@@ -21,9 +21,8 @@ from aggregator_api.records import device_named, federation_named
 from aggregator_api.settings import Login
 from aggregator_api.tables import EventRow
 from federation.protocol import topics
-
-from .enrolled_world import FEDERATION, World, agent, until
-from .real_parts import Mosquitto, mosquitto
+from tests.live.enrolled_world import FEDERATION, World, agent, until
+from tests.live.real_parts import Mosquitto, mosquitto
 
 pytestmark = pytest.mark.service
 

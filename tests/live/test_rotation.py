@@ -20,9 +20,8 @@ from edge_agent.errors import BlobError
 from edge_agent.renewal import Renewal
 from federation.protocol.messages import BlobPointer
 from tests.edge_agent.scene import make_config
-
-from .enrolled_world import FEDERATION, World, agent, until
-from .real_parts import mosquitto
+from tests.live.enrolled_world import FEDERATION, World, agent, until
+from tests.live.real_parts import mosquitto
 
 pytestmark = [
     pytest.mark.service,

@@ -21,8 +21,7 @@ from edge_agent.training_settings import BrokerSection
 from edge_agent.trust import Trust
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, write
-
-from .real_parts import Given, Mosquitto, mosquitto
+from tests.live.real_parts import Given, Mosquitto, mosquitto
 
 pytestmark = pytest.mark.service
 

@@ -17,8 +17,7 @@ from sim.presets import PRESETS, with_defaults
 from sim.run import build_simulation, load_data
 from sim.run_records import RoundRecord
 from sim.simulation import Simulation
-
-from .small_runs import first, settings_for
+from tests.sim.small_runs import first, settings_for
 
 ON = ["rounds.max_weight_ratio=2", "rounds.norm_factor=10"]
 HOSTILE = "c"
