@@ -16,7 +16,7 @@ from aggregator_api.tables import DeviceRow
 from federation.plan import RoundSettings
 from federation.protocol.messages import UpdateManifest
 from federation.protocol.signing import Envelope, Kind, to_sign
-from federation.server_round import Action, RoundPhase, UpdateArrived, step
+from federation.rounds.server_round import Action, RoundPhase, UpdateArrived, step
 
 
 class Sender(NamedTuple):

@@ -14,10 +14,10 @@ from aggregator_api.contract import Contract
 from aggregator_api.read_ahead import read_ahead
 from federation import wire
 from federation.aggregation.screening import weighed
-from federation.privacy import privatized
+from federation.privacy.differential_privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
-from federation.server_round import discount
+from federation.rounds.server_round import discount
 
 
 class StoredUpdate(NamedTuple):

@@ -17,7 +17,7 @@ from aggregator_api.storage import epochs
 from aggregator_api.tables import FederationRow, RoundRow
 from federation.plan import Plan
 from federation.protocol.messages import Announcement, BlobPointer, Invitation, VersionScore
-from federation.server_round import RoundPhase
+from federation.rounds.server_round import RoundPhase
 
 _SAID = {
     RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written

@@ -11,7 +11,7 @@ from aggregator_api import accounts, keys, records, service, tokens
 from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from aggregator_api.runtime import Runtime
 from aggregator_api.tables import DeviceRow, FederationRow, UpdateRow
-from federation.server_round import DeviceLost
+from federation.rounds.server_round import DeviceLost
 
 
 def approve(runtime: Runtime, name: str, device: str) -> None:

@@ -17,7 +17,7 @@ from aggregator_api.tables import FederationRow, ModelAliasRow, ModelVersionRow
 from aggregator_api.views import FederationChanges
 from federation.method import Method
 from federation.plan import Plan, RolloutSettings, RoundSettings
-from federation.server_round import Resumed
+from federation.rounds.server_round import Resumed
 
 ALIASES = 32
 """Names of models that one federation may have."""

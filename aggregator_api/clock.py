@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.tables import FederationRow, RolloutRow, RoundRow
 from federation.plan import RoundSettings
-from federation.server_round import RoundPhase
+from federation.rounds.server_round import RoundPhase
 
 LEAP_S = 1.0
 """The clock was set if it is off by more than this; what is less is slewed away, and does no harm."""

@@ -11,15 +11,16 @@ import torch
 
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.tables import FederationRow
-from federation import uploads, wire
+from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
-from federation.schema import Schema, TensorSpec
-from federation.server_round import keeps_partial_work
+from federation.rounds.server_round import keeps_partial_work
+from federation.wire import uploads
+from federation.wire.schema import Schema, TensorSpec
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Drives `federation.server_round` for every federation: rows first, then the effect.
+"""Drives `federation.rounds.server_round` for every federation: rows first, then the effect.
 
 Every transition is committed before anything is announced, aggregated or acknowledged, and every effect can be made
 again from the rows. So a server that was killed goes on with `recover`.
@@ -37,7 +37,7 @@ from federation.plan import Strict
 from federation.protocol import topics
 from federation.protocol.messages import write
 from federation.protocol.signing import Kind
-from federation.server_round import (
+from federation.rounds.server_round import (
     Action,
     Aggregated,
     AggregationFailed,

@@ -10,15 +10,16 @@ from typing import NamedTuple
 import torch
 
 from aggregator_api.errors import UnprocessableError
-from federation import schema, wire
+from federation import wire
 from federation.errors import SettingsError
-from federation.forward import initial_client, initial_model
 from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
-from federation.privacy import check_private
+from federation.privacy.differential_privacy import check_private
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
+from federation.training.forward import initial_client, initial_model
+from federation.wire import schema
 
 PLAN_BYTES = MESSAGE_BYTES // 2
 """A plan travels in every announcement, which must stay a message."""

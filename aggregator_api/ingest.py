@@ -31,7 +31,7 @@ from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
 from federation.protocol.signing import Envelope, Kind, unwrap
 from federation.protocol.topics import DeviceTopic
-from federation.server_round import Action, UpdateArrived
+from federation.rounds.server_round import Action, UpdateArrived
 
 log = logging.getLogger("aggregator_api")
 

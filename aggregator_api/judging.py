@@ -13,9 +13,9 @@ from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.situation import Federation, Open, Situation
 from aggregator_api.updates.screening import norm_history
 from federation.aggregation.screening import NormHistory, refusal
-from federation.norms import change_norms
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
+from federation.wire.update_norms import change_norms
 
 log = logging.getLogger("aggregator_api")
 

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from aggregator_api.coordinator import Coordinator
 from aggregator_api.leases import Leases
 from aggregator_api.observability.failure_log import failures
-from federation.server_round import Action
+from federation.rounds.server_round import Action
 
 log = logging.getLogger("aggregator_api")
 

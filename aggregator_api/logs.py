@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from federation.log_lines import JsonLines
+from federation.logs import JsonLines
 
 
 def configure(level: str, kind: str) -> None:

@@ -28,7 +28,7 @@ from aggregator_api.updates.screening import claim_of, norm_history
 from aggregator_api.workshop import Workshop
 from federation.aggregation.screening import Screening, screen, shortfall
 from federation.protocol.messages import UpdateManifest
-from federation.server_round import RoundPhase
+from federation.rounds.server_round import RoundPhase
 
 log = logging.getLogger("aggregator_api")
 

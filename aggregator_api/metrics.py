@@ -34,7 +34,7 @@ from aggregator_api.tables import (
     UpdateRow,
 )
 from aggregator_api.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
-from federation.rollout import RolloutPhase
+from federation.rounds.rollout import RolloutPhase
 
 log = logging.getLogger("aggregator_api")
 

@@ -11,7 +11,7 @@ from aggregator_api import records
 from aggregator_api.blobs import Blob
 from aggregator_api.tables import DeviceRow, FederationRow, RoundRow, UpdateRow
 from federation.plan import Plan
-from federation.server_round import Action, Event, Opened, RoundPhase, Step, UpdateArrived, sample_cohort
+from federation.rounds.server_round import Action, Event, Opened, RoundPhase, Step, UpdateArrived, sample_cohort
 
 Transition = Callable[[Event], Step | None]
 """Applies an event to the open round, inside the caller's transaction."""

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from aggregator_api.records import journal
 from aggregator_api.tables import FederationRow, ParticipationRow, RoundRow
 from federation.plan import RoundSettings
-from federation.privacy import epsilon
-from federation.server_round import RoundPhase, Standing
+from federation.privacy.differential_privacy import epsilon
+from federation.rounds.server_round import RoundPhase, Standing
 
 
 def note_privacy(

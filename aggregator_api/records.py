@@ -23,7 +23,7 @@ from aggregator_api.tables import (
     ParticipationRow,
     RoundRow,
 )
-from federation.server_round import Round, RoundPhase, Standing
+from federation.rounds.server_round import Round, RoundPhase, Standing
 
 log = logging.getLogger("aggregator_api")
 

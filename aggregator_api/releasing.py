@@ -8,7 +8,7 @@ from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.runtime import Runtime
 from aggregator_api.service import named
 from federation.errors import RolloutError
-from federation.rollout import Event
+from federation.rounds.rollout import Event
 
 
 def start(runtime: Runtime, name: str, version: int | None) -> int:

@@ -12,7 +12,7 @@ from aggregator_api.listings import Window, page
 from aggregator_api.tables import FederationRow, RolloutDeviceRow, RolloutRow
 from aggregator_api.views import Page, View, Whole
 from federation.plan import RolloutSettings, Strict
-from federation.rollout import Answer
+from federation.rounds.rollout import Answer
 
 AnswerName = Literal["silent", "adopted", "refused", "failed", "rolled_back"]
 

@@ -1,4 +1,4 @@
-"""Rollouts as rows: what `federation.rollout` decides, written; every function works inside its caller's transaction.
+"""Rollouts as rows, as `federation.rounds.rollout` decides; every function works inside its caller's transaction.
 
 `stable` stays what rounds start from. What devices use has names of its own: `released`, the version of the last
 completed rollout, and `canary`, that of the one under way. So training does not notice a rollout, nor its halt.
@@ -24,7 +24,7 @@ from aggregator_api.tables import (
 )
 from federation.plan import RolloutSettings
 from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Release, ReleaseOrder, ReleaseReport
-from federation.rollout import (
+from federation.rounds.rollout import (
     Answer,
     Answered,
     Event,

@@ -17,7 +17,7 @@ from aggregator_api.founding import Founding, found
 from aggregator_api.runtime import Runtime
 from aggregator_api.tables import FederationRow, RoundRow
 from aggregator_api.views import NewFederation
-from federation.server_round import Event, Paused, Resumed, Stopped
+from federation.rounds.server_round import Event, Paused, Resumed, Stopped
 
 
 def create(runtime: Runtime, new: NewFederation) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, aliased
 
 from aggregator_api.records import ENDED, machine_round
 from aggregator_api.tables import DeviceRow, FederationRow, ParticipationRow, RoundRow, UpdateRow
-from federation.server_round import Round, Standing
+from federation.rounds.server_round import Round, Standing
 
 TAKEN = ("accepted", "held")
 """Statuses of updates that are safe here, as their device is told."""

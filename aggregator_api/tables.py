@@ -126,7 +126,7 @@ class ModelAliasRow(Base):
 
 
 class RoundRow(Base):
-    """One round, as `federation.server_round.Round`; its counters spare every event a look at all participations."""
+    """One round, as `federation.rounds.server_round.Round`; its counters save a look at all participations."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("federation_id", "number"),)
@@ -193,7 +193,7 @@ class UpdateRow(Base):
     sha256: Mapped[str] = mapped_column(SHA256)
     size: Mapped[int] = mapped_column(SIZE)
     manifest: Mapped[dict[str, Any]] = mapped_column(JSON)
-    # L2 norm of each group of tensors (see federation.norms); null if it was not measured
+    # L2 norm of each group of tensors (see federation.wire.update_norms); null if it was not measured
     norms: Mapped[dict[str, float] | None] = mapped_column(JSON)
     counted_examples: Mapped[int | None]  # that it counts with in its round, where it claims more
     received_at: Mapped[float]
@@ -202,7 +202,7 @@ class UpdateRow(Base):
 
 
 class RolloutRow(Base):
-    """The staged release of a model version, as `federation.rollout.Rollout`."""
+    """The staged release of a model version, as `federation.rounds.rollout.Rollout`."""
 
     __tablename__ = "rollouts"
     __table_args__ = (UniqueConstraint("federation_id", "number"),)

@@ -6,7 +6,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.tables import DeviceRow, FederationRow, ParticipationRow, RoundRow
-from federation.server_round import RoundPhase
+from federation.rounds.server_round import RoundPhase
 
 
 def deadlines_passed(session: Session, now: float) -> list[str]:

@@ -96,9 +96,9 @@ def play(clients: int, given: argparse.Namespace) -> None:
 
     from federation.plan import ModelSpec, RoundSettings, Task
     from sim import checkpoint
-    from sim.keeping import InMemory, OnDisk
+    from sim.client_store import InMemory, OnDisk
+    from sim.experiment import RunSettings
     from sim.run import build_simulation
-    from sim.settings import RunSettings
 
     torch.set_num_threads(1)
     settings = RunSettings(
@@ -134,7 +134,7 @@ def _drawn(clients: int, given: argparse.Namespace) -> Any:
     import torch
 
     from federation.records import Examples
-    from sim.data import ClientData, FederatedData
+    from sim.data.federated_data import ClientData, FederatedData
 
     draw = torch.Generator().manual_seed(1)
     least, most = given.windows

@@ -29,8 +29,8 @@ from peers import python_of
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from federation import kmeans_streaming
-from federation.kmeans import kmeans
+from federation.aggregation import kmeans_streaming
+from federation.aggregation.kmeans import kmeans
 
 FAISS = """
 import faiss, json, numpy as np, sys, time

@@ -18,10 +18,11 @@ import safetensors.torch
 import torch
 from measure import copy_rate, interleaved, report, torch_threads
 
-from federation import uploads, wire
+from federation import wire
 from federation.records import Tree
-from federation.schema import check_tree, schema_of, size_limit
 from federation.tree import flatten, map_tree
+from federation.wire import uploads
+from federation.wire.schema import check_tree, schema_of, size_limit
 
 
 def tree_of(megabytes: float, layers: int = 24) -> Tree:

@@ -21,11 +21,11 @@ import torch
 
 from federation.aggregation.screening import Screening
 from sim.attacks import Attack, Kind
-from sim.data import FederatedData
-from sim.options import run_settings
+from sim.cli.options import run_settings
+from sim.data.federated_data import FederatedData
+from sim.data.sources import source_named
 from sim.presets import with_defaults
 from sim.run import build_simulation, load_data
-from sim.sources import source_named
 
 CLIENTS, ROUNDS, LR = 10, 6, 5e-3
 SHARES = (1, 2, 3)

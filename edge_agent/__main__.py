@@ -18,9 +18,17 @@ from edge_agent.cli.doctor import doctor
 from edge_agent.cli.label import label
 from edge_agent.cli.models import models
 from edge_agent.cli.windows import windows
-from edge_agent.config import AgentSection, Config, example, load
-from edge_agent.credentials import login
-from edge_agent.enrolment import (
+from edge_agent.collected import kept_windows
+from edge_agent.config.settings import AgentSection, Config, example, load
+from edge_agent.errors import AgentError
+from edge_agent.machine.memory import is_claimed
+from edge_agent.metrics import exporter
+from edge_agent.status import in_words, summary
+from edge_agent.storage.files import require_folder
+from edge_agent.storage.state_store import FILE_NAME, Store
+from edge_agent.supervisor import Supervisor
+from edge_agent.transport.credentials import login
+from edge_agent.transport.enrolment import (
     Applicant,
     check_code,
     claim,
@@ -31,16 +39,8 @@ from edge_agent.enrolment import (
     wait_for_approval,
     warning_about,
 )
-from edge_agent.enrolment import enrol as enrol_with
-from edge_agent.errors import AgentError
-from edge_agent.files import require_folder
-from edge_agent.kept import kept_windows
-from edge_agent.memory import is_claimed
-from edge_agent.metrics import exporter
-from edge_agent.store import FILE_NAME, Store
-from edge_agent.summary import in_words, summary
-from edge_agent.supervisor import Supervisor
-from federation.log_lines import JsonLines
+from edge_agent.transport.enrolment import enrol as enrol_with
+from federation.logs import JsonLines
 from federation.private_files import keep_private
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)

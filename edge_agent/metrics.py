@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_agent.errors import ConfigError
-from edge_agent.state import Agent, status_of
+from edge_agent.machine.state import Agent, status_of
 
 log = logging.getLogger("edge_agent")
 

@@ -13,14 +13,14 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from edge_agent import commands as do
-from edge_agent.agent import step
-from edge_agent.condition_watch import ConditionWatch
-from edge_agent.config import Config
-from edge_agent.credentials import manifest_signer, read_credentials
-from edge_agent.errands import Errands, Judged
+from edge_agent.background_tasks import Errands, Judged
+from edge_agent.conditions.readings import Readings
+from edge_agent.conditions.watcher import ConditionWatch
+from edge_agent.config.settings import Config
 from edge_agent.errors import StoreError, TrustError
-from edge_agent.events import (
+from edge_agent.machine import commands as do
+from edge_agent.machine.agent import step
+from edge_agent.machine.events import (
     Acknowledged,
     AdoptFinished,
     Announced,
@@ -34,23 +34,23 @@ from edge_agent.events import (
     Using,
     WindowsSeen,
 )
-from edge_agent.files import without_room
-from edge_agent.inference import Classifier
-from edge_agent.jobs import JobEnded, JobLine, TrainingProcess, make_job
-from edge_agent.judging import Shelf, Verdict
-from edge_agent.memory import begin_epoch, claim, forget_update, keep_round, kept_plan, remembered, start_over
-from edge_agent.mqtt import Broker, BrokerEvent, Delivered, Unreadable
-from edge_agent.narration import narrate
-from edge_agent.readings import Readings
-from edge_agent.releases import ADOPTION, ORDER, REPORT
-from edge_agent.renewal import Renewal
+from edge_agent.machine.memory import begin_epoch, claim, forget_update, keep_round, kept_plan, remembered, start_over
+from edge_agent.machine.narration import narrate
+from edge_agent.machine.state import Policy, status_of
+from edge_agent.sensors import open_source
 from edge_agent.service_manager import ServiceManager
-from edge_agent.sources import open_source
-from edge_agent.state import Policy, status_of
-from edge_agent.store import Store
-from edge_agent.summary import in_short, note_doing, write_summary
-from edge_agent.trust import Trust
-from edge_agent.uploads import Uploads
+from edge_agent.serving.acceptance import Shelf, Verdict
+from edge_agent.serving.classifier import Classifier
+from edge_agent.serving.released_models import ADOPTION, ORDER, REPORT
+from edge_agent.status import in_short, note_doing, write_summary
+from edge_agent.storage.files import without_room
+from edge_agent.storage.state_store import Store
+from edge_agent.training.job import JobEnded, JobLine, TrainingProcess, make_job
+from edge_agent.transport.chunk_sender import Uploads
+from edge_agent.transport.credentials import manifest_signer, read_credentials
+from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered, Unreadable
+from edge_agent.transport.renewal import Renewal
+from edge_agent.transport.trust import Trust
 from federation.protocol.messages import Announcement
 
 log = logging.getLogger("edge_agent")

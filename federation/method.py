@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from federation import robust
-from federation.averaging import add_weighted, mean_of
+from federation.aggregation import robust
+from federation.aggregation.averaging import add_weighted, mean_of
 from federation.errors import RoundError, SettingsError
-from federation.forward import Network
-from federation.losses import cross_entropy
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Forward, Phase, Tensors, Training, Tree, Update
+from federation.training.forward import Network
+from federation.training.losses import cross_entropy
 from federation.tree import merge, select
 
 
@@ -105,7 +105,7 @@ class Method:
     def origin(self, broadcast: Broadcast) -> Tree:
         """Return where those tensors of an upload started that each round moves on from what the server sent.
 
-        A lossy wire sends their change, and keeps what it lost of it for the next round (`federation.quantization`).
+        A lossy wire sends their change, and keeps what it lost of it for the next one (`federation.wire.quantization`).
         """
         return {"params": broadcast.get("params", {})}
 

@@ -87,7 +87,7 @@ def _growing(waves: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class RolloutSettings(Strict):
-    """How a model version is released to devices, in growing waves; `federation.rollout` says what follows from it."""
+    """How a model version is released to devices, in growing waves, as `federation.rounds.rollout` carries it out."""
 
     mode: Literal["off", "manual", "automatic"] = Field(
         default="off",

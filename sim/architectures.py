@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 
 import models
-from federation.client_round import Setup
-from federation.forward import initial_client, initial_model, network
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.plan import ModelSpec
 from federation.records import Client
+from federation.training.client_round import Setup
+from federation.training.forward import initial_client, initial_model, network
 from sim.errors import SettingsError
+from sim.experiment import RunSettings
 from sim.initialization import initialize
-from sim.settings import RunSettings
 
 
 class Architecture(NamedTuple):

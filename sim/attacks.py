@@ -24,7 +24,7 @@ import torch
 from federation.records import Examples, Tensors, Tree, Update
 from federation.seeds import generator
 from federation.tree import squared_distance
-from sim.data import ClientData, FederatedData
+from sim.data.federated_data import ClientData, FederatedData
 
 Kind = Literal["noise", "sign_flip", "scaling", "label_flip", "little_is_enough", "examples"]
 

@@ -20,7 +20,7 @@ from federation.errors import WireError
 from federation.records import Client, Tree
 from federation.tree import map_tree
 from sim.errors import RunDirectoryError
-from sim.on_demand import Mapped
+from sim.lazy import Mapped
 
 HEAD = struct.Struct("<8sQ32s")
 MAGIC = b"gaitway3"

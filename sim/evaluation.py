@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from federation.client_round import Setup
-from federation.evaluate import predict, predict_stacked
 from federation.records import Client, Examples, Tree
 from federation.scores import Scores, confusion, scores_of
 from federation.seeds import generator
-from sim.engines.forked import forked
-from sim.engines.parts import in_parts
+from federation.training.client_round import Setup
+from federation.training.prediction import predict, predict_stacked
+from sim.engines.batched import in_parts
+from sim.engines.fork_map import forked
 
 Matrix = npt.NDArray[np.int64]
 

@@ -11,23 +11,23 @@ from typing import Any
 import torch
 
 from federation.methods import METHODS
-from sim import checkpoint, keeping
+from sim import checkpoint, client_store
 from sim.architectures import architectures
-from sim.claim import claim
-from sim.data import FederatedData
+from sim.data.federated_data import FederatedData
+from sim.data.holdout import leave_clients_out
+from sim.data.pooling import pooled
+from sim.data.scaling import scaled
+from sim.data.sources import Progress, source_named
 from sim.engines import Choice, choose
 from sim.engines.stacked import CHUNK
 from sim.errors import SettingsError
 from sim.evaluation import Evaluator
-from sim.holdout import leave_clients_out
-from sim.newcomers import newcomers_scores
-from sim.pooling import pooled
-from sim.results import write_results
-from sim.saved_models import save_models
-from sim.scaling import scaled
-from sim.settings import RunSettings
+from sim.experiment import RunSettings
+from sim.new_clients import newcomers_scores
+from sim.results.saved_models import save_models
+from sim.results.summary import write_results
+from sim.resumption import claim
 from sim.simulation import Simulation
-from sim.sources import Progress, source_named
 from sim.uplink import Uplink
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -118,16 +118,16 @@ def _engine(settings: RunSettings, data: FederatedData) -> Choice:
     return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
 
 
-def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> keeping.Choice:
+def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> client_store.Choice:
     if settings.keep == "none":
         _can_forget(settings, simulation)
     clients, rounds = len(simulation.data.train_sizes), simulation.rounds
     cohort = min(clients, rounds.clients_per_round or clients)
-    each = max(keeping.client_bytes(network.initial) for network in simulation.networks)
+    each = max(client_store.client_bytes(network.initial) for network in simulation.networks)
     each *= 2 if settings.precision == "int8" else 1  # a residual is at the most as large as the model
     chosen = 2 if simulation.data.validation else 1
-    federation = keeping.Federation(clients, cohort, rounds.rounds, each, chosen)
-    return keeping.choose(settings.keep, settings.device, federation, folder)
+    federation = client_store.Federation(clients, cohort, rounds.rounds, each, chosen)
+    return client_store.choose(settings.keep, settings.device, federation, folder)
 
 
 def _can_forget(settings: RunSettings, simulation: Simulation) -> None:
@@ -140,7 +140,7 @@ def _can_forget(settings: RunSettings, simulation: Simulation) -> None:
     needed = "its residual" if settings.precision == "int8" else None
     broadcast = simulation.setup.method.broadcast(simulation.state, min(simulation.network_of))
     for network in simulation.networks:
-        needed = needed or keeping.remembered(network.setup, network.initial, broadcast)
+        needed = needed or client_store.remembered(network.setup, network.initial, broadcast)
         if needed:
             raise SettingsError(
                 f"--keep none: with {settings.method['name']} and {settings.precision} uploads, a client begins a "

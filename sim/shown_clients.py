@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.data import FederatedData
-from sim.dealing import as_dealt
-from sim.partitions.plot import draw_partition
-from sim.partitions.table import partition_table
-from sim.terminal import console
+from sim.cli.terminal import console
+from sim.data.federated_data import FederatedData
+from sim.data.partitions.plot import draw_partition
+from sim.data.partitions.table import partition_table
+from sim.data.repartition import as_dealt
 
 
 def show_clients(data: FederatedData, out: Path) -> None:

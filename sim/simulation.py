@@ -14,15 +14,11 @@ import torch
 
 from federation import wire
 from federation.aggregation.screening import Claim, NormHistory, Screening, screen, shortfall, weighed
-from federation.client_round import Setup
-from federation.local_round import LocalRound
-from federation.norms import change_norms
 from federation.plan import RoundSettings
-from federation.privacy import privatized
+from federation.privacy.differential_privacy import privatized
 from federation.records import Client, Examples, Tree, Update
-from federation.roll_call import RollCall
-from federation.seeds import generator
-from federation.server_round import (
+from federation.rounds.in_memory_round import RollCall
+from federation.rounds.server_round import (
     Action,
     Aggregated,
     AggregationFailed,
@@ -34,21 +30,25 @@ from federation.server_round import (
     UpdateArrived,
     discount,
 )
+from federation.seeds import generator
+from federation.training.client_round import Setup
+from federation.training.local_round import LocalRound
 from federation.tree import flatten
-from sim.analysis.diagnostics import diagnose
+from federation.wire.update_norms import change_norms
 from sim.architectures import Architecture, in_turn
 from sim.attacks import Attack
+from sim.best_round import UNEVALUATED, Chosen, Scoreboard
 from sim.checkpoint import Checkpoint, in_order
-from sim.data import FederatedData
+from sim.client_store import Clients, InMemory, Keeper, Kept, Result, shared
+from sim.cohort import Staff, staffed
+from sim.data.federated_data import FederatedData
 from sim.dissimilarity import dissimilarity, mean_gradient
 from sim.engines import Engine, Job
-from sim.engines.parts import in_parts
+from sim.engines.batched import in_parts
 from sim.errors import RunDirectoryError
 from sim.evaluation import Evaluator, Matrix, Model, drawn, plain, spread, total
-from sim.keeping import Clients, InMemory, Keeper, Kept, Result, shared
-from sim.on_demand import Listed, Mapped
-from sim.scoreboard import UNEVALUATED, Chosen, Scoreboard
-from sim.staffing import Staff, staffed
+from sim.lazy import Listed, Mapped
+from sim.reports.analysis.diagnostics import diagnose
 from sim.uplink import Uplink
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from federation import uploads
-from federation.local_round import LocalRound
 from federation.protocol.messages import Precision
 from federation.records import Tree
-from federation.schema import schema_of
+from federation.training.local_round import LocalRound
 from federation.tree import leaves, map_tree
+from federation.wire import uploads
+from federation.wire.schema import schema_of
 from sim.engines import Engine, Job
-from sim.on_demand import Listed
-from sim.settings import UplinkPrecision
+from sim.experiment import UplinkPrecision
+from sim.lazy import Listed
 
 
 @dataclass(frozen=True)

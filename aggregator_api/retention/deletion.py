@@ -12,7 +12,7 @@ from aggregator_api.errors import BrokerError, ConflictError, UnavailableError
 from aggregator_api.retention import rows
 from aggregator_api.retention.rows import Counts, DeletedFederation
 from aggregator_api.runtime import Runtime
-from federation.server_round import DeviceLost, Stopped
+from federation.rounds.server_round import DeviceLost, Stopped
 
 
 def delete_federation(runtime: Runtime, name: str, *, force: bool, dry_run: bool) -> DeletedFederation:

@@ -31,7 +31,7 @@ from aggregator_api.tables import (
     UpdateRow,
 )
 from federation.protocol import topics
-from federation.rollout import Answer
+from federation.rounds.rollout import Answer
 
 Counts = dict[str, int]
 """Rows that were deleted, or would be, by their table."""

@@ -14,7 +14,7 @@ from aggregator_api.routes.dependencies import FederationName, RuntimeDep, Windo
 from aggregator_api.runtime import Runtime
 from aggregator_api.tables import RolloutRow
 from aggregator_api.views import Page
-from federation.rollout import Event, Halted, Paused, Resumed
+from federation.rounds.rollout import Event, Halted, Paused, Resumed
 
 router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.records import ENDED, Named, journal
 from aggregator_api.tables import RoundRow, UpdateRow
 from federation.aggregation.screening import HISTORY_ROUNDS, Claim, NormHistory, RoundNorms, Screening, Typical
-from federation.server_round import RoundPhase
+from federation.rounds.server_round import RoundPhase
 
 LEFT_OUT = "left_out"
 """Status of an update that a round has accepted, and not used in the end."""

@@ -13,10 +13,10 @@ from works import Work
 
 from federation.plan import ModelSpec, RoundSettings, Task
 from federation.records import Examples
-from sim.data import ClientData, FederatedData
-from sim.keeping import Nothing, remembered
+from sim.client_store import Nothing, remembered
+from sim.data.federated_data import ClientData, FederatedData
+from sim.experiment import RunSettings
 from sim.run import build_simulation
-from sim.settings import RunSettings
 
 
 def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[], object]:

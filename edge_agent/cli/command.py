@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from edge_agent.config import load
+from edge_agent.config.settings import load
 from edge_agent.errors import AgentError, ConfigError
-from edge_agent.window_store import FILE_NAME, WindowStore
+from edge_agent.storage.window_store import FILE_NAME, WindowStore
 
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
 

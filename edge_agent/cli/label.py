@@ -12,8 +12,8 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, errors_in_words, windows_of
 from edge_agent.cli.times import duration_s, moment, shown
 from edge_agent.errors import LabelError
-from edge_agent.labels import Stretch, known_activity, label_span, undo, unlabelled, vocabulary
-from edge_agent.window_store import WindowStore
+from edge_agent.storage.labels import Stretch, known_activity, label_span, undo, unlabelled, vocabulary
+from edge_agent.storage.window_store import WindowStore
 
 MOST_SHOWN = 50
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, errors_in_words
-from edge_agent.config import load
+from edge_agent.config.settings import load
 from edge_agent.errors import AgentError
-from edge_agent.judging import KEPT, Shelf
-from edge_agent.releases import release_words
-from edge_agent.store import FILE_NAME, Store
+from edge_agent.serving.acceptance import KEPT, Shelf
+from edge_agent.serving.released_models import release_words
+from edge_agent.storage.state_store import FILE_NAME, Store
 
 
 def models(

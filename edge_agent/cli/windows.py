@@ -15,8 +15,8 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, errors_in_words, windows_of
 from edge_agent.cli.times import moment, shown
 from edge_agent.errors import AgentError
-from edge_agent.window_listing import ClassRow, Selection, by_class, by_day, delete, export, name_of
-from edge_agent.window_store import UNLABELLED, WindowStore
+from edge_agent.storage.window_listing import ClassRow, Selection, by_class, by_day, delete, export, name_of
+from edge_agent.storage.window_store import UNLABELLED, WindowStore
 
 DAY_S = 86_400.0
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from edge_agent.config import Config
+from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.errors import StoreError
-from edge_agent.memory import restored_words
-from edge_agent.store import FILE_NAME as AGENT_FILE
-from edge_agent.store import Store
-from edge_agent.window_store import FILE_NAME as WINDOWS_FILE
-from edge_agent.window_store import WindowStore
+from edge_agent.machine.memory import restored_words
+from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
+from edge_agent.storage.state_store import Store
+from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
+from edge_agent.storage.window_store import WindowStore
 from federation.private_files import private_folder
 
 WRITTEN = 1_795_000_000

@@ -17,10 +17,10 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edge_agent.config import Config
-from edge_agent.credentials import login, read_credentials
+from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.errors import ConfigError
+from edge_agent.transport.credentials import login, read_credentials
 
 WAIT_S = 5.0
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 5.0, 60.0

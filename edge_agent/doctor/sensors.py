@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.config import Config
+from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.doctor.motion import gravity, judge, rate, rotation
 from edge_agent.errors import AgentError
-from edge_agent.window_store import FILE_NAME, WindowStore
+from edge_agent.storage.window_store import FILE_NAME, WindowStore
 from har_pipeline import PipelineError, recordings
 from har_pipeline.recording import STANDARD_GRAVITY
 
@@ -55,7 +55,7 @@ def _recording(config: Config) -> Finding:
 
 
 def _csv(config: Config) -> Iterator[Finding]:
-    from edge_agent.sources.csv_file import CsvSource, read_rows
+    from edge_agent.sensors.csv import CsvSource, read_rows
 
     path = config.sensors.path
     files = CsvSource(config, lambda event: None).files(path) if path and path.exists() else []
@@ -74,9 +74,9 @@ def _csv(config: Config) -> Iterator[Finding]:
 
 
 def _exports(config: Config) -> Iterator[Finding]:
-    from edge_agent.sources.phone.calibration import signed
-    from edge_agent.sources.phone.export import exports_in, platform_of, rows_of
-    from edge_agent.sources.phone.message import batch_of
+    from edge_agent.sensors.sensor_logger.calibration import signed
+    from edge_agent.sensors.sensor_logger.export import exports_in, platform_of, rows_of
+    from edge_agent.sensors.sensor_logger.message import batch_of
 
     path = config.sensors.path
     found = exports_in(path) if path and path.exists() else []
@@ -96,7 +96,7 @@ def _exports(config: Config) -> Iterator[Finding]:
 
 
 def _iio(config: Config) -> Iterator[Finding]:
-    from edge_agent.sources.iio import Reader, find_channel
+    from edge_agent.sensors.iio import Reader, find_channel
 
     acc, gyro = find_channel(config.iio, "acc"), find_channel(config.iio, "gyro")
     with ExitStack() as stack:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from edge_agent.config import Config, load
+from edge_agent.config.settings import Config, load
 from edge_agent.doctor import machine, network
 from edge_agent.doctor.finding import Finding, failure
 from edge_agent.doctor.sensors import sensors
 from edge_agent.errors import ConfigError, StoreError
-from edge_agent.memory import is_claimed
-from edge_agent.store import FILE_NAME, Store
+from edge_agent.machine.memory import is_claimed
+from edge_agent.storage.state_store import FILE_NAME, Store
 
 
 def examine(path: Path) -> Iterator[Finding]:

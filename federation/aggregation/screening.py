@@ -1,7 +1,7 @@
 """What a round's updates are held against before they are combined: their weight, and how far each moves the model.
 
 The server and the simulation call the same functions, with what they know of the updates: the examples that each
-claims, and its norms (`federation.norms`). Two rules, each switched off by null in `federation.plan.RoundSettings`:
+claims, and its norms (`federation.wire.update_norms`). Two rules, each switched off by null in `RoundSettings`:
 
 `max_weight_ratio` caps a weight. A client says its own number of examples, and 10⁹ of them would make its update the
 whole mean. It counts with at most so many times the round's median.
@@ -11,10 +11,10 @@ earlier rounds: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: Can You Really 
 arXiv 1911.07963, section 4. Differs from the paper: it clips such an update, which has no such norm by accident.
 
 Medians are lower ones, so that of 2k values the k largest cannot set them. Neither rule sees an update that is no
-larger than the others and wrong; the robust rules of `federation.robust` are for those.
+larger than the others and wrong; the robust rules of `federation.aggregation.robust` are for those.
 
 With `clip_norm` neither is applied: clipped changes weigh the same, and who is left out must not depend on the others'
-data (`federation.privacy`).
+data (`federation.privacy.differential_privacy`).
 """
 
 from __future__ import annotations

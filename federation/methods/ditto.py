@@ -15,11 +15,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from federation.forward import Network
-from federation.losses import cross_entropy
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
+from federation.training.forward import Network
+from federation.training.losses import cross_entropy
 from federation.tree import squared_distance
 
 _PERSONAL = "personal:"

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from federation.aggregation.server_optimizer import ServerOptimizer
 from federation.records import Tensors, Tree
-from federation.server_optimizer import ServerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from federation import kmeans_streaming
-from federation.averaging import add_weighted, mean_of
+from federation.aggregation import kmeans_streaming
+from federation.aggregation.averaging import add_weighted, mean_of
+from federation.aggregation.kmeans import kmeans
 from federation.errors import RoundError, SettingsError
-from federation.kmeans import kmeans
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Broadcast, Client, Tensors, Training, Tree, Update

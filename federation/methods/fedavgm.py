@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from federation.aggregation.server_optimizer import ServerOptimizer
 from federation.records import Tensors, Tree
-from federation.server_optimizer import ServerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from federation.averaging import add_weighted, mean_of
+from federation.aggregation.averaging import add_weighted, mean_of
+from federation.aggregation.simplex_qp import minimize_on_simplex
 from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
-from federation.losses import class_prototypes
 from federation.methods.fedpr import FedPr
 from federation.plan import Task
 from federation.records import Client, Phase, Tensors, Training, Tree, Update
-from federation.simplex import minimize_on_simplex
+from federation.training.losses import class_prototypes
 from federation.tree import select
 
 NEGLIGIBLE = 1e-3

@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from federation import prototypes
-from federation.losses import masked_mean
+from federation.aggregation import prototypes
 from federation.method import Method
 from federation.methods.fedproto import FedProto
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Output, Tensors, Training, Tree, Update
+from federation.training.losses import masked_mean
 from federation.tree import merge
 
 

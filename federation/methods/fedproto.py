@@ -19,13 +19,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from federation import prototypes
+from federation.aggregation import prototypes
 from federation.errors import SettingsError
-from federation.forward import Network
-from federation.losses import cross_entropy, masked_mean
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Forward, Output, Tensors, Training, Tree, Update
+from federation.training.forward import Network
+from federation.training.losses import cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from federation import prototypes
-from federation.averaging import add_weighted, mean_of
-from federation.losses import class_prototypes
+from federation.aggregation import prototypes
+from federation.aggregation.averaging import add_weighted, mean_of
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Client, Tensors, Training, Tree, Update
+from federation.training.losses import class_prototypes
 
 
 @dataclass(frozen=True, kw_only=True)

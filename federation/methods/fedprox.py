@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from federation.forward import Network
 from federation.method import Method
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
+from federation.training.forward import Network
 from federation.tree import squared_distance
 
 

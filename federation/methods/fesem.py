@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from federation.averaging import mean_of
+from federation.aggregation.averaging import mean_of
 from federation.errors import RoundError
-from federation.forward import Network
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Tensors, Tree, Update
+from federation.training.forward import Network
 from federation.tree import squared_distance
 
 

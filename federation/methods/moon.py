@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from federation.forward import Network
-from federation.losses import cross_entropy, masked_mean
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Tensors, Training, Tree
+from federation.training.forward import Network
+from federation.training.losses import cross_entropy, masked_mean
 from federation.tree import leaves, where
 
 

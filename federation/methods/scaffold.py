@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from federation.averaging import add_weighted
+from federation.aggregation.averaging import add_weighted
 from federation.errors import SettingsError
-from federation.forward import Network
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Batch, Broadcast, Client, Tensors, Training, Tree, Update
+from federation.training.forward import Network
 from federation.tree import map_tree
 
 

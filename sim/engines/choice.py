@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from sim.engines.forked import is_supported
+from sim.engines.fork_map import is_supported
 from sim.engines.job import Engine
 from sim.engines.processes import Processes
 from sim.engines.ray_cluster import RayCluster
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 from sim.errors import SettingsError
-from sim.settings import RunSettings
+from sim.experiment import RunSettings
 
 _COMPILE = "--compile is for clients that train stacked, not for {}: say --engine stacked or processes"
 

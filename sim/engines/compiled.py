@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from federation.local_round import Step
+from federation.training.local_round import Step
 from sim.engines.device_memory import is_out_of_memory
 
 PROGRAMS = 8

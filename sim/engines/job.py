@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from federation.client_round import Setup
-from federation.local_round import LocalRound
 from federation.records import Broadcast, Client, Examples
+from federation.training.client_round import Setup
+from federation.training.local_round import LocalRound
 
 
 class Job(NamedTuple):

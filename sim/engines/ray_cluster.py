@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from federation.local_round import LocalRound
 from federation.records import Client
+from federation.training.local_round import LocalRound
 from federation.tree import flatten, map_tree
 from sim.engines.job import Job
 from sim.engines.processes import longest_first

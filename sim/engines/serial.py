@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from federation.client_round import train_one
-from federation.local_round import LocalRound
+from federation.training.client_round import train_one
+from federation.training.local_round import LocalRound
 from sim.engines.job import Job
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from federation.methods import METHODS
+from sim.data.scaling import scaled_rounds
 from sim.errors import SettingsError
-from sim.scaling import scaled_rounds
 
 Options = Mapping[str, Any]
 

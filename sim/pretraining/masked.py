@@ -20,9 +20,9 @@ from torch.optim import Adam
 import models
 from federation import wire
 from federation.errors import WireError
-from federation.forward import initial_model
 from federation.plan import ModelSpec, Strict
 from federation.seeds import generator, seed_for
+from federation.training.forward import initial_model
 from federation.tree import flatten
 from har_pipeline import ChannelStatistics
 from models.checkpoint import CheckpointInfo, save_checkpoint

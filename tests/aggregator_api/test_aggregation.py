@@ -14,7 +14,7 @@ from federation import wire
 from federation.methods.fedavg import FedAvg
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
-from federation.schema import schema_of
+from federation.wire.schema import schema_of
 from tests.aggregator_api.devices import tiny_plan
 
 

@@ -72,5 +72,9 @@ def test_the_application_loads_neither_trainer_nor_device_nor_simulation() -> No
     loaded = set(output.split())
     assert "fastapi" in loaded
     ours = {name for name in loaded if name.split(".")[0] in ("edge_agent", "sim", "har_pipeline", "models", "export")}
-    trainer = loaded & {"federation.local_round", "federation.client_round", "federation.evaluate"}
+    trainer = loaded & {
+        "federation.training.local_round",
+        "federation.training.client_round",
+        "federation.training.prediction",
+    }
     assert not ours | trainer

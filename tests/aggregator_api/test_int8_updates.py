@@ -11,10 +11,11 @@ from sqlalchemy import select
 
 from aggregator_api import records
 from aggregator_api.tables import UpdateRow
-from federation import uploads, wire
+from federation import wire
 from federation.methods import method_from_json
-from federation.schema import schema_of
 from federation.tree import flatten, unflatten
+from federation.wire import uploads
+from federation.wire.schema import schema_of
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import FEDERATION, Parcel, parcel
 from tests.aggregator_api.test_garbage import age, collected

@@ -22,8 +22,8 @@ from aggregator_api.observability.expiry import file_expiry
 from aggregator_api.settings import Settings
 from aggregator_api.tables import CredentialRow, EnrolmentTokenRow
 from aggregator_api.views import NewFederation
+from edge_agent.machine.state import Agent
 from edge_agent.metrics import gauges, render
-from edge_agent.state import Agent
 from federation.protocol import topics
 from tests.aggregator_api.asking import TestClient
 from tests.aggregator_api.bench import Bench, wait_for

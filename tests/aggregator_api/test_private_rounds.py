@@ -13,7 +13,7 @@ from aggregator_api.errors import UnprocessableError
 from aggregator_api.tables import EventRow, RoundRow
 from aggregator_api.views import NewFederation
 from federation import wire
-from federation.privacy import epsilon
+from federation.privacy.differential_privacy import epsilon
 from federation.tree import flatten, map_tree
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import parcel, tiny_plan

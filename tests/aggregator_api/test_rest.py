@@ -16,8 +16,8 @@ from aggregator_api.app import create_app
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from federation import wire
-from federation.forward import initial_client, initial_model
 from federation.protocol import topics
+from federation.training.forward import initial_client, initial_model
 from models import build
 from tests.aggregator_api.asking import TestClient, problem
 from tests.aggregator_api.devices import FEDERATION, Wires, status, tiny_plan

@@ -19,7 +19,7 @@ from aggregator_api.tables import RolloutRow
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, ReleaseOrder, ReleaseReport, write
-from federation.rollout import Halted, Paused, Resumed, RolloutPhase, is_within
+from federation.rounds.rollout import Halted, Paused, Resumed, RolloutPhase, is_within
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
 

@@ -14,11 +14,12 @@ from sqlalchemy import select
 from aggregator_api import service
 from aggregator_api.app import create_app
 from aggregator_api.tables import EventRow, RoundRow, UpdateRow
-from federation import uploads, wire
+from federation import wire
 from federation.plan import RoundSettings
 from federation.records import Tensors
-from federation.schema import schema_of
 from federation.tree import map_tree
+from federation.wire import uploads
+from federation.wire.schema import schema_of
 from tests.aggregator_api.asking import TestClient
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import FEDERATION, Parcel, Wires, parcel, tiny_plan

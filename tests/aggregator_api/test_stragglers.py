@@ -14,11 +14,11 @@ from aggregator_api import service
 from aggregator_api.contract import Contract
 from aggregator_api.tables import DeviceRow, RoundRow
 from federation import wire
-from federation.client_round import Setup, steps_of
-from federation.forward import network
 from federation.methods import METHODS, method_from_json
 from federation.plan import Task
-from federation.server_round import sample_cohort
+from federation.rounds.server_round import sample_cohort
+from federation.training.client_round import Setup, steps_of
+from federation.training.forward import network
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
 

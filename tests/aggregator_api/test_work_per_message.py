@@ -19,8 +19,8 @@ from aggregator_api.hot_blobs import HotBlobs
 from aggregator_api.runtime import compute_alone
 from aggregator_api.tables import DeviceRow
 from federation.errors import UpdateError
-from federation.norms import change_norms
-from federation.schema import check_tree, schema_of
+from federation.wire.schema import check_tree, schema_of
+from federation.wire.update_norms import change_norms
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
 

@@ -24,7 +24,7 @@ from aggregator_api.worker import serve
 from aggregator_api.workshop import InThisProcess, WorkerProcess
 from federation import wire
 from federation.methods import method_from_json
-from federation.schema import schema_of
+from federation.wire.schema import schema_of
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import tiny_plan
 from tests.aggregator_api.test_aggregation import manifest

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.events import DataReady, Event
-from edge_agent.sources import open_source
+from edge_agent.machine.events import DataReady, Event
+from edge_agent.sensors import open_source
 from har_pipeline import ClientWindows, prepare
 from tests.edge_agent.reference import PLANS
 from tests.edge_agent.scene import DEVICE, OPTIONS, make_config

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from edge_agent.agent import step
-from edge_agent.commands import Command, PublishStatus
-from edge_agent.events import (
+from edge_agent.machine.agent import step
+from edge_agent.machine.commands import Command, PublishStatus
+from edge_agent.machine.events import (
     Acknowledged,
     Announced,
     BlobFetched,
@@ -16,7 +16,7 @@ from edge_agent.events import (
     Invited,
     TrainingFinished,
 )
-from edge_agent.state import Agent, Policy
+from edge_agent.machine.state import Agent, Policy
 from federation.protocol.messages import Acknowledgement
 from tests.edge_agent.scene import announcement, invitation
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.events import DataReady, Event, SensorFailed
+from edge_agent.machine.events import DataReady, Event, SensorFailed
 from har_pipeline import PipelineSettings, Recording, StreamPipeline, Window
 
 BEGAN_S = 1_790_000_000.0

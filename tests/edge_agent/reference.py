@@ -8,22 +8,16 @@ from typing import Any
 
 import torch
 
-from edge_agent.commands import StartJob
-from edge_agent.events import Kind
-from edge_agent.files import write_file
-from edge_agent.jobs import (
-    Job,
-    JobEnded,
-    JobLine,
-    TrainingProcess,
-    make_job,
-)
+from edge_agent.machine.commands import StartJob
+from edge_agent.machine.events import Kind
+from edge_agent.storage.files import write_file
+from edge_agent.training.job import Job, JobEnded, JobLine, TrainingProcess, make_job
 from federation import wire
-from federation.client_round import Setup, train_one
-from federation.forward import initial_client, initial_model, network
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.records import Client, Examples, Tree
+from federation.training.client_round import Setup, train_one
+from federation.training.forward import initial_client, initial_model, network
 from federation.tree import flatten
 from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, split_client
 from models import build

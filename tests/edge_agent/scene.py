@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_agent.config import AgentSection, ConditionsSection, Config, SensorsSection, ServerSection, TrainingSection
+from edge_agent.config.settings import (
+    AgentSection,
+    ConditionsSection,
+    Config,
+    SensorsSection,
+    ServerSection,
+    TrainingSection,
+)
 from federation.plan import ModelSpec, Plan, RoundSettings, Task
 from federation.protocol.messages import Announcement, BlobPointer, Invitation
 from har_pipeline import dataset_labels

@@ -10,13 +10,13 @@ from typing import Any
 
 import psutil
 
-from edge_agent.condition_watch import ConditionWatch
-from edge_agent.conditions import Conditions
-from edge_agent.config import ConditionsSection, TrainingSection
-from edge_agent.events import Announced, Connected, Invited
-from edge_agent.files import write_file
-from edge_agent.store import Store
-from edge_agent.summary import in_words
+from edge_agent.conditions.policy import Conditions
+from edge_agent.conditions.watcher import ConditionWatch
+from edge_agent.config.settings import ConditionsSection, TrainingSection
+from edge_agent.machine.events import Announced, Connected, Invited
+from edge_agent.status import in_words
+from edge_agent.storage.files import write_file
+from edge_agent.storage.state_store import Store
 from edge_agent.supervisor import Supervisor
 from federation import wire
 from federation.protocol.messages import BlobPointer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.commands import (
+from edge_agent.machine.commands import (
     Collect,
     FetchBlob,
     FinalJudged,
@@ -21,7 +21,7 @@ from edge_agent.commands import (
     StopJob,
     StopSending,
 )
-from edge_agent.events import (
+from edge_agent.machine.events import (
     AdoptFinished,
     Announced,
     BlobFailed,
@@ -39,7 +39,7 @@ from edge_agent.events import (
     Tick,
     TrainingFinished,
 )
-from edge_agent.state import Stage
+from edge_agent.machine.state import Stage
 from tests.edge_agent.machine import A, B, Device, answer, ready, training, uploading
 from tests.edge_agent.scene import announcement, make_plan, pointer
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edge_agent.commands import FetchBlob, GiveUp, Leave, PublishStatus, Say, StartJob, StopJob
-from edge_agent.events import (
+from edge_agent.machine.commands import FetchBlob, GiveUp, Leave, PublishStatus, Say, StartJob, StopJob
+from edge_agent.machine.events import (
     Announced,
     BlobFetched,
     CandidateReady,
@@ -12,7 +12,7 @@ from edge_agent.events import (
     TrainingConditions,
     TrainingFinished,
 )
-from edge_agent.state import Stage
+from edge_agent.machine.state import Stage
 from tests.edge_agent.machine import A, B, Device, ready, training, uploading
 from tests.edge_agent.scene import announcement, pointer
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_agent.agent_releases import offered_to
-from edge_agent.commands import FetchBlob, GoBack, Judge, NoteAdoption, NoteRelease, PublishStatus, StartJob, StopJob
-from edge_agent.events import (
+from edge_agent.machine.commands import (
+    FetchBlob,
+    GoBack,
+    Judge,
+    NoteAdoption,
+    NoteRelease,
+    PublishStatus,
+    StartJob,
+    StopJob,
+)
+from edge_agent.machine.events import (
     AdoptFinished,
     Announced,
     BlobFetched,
@@ -17,10 +25,11 @@ from edge_agent.events import (
     TrainingFinished,
     Using,
 )
-from edge_agent.state import Agent
+from edge_agent.machine.releases import offered_to
+from edge_agent.machine.state import Agent
 from federation.plan import RolloutSettings
 from federation.protocol.messages import AdoptionReport, Release, ReleaseOrder, ReleaseReport, VersionScore
-from federation.rollout import WHOLE, is_within
+from federation.rounds.rollout import WHOLE, is_within
 from tests.edge_agent.machine import A, B, Device, answer
 from tests.edge_agent.scene import INSTANCE, announcement, make_plan, pointer
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from edge_agent.condition_watch import ConditionWatch
-from edge_agent.conditions import PHONE_SPEAKS_S, Conditions, against_going_on, against_starting, with_phone
-from edge_agent.events import PhoneConditions, TrainingConditions
-from edge_agent.jetson import Jetson
-from edge_agent.readings import Load, Readings, read_power, read_temperature
-from edge_agent.training_settings import ConditionsSection
+from edge_agent.conditions.jetson import Jetson
+from edge_agent.conditions.policy import PHONE_SPEAKS_S, Conditions, against_going_on, against_starting, with_phone
+from edge_agent.conditions.readings import Load, Readings, read_power, read_temperature
+from edge_agent.conditions.watcher import ConditionWatch
+from edge_agent.config.training import ConditionsSection
+from edge_agent.machine.events import PhoneConditions, TrainingConditions
 
 GOOD = Conditions(
     charging=True,

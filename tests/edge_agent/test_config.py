@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import Config, example, load
+from edge_agent.config.settings import Config, example, load
 from edge_agent.errors import ConfigError
 
 GOOD = """

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_agent.config.sensors import CsvSection, SensorsSection
 from edge_agent.errors import SensorError
-from edge_agent.events import DataReady, Event, SensorFailed
-from edge_agent.sensor_settings import CsvSection, SensorsSection
-from edge_agent.sources import open_source
-from edge_agent.sources.csv_file import ROWS, read_rows
-from edge_agent.window_store import WindowStore
+from edge_agent.machine.events import DataReady, Event, SensorFailed
+from edge_agent.sensors import open_source
+from edge_agent.sensors.csv import ROWS, read_rows
+from edge_agent.storage.window_store import WindowStore
 from har_pipeline import ClientWindows, dataset_labels
 from tests.edge_agent.phone import SETTINGS, expected_windows, outcome, walk
 from tests.edge_agent.scene import make_config, make_plan

@@ -20,12 +20,12 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
-from edge_agent.config import load
+from edge_agent.config.settings import load
 from edge_agent.doctor import Finding, Level, machine, network
 from edge_agent.doctor.motion import judge
 from edge_agent.doctor.sensors import from_health, sensors
-from edge_agent.sources.health import Health
-from edge_agent.store import FILE_NAME, Store
+from edge_agent.sensors.health import Health
+from edge_agent.storage.state_store import FILE_NAME, Store
 from har_pipeline import Recording
 from tests.edge_agent.phone import BEGAN_S, walk
 from tests.edge_agent.test_iio import imu

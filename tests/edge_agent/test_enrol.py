@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
-from edge_agent.blobs import Blobs
-from edge_agent.config import BrokerSection, load
-from edge_agent.credentials import (
+from edge_agent.config.settings import BrokerSection, load
+from edge_agent.errors import ConfigError, EnrolError
+from edge_agent.transport.credentials import (
     CREDENTIALS_FILE,
     KEY_FILE,
     PINNED_FILE,
@@ -30,8 +30,8 @@ from edge_agent.credentials import (
     read_credentials,
     write_credentials,
 )
-from edge_agent.enrolment import Applicant, claim, credentials_for, enrol, wait_for_approval, warning_about
-from edge_agent.errors import ConfigError, EnrolError
+from edge_agent.transport.downloads import Blobs
+from edge_agent.transport.enrolment import Applicant, claim, credentials_for, enrol, wait_for_approval, warning_about
 from federation.protocol.messages import BlobPointer
 from federation.protocol.signing import Kind, fingerprint, to_sign
 from tests.edge_agent.scene import make_config

@@ -8,15 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.commands import BeginEpoch, FetchBlob, NoteAdoption, PublishStatus, SendBegin, StopJob, StopSending
 from edge_agent.doctor.machine import server_epoch
-from edge_agent.events import AdoptFinished, Announced, BlobFetched, CandidateReady, Disbelieved, Invited
-from edge_agent.files import sha256_of
-from edge_agent.judging import Shelf
-from edge_agent.memory import begin_epoch, keep_round, remembered
-from edge_agent.releases import REPORT, kept_report
-from edge_agent.store import Store
-from edge_agent.summary import in_words
+from edge_agent.machine.commands import (
+    BeginEpoch,
+    FetchBlob,
+    NoteAdoption,
+    PublishStatus,
+    SendBegin,
+    StopJob,
+    StopSending,
+)
+from edge_agent.machine.events import AdoptFinished, Announced, BlobFetched, CandidateReady, Disbelieved, Invited
+from edge_agent.machine.memory import begin_epoch, keep_round, remembered
+from edge_agent.serving.acceptance import Shelf
+from edge_agent.serving.released_models import REPORT, kept_report
+from edge_agent.status import in_words
+from edge_agent.storage.files import sha256_of
+from edge_agent.storage.state_store import Store
 from federation.protocol.messages import ReleaseReport, write
 from tests.edge_agent.machine import A, answer, ready, training, uploading
 from tests.edge_agent.scene import DEVICE, INSTANCE, announcement, invitation, make_config, pointer

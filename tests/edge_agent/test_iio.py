@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_agent.config.sensors import IioSection, SensorsSection
 from edge_agent.errors import SensorError
-from edge_agent.events import DataReady, Event, SensorFailed
-from edge_agent.sensor_settings import IioSection, SensorsSection
-from edge_agent.sources import open_source
-from edge_agent.sources.iio import Poll, Reader, find_channel
-from edge_agent.window_store import WindowStore
+from edge_agent.machine.events import DataReady, Event, SensorFailed
+from edge_agent.sensors import open_source
+from edge_agent.sensors.iio import Poll, Reader, find_channel
+from edge_agent.storage.window_store import WindowStore
 from federation.plan import DataSpec
 from har_pipeline import Recording
 from tests.edge_agent.phone import outcome
@@ -87,8 +87,8 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.sources.iio.PATIENCE_S", 0.2)
-    monkeypatch.setattr("edge_agent.sources.collector.REPORT_S", 0.1)
+    monkeypatch.setattr("edge_agent.sensors.iio.PATIENCE_S", 0.2)
+    monkeypatch.setattr("edge_agent.sensors.collector.REPORT_S", 0.1)
     folder = imu(tmp_path / "iio")
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
     own = {"sensors": SensorsSection(source="iio"), "iio": IioSection(root=tmp_path / "iio", rate_hz=100)}
@@ -112,7 +112,7 @@ def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
 
 
 def test_a_clock_that_is_set_begins_a_new_session_under_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_agent.sources.iio.BATCH_S", 0.02)
+    monkeypatch.setattr("edge_agent.sensors.iio.BATCH_S", 0.02)
     imu(tmp_path / "iio")
     channel = {kind: find_channel(IioSection(root=tmp_path / "iio"), kind) for kind in ("acc", "gyro")}
     real, stop = time.time, threading.Event()

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_agent import jobs
 from edge_agent.errors import StoreError
-from edge_agent.events import Announced, DataReady, Disconnected, Event, WindowsSeen
-from edge_agent.inference import FILE_NAME, Classifier, live_words
-from edge_agent.judging import Shelf, judge
-from edge_agent.sources import open_source
-from edge_agent.store import Store
+from edge_agent.machine.events import Announced, DataReady, Disconnected, Event, WindowsSeen
+from edge_agent.sensors import open_source
+from edge_agent.serving.acceptance import Shelf, judge
+from edge_agent.serving.classifier import FILE_NAME, Classifier, live_words
+from edge_agent.storage.state_store import Store
+from edge_agent.training import job
 from har_pipeline import Window
 from tests.edge_agent.scene import announcement, make_config, make_plan
 from tests.edge_agent.supervised import Scene, run, until
@@ -147,7 +147,7 @@ def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(scene.folder)
-    monkeypatch.setattr(jobs, "PROGRAM", "tests.edge_agent.stubborn")
+    monkeypatch.setattr(job, "PROGRAM", "tests.edge_agent.stubborn")
 
     def play() -> None:
         steady = Steady(scene)
@@ -159,7 +159,7 @@ def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad
         until(lambda: scene.supervisor._training() not in (None, first.pid))
         scene.post(Disconnected("the broker is away"))
         steady.go_on()
-        monkeypatch.setattr(jobs, "PROGRAM", "tests.edge_agent.bad_candidate")
+        monkeypatch.setattr(job, "PROGRAM", "tests.edge_agent.bad_candidate")
         finished = announcement(1, "finished", plan=scene.plan).model_copy(update={"model": scene.model})
         scene.post(Announced(finished))
         until(lambda: scene.status_of_adoption("does not work"))

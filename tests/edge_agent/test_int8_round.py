@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from edge_agent import training
-from edge_agent.jobs import CLIENT_STATE, UPDATE, Job
-from edge_agent.memory import keep_round
-from edge_agent.store import Store
-from federation import uploads, wire
+from edge_agent.machine.memory import keep_round
+from edge_agent.storage.state_store import Store
+from edge_agent.training import trainer
+from edge_agent.training.job import CLIENT_STATE, UPDATE, Job
+from federation import wire
 from federation.protocol.messages import Precision
 from federation.tree import flatten
+from federation.wire import uploads
 from har_pipeline import ClientWindows
 from tests.edge_agent.reference import Federation, a_job, assert_same
 from tests.edge_agent.scene import INSTANCE, make_plan
@@ -33,7 +34,7 @@ def folder(device: Path, tmp_path: Path) -> Path:
 
 def done(job: Job) -> tuple[bytes, bytes]:
     """Run a job in this process; return the bytes of the update and of the client."""
-    training.train(training.set_scene(job))
+    trainer.train(trainer.set_scene(job))
     return (job.out / UPDATE).read_bytes(), (job.out / CLIENT_STATE).read_bytes()
 
 

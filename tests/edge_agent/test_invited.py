@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.commands import (
-    Collect,
-    FetchBlob,
-    Leave,
-    Say,
-    StartOver,
-    StopJob,
-)
-from edge_agent.events import (
-    Announced,
-    Invited,
-)
+from edge_agent.machine.commands import Collect, FetchBlob, Leave, Say, StartOver, StopJob
+from edge_agent.machine.events import Announced, Invited
 from federation.plan import ModelSpec, Plan
 from federation.protocol.messages import Invitation
 from tests.edge_agent.machine import Device, ready, training, uploading

@@ -12,10 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_agent.events import Kind
-from edge_agent.jobs import CHECKPOINT, MODEL, PARITY, RESULT
-from edge_agent.judging import Shelf, Verdict, judge
-from edge_agent.store import Store
+from edge_agent.machine.events import Kind
+from edge_agent.serving.acceptance import Shelf, Verdict, judge
+from edge_agent.storage.state_store import Store
+from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
 from har_pipeline import ClientWindows

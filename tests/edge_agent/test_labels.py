@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import LabelError
-from edge_agent.labels import Stretch, known_activity, label_span, undo, unlabelled, vocabulary
-from edge_agent.sensor_settings import WindowsSection
-from edge_agent.window_store import WindowStore
+from edge_agent.storage.labels import Stretch, known_activity, label_span, undo, unlabelled, vocabulary
+from edge_agent.storage.window_store import WindowStore
 from tests.edge_agent.windows import BEGAN_S, LABELS, SETTINGS, of_classes, window
 
 

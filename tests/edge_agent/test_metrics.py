@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_agent.errors import ConfigError
+from edge_agent.machine.state import Agent
 from edge_agent.metrics import exporter
-from edge_agent.state import Agent
 
 
 def free_port() -> int:

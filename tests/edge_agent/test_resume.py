@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import training
-from edge_agent.files import write_file
-from edge_agent.jobs import CLIENT_STATE, UPDATE, Job, JobEnded, JobLine, TrainingProcess
-from edge_agent.memory import CLIENTS, forget_update, keep_round, remembered
-from edge_agent.store import Store
+from edge_agent.machine.memory import CLIENTS, forget_update, keep_round, remembered
+from edge_agent.storage.files import write_file
+from edge_agent.storage.state_store import Store
+from edge_agent.training import trainer
+from edge_agent.training.job import CLIENT_STATE, UPDATE, Job, JobEnded, JobLine, TrainingProcess
 from federation import wire
 from federation.plan import Plan
 from federation.records import Tree, Update
@@ -44,7 +44,7 @@ def killed_after_round_one(folder: Path, plan: Plan) -> None:
     """Train round 1, have it accepted, and leave what a kill in round 2 leaves in the folder."""
     store, job = Store(folder), a_job(folder, plan)
     store.put(identity=f"{INSTANCE}/cnn")
-    training.train(training.set_scene(job))
+    trainer.train(trainer.set_scene(job))
     kept = keep_round(store, job)
     forget_update(store, kept.update_id, "accepted", "")
     store.close()
@@ -75,7 +75,7 @@ def test_the_round_after_a_kill_is_that_of_a_client_that_was_never_killed(
     expected = Expected(PLANS[method], prepared)
     killed_after_round_one(folder, PLANS[method])
     job = second_job(folder, PLANS[method], expected.broadcast)
-    training.train(training.set_scene(job))
+    trainer.train(trainer.set_scene(job))
     assert_second(job, expected)
     anew = Federation(PLANS[method])
     anew.broadcast = expected.broadcast

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
-from edge_agent.sources.phone.http import PATH
-from edge_agent.sources.repair import open_checked
-from edge_agent.state import identity
-from edge_agent.store import Store
+from edge_agent.machine.state import identity
+from edge_agent.sensors.sensor_logger.http import PATH
+from edge_agent.storage.repair import open_checked
+from edge_agent.storage.state_store import Store
 from har_pipeline import dataset_labels
 from tests.edge_agent.phone import annotation, bodies, entries, messages, walk
 from tests.edge_agent.scene import announcement, make_plan

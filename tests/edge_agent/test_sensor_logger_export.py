@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_agent.config.sensors import PhoneSection, SensorsSection
 from edge_agent.errors import SensorError
-from edge_agent.events import DataReady, Event, SensorFailed
-from edge_agent.sensor_settings import PhoneSection, SensorsSection
-from edge_agent.sources import open_source
-from edge_agent.sources.phone.export import exports_in, platform_of, rows_of
-from edge_agent.window_store import WindowStore
+from edge_agent.machine.events import DataReady, Event, SensorFailed
+from edge_agent.sensors import open_source
+from edge_agent.sensors.sensor_logger.export import exports_in, platform_of, rows_of
+from edge_agent.storage.window_store import WindowStore
 from har_pipeline import ClientWindows, dataset_labels
 from tests.edge_agent.phone import BEGAN_S, SETTINGS, expected_windows, outcome, walk
 from tests.edge_agent.scene import make_config, make_plan
@@ -125,7 +125,7 @@ def test_a_folder_of_exports_is_taken_one_by_one_and_a_new_one_later(tmp_path: P
 
 
 def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edge_agent.sources.phone import replay
+    from edge_agent.sensors.sensor_logger import replay
 
     path, whole = as_folder(tmp_path / "one", tables()), replay.rows_of
 
@@ -137,7 +137,7 @@ def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(replay, "rows_of", breaks)
     monkeypatch.setattr(replay, "CHUNK", 100)
-    monkeypatch.setattr("edge_agent.sources.keeper.BATCH", 1)
+    monkeypatch.setattr("edge_agent.sensors.window_writer.BATCH", 1)
     some, event = taken(tmp_path / "data", path)
     assert event == SensorFailed("the card was pulled")
     assert 0 < len(some) < len(expected())

@@ -21,14 +21,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.config import Config
+from edge_agent.config.sensors import PhoneSection, SensorsSection
+from edge_agent.config.settings import Config
 from edge_agent.errors import ConfigError
-from edge_agent.events import DataReady, Event, PhoneConditions, SensorFailed
-from edge_agent.sensor_settings import PhoneSection, SensorsSection
-from edge_agent.sources import open_source
-from edge_agent.sources.phone.http import CONNECTIONS, PATH, Listener
-from edge_agent.sources.phone.inbox import WAITING, Inbox, Verdict
-from edge_agent.window_store import WindowStore
+from edge_agent.machine.events import DataReady, Event, PhoneConditions, SensorFailed
+from edge_agent.sensors import open_source
+from edge_agent.sensors.sensor_logger.http import CONNECTIONS, PATH, Listener
+from edge_agent.sensors.sensor_logger.inbox import WAITING, Inbox, Verdict
+from edge_agent.storage.window_store import WindowStore
 from har_pipeline import dataset_labels, split_client
 from tests.edge_agent.phone import BEGAN_S, SETTINGS, annotation, bodies, entries, expected_windows, messages, walk
 from tests.edge_agent.scene import make_config, make_plan

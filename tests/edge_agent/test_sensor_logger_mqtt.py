@@ -14,12 +14,12 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_agent.config import BrokerSection, Config
-from edge_agent.events import DataReady, Event
-from edge_agent.sensor_settings import PhoneSection, SensorsSection
-from edge_agent.sources import open_source
-from edge_agent.sources.phone.stream import PhoneStream
-from edge_agent.window_store import WindowStore
+from edge_agent.config.sensors import PhoneSection, SensorsSection
+from edge_agent.config.settings import BrokerSection, Config
+from edge_agent.machine.events import DataReady, Event
+from edge_agent.sensors import open_source
+from edge_agent.sensors.sensor_logger.stream import PhoneStream
+from edge_agent.storage.window_store import WindowStore
 from har_pipeline import dataset_labels
 from tests.edge_agent.phone import BEGAN_S, annotation, bodies, entries, messages, walk
 from tests.edge_agent.scene import make_config, make_plan

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.events import PhoneConditions
-from edge_agent.sensor_settings import PhoneSection
-from edge_agent.sources.phone.calibration import signed, wrong_direction, wrong_units
-from edge_agent.sources.phone.inbox import Vocabulary
-from edge_agent.sources.phone.message import Batch, Samples, parse
-from edge_agent.sources.phone.stream import MOST_WAITING, PhoneStream
+from edge_agent.config.sensors import PhoneSection
+from edge_agent.machine.events import PhoneConditions
+from edge_agent.sensors.sensor_logger.calibration import signed, wrong_direction, wrong_units
+from edge_agent.sensors.sensor_logger.inbox import Vocabulary
+from edge_agent.sensors.sensor_logger.message import Batch, Samples, parse
+from edge_agent.sensors.sensor_logger.stream import MOST_WAITING, PhoneStream
 from har_pipeline import Recording, StreamPipeline, Window
 from tests.edge_agent.phone import (
     BEGAN_S,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent import service_manager
-from edge_agent.config import BrokerSection
+from edge_agent.config.settings import BrokerSection
 from edge_agent.service_manager import ServiceManager
 from edge_agent.supervisor import Supervisor
 from tests.edge_agent.scene import make_config

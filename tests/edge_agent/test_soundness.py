@@ -7,7 +7,7 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from edge_agent.soundness import Soundness
+from edge_agent.serving.soundness import Soundness
 
 Classes = np.ndarray[tuple[int], np.dtype[np.int64]]
 LABELS = tuple("abcdef")

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from edge_agent.agent import step
-from edge_agent.commands import FetchBlob, PublishStatus, SendBegin
-from edge_agent.config import Config
+from edge_agent.config.settings import Config
 from edge_agent.errors import DamagedError, StoreError
-from edge_agent.events import Announced, Connected, DataReady, Invited
-from edge_agent.files import write_file
-from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job
-from edge_agent.memory import forget_update, keep_round, remembered, start_over
-from edge_agent.state import Policy, identity
-from edge_agent.store import FILE_NAME, AdoptionRow, Store
-from edge_agent.summary import summary
+from edge_agent.machine.agent import step
+from edge_agent.machine.commands import FetchBlob, PublishStatus, SendBegin
+from edge_agent.machine.events import Announced, Connected, DataReady, Invited
+from edge_agent.machine.memory import forget_update, keep_round, remembered, start_over
+from edge_agent.machine.state import Policy, identity
+from edge_agent.status import summary
+from edge_agent.storage.files import write_file
+from edge_agent.storage.state_store import FILE_NAME, AdoptionRow, Store
+from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
 from federation.protocol.messages import read, write
 from tests.edge_agent.scene import DEVICE, announcement, invitation, make_config, make_plan
 

@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.errors import ConfigError
-from edge_agent.files import write_file
-from edge_agent.jobs import UPDATE
-from edge_agent.memory import keep_round
-from edge_agent.state import identity
-from edge_agent.store import Store
+from edge_agent.machine.memory import keep_round
+from edge_agent.machine.state import identity
+from edge_agent.storage.files import write_file
+from edge_agent.storage.state_store import Store
 from edge_agent.supervisor import Supervisor
+from edge_agent.training.job import UPDATE
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
 from tests.edge_agent.scene import DEVICE, OPTIONS, announcement, invitation, make_config

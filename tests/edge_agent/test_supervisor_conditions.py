@@ -8,9 +8,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from edge_agent import jobs
-from edge_agent.jobs import CHECKPOINTS
-from edge_agent.store import Store
+from edge_agent.storage.state_store import Store
+from edge_agent.training import job
+from edge_agent.training.job import CHECKPOINTS
 from federation import wire
 from har_pipeline import ClientWindows
 from tests.edge_agent.reference import assert_same
@@ -21,7 +21,7 @@ from tests.edge_agent.supervised import GOOD, Scene, run, until
 def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "PROGRAM", "tests.edge_agent.stubborn")
+    monkeypatch.setattr(job, "PROGRAM", "tests.edge_agent.stubborn")
 
     def play() -> None:
         first = scene.invite()

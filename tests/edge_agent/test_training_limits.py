@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from edge_agent import training
-from edge_agent.epochs import Epochs, checkpoint_path
 from edge_agent.errors import HopelessJobError
-from edge_agent.files import write_file
-from edge_agent.jobs import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
+from edge_agent.storage.files import write_file
+from edge_agent.training import trainer
+from edge_agent.training.checkpoints import Epochs, checkpoint_path
+from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
 from federation import wire
-from federation.local_round import LocalRound
 from federation.plan import Plan
-from federation.watch import Checkpoint
+from federation.training.callbacks import Checkpoint
+from federation.training.local_round import LocalRound
 from har_pipeline import ClientWindows
 from tests.edge_agent.reference import Federation, a_job, assert_same, run_process
 from tests.edge_agent.scene import make_plan
@@ -60,12 +60,12 @@ def test_training_that_is_cut_off_goes_on_after_its_last_epoch_to_the_same_bits(
         if len(told) == 2:
             raise Killed
 
-    monkeypatch.setattr(training, "tell", tell)
+    monkeypatch.setattr(trainer, "tell", tell)
     job = a_job(device, PLAN)
     with pytest.raises(Killed):
-        training.train(training.set_scene(job))
+        trainer.train(trainer.set_scene(job))
     assert [path.suffix for path in job.checkpoints.iterdir()] == [".epoch"]
-    training.train(training.set_scene(job))
+    trainer.train(trainer.set_scene(job))
     assert [record.get("epoch") for record in told] == [1, 2, 3, 4, None]
     assert_round(job, whole)
     result = json.loads((job.out / RESULT).read_bytes())
@@ -97,7 +97,7 @@ def test_a_process_that_is_killed_goes_on_after_its_last_epoch_to_the_same_bits(
 
 def test_a_checkpoint_is_of_one_round_one_base_one_seed_one_client_and_its_windows(device: Path) -> None:
     job = a_job(device, PLAN)
-    windows = training.set_scene(job).data.train
+    windows = trainer.set_scene(job).data.train
     changed = windows.x.copy()
     changed[0, 0, 0] += 1
     others = [
@@ -117,7 +117,7 @@ def test_a_checkpoint_is_of_one_round_one_base_one_seed_one_client_and_its_windo
 def test_a_damaged_checkpoint_or_one_of_another_network_is_as_good_as_none(
     damage: bytes | None, device: Path, tmp_path: Path
 ) -> None:
-    scene, path = training.set_scene(a_job(device, PLAN)), tmp_path / "x.epoch"
+    scene, path = trainer.set_scene(a_job(device, PLAN)), tmp_path / "x.epoch"
     other = Federation(make_plan(hidden=24)).initial
     zero = torch.zeros(())
     progress = {"epoch": torch.tensor(1), "steps": torch.tensor(3), "seconds": torch.tensor(1.0)}
@@ -140,7 +140,7 @@ class Clock:
 
 
 def test_the_time_counts_what_interrupted_runs_have_used(device: Path, tmp_path: Path) -> None:
-    scene, path, told = training.set_scene(a_job(device, PLAN)), tmp_path / "x.epoch", list[int]()
+    scene, path, told = trainer.set_scene(a_job(device, PLAN)), tmp_path / "x.epoch", list[int]()
     first = Epochs(path, scene.initial, 100.0, told.append, Clock())
     zero = torch.zeros(())
     first.epoch_done(Checkpoint(1, 3, scene.initial.params, scene.initial.buffers, {}, zero, zero))
@@ -164,7 +164,7 @@ def test_a_round_whose_time_is_over_sends_what_was_done_and_says_how_much(
 ) -> None:
     plan = longer(make_plan("scaffold", optimizer="sgd"), partial="use")
     job = at_once(a_job(device, plan))
-    training.train(training.set_scene(job))
+    trainer.train(trainer.set_scene(job))
     result = json.loads((job.out / RESULT).read_bytes())
     assert (result["steps"], result["metrics"]["epochs"]) == (1, 0.0)
     straggler = Federation(plan)
@@ -176,7 +176,7 @@ def test_where_partial_work_is_dropped_a_round_without_time_is_left_out_at_once(
     job = at_once(a_job(device, longer(make_plan(), partial="drop")))
     (job.out / UPDATE).unlink(missing_ok=True)
     with pytest.raises(HopelessJobError, match=r"over after 1 of \d+ steps, and this federation drops partial work"):
-        training.train(training.set_scene(job))
+        trainer.train(trainer.set_scene(job))
     assert not (job.out / UPDATE).exists()
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.blobs import Blobs
 from edge_agent.errors import BlobError
-from edge_agent.events import ChunksSent
-from edge_agent.uploads import ChunkSender
+from edge_agent.machine.events import ChunksSent
+from edge_agent.transport.chunk_sender import ChunkSender
+from edge_agent.transport.downloads import Blobs
 from federation.protocol.chunks import Assembly
 from federation.protocol.messages import BlobPointer, UpdateManifest
 

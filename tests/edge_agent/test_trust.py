@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.errors import TrustError
-from edge_agent.memory import start_over
-from edge_agent.store import Store
-from edge_agent.trust import Trust, newest_of
+from edge_agent.machine.memory import start_over
+from edge_agent.storage.state_store import Store
+from edge_agent.transport.trust import Trust, newest_of
 from federation.errors import WireError
 from federation.protocol.messages import Acknowledgement, Announcement, write
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign, unwrap, wrap

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.cli.times import duration_s, moment
+from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import LabelError
-from edge_agent.sensor_settings import WindowsSection
-from edge_agent.sources.repair import ASIDE
-from edge_agent.store import Store
-from edge_agent.window_store import FILE_NAME, WindowStore
+from edge_agent.storage.repair import ASIDE
+from edge_agent.storage.state_store import Store
+from edge_agent.storage.window_store import FILE_NAME, WindowStore
 from tests.edge_agent.windows import LABELS, SETTINGS, window
 
 NOW = datetime(2026, 11, 21, 15, 0)

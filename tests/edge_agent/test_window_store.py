@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent import age_clock
+from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import DamagedError
-from edge_agent.retention import DAY_S, ROW_BYTES, to_drop
-from edge_agent.sensor_settings import WindowsSection
-from edge_agent.window_store import FILE_NAME, RECORDING, SUSPECT, WindowStore
+from edge_agent.storage import age_clock
+from edge_agent.storage.retention import DAY_S, ROW_BYTES, to_drop
+from edge_agent.storage.window_store import FILE_NAME, RECORDING, SUSPECT, WindowStore
 from har_pipeline import Window
 from tests.edge_agent.windows import LABELS, SETTINGS, of_classes, window
 

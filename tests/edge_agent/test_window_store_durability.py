@@ -17,18 +17,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.config import Config
+from edge_agent.collected import kept_windows
+from edge_agent.config.sensors import WindowsSection
+from edge_agent.config.settings import Config
 from edge_agent.errors import DamagedError, DiskFullError
-from edge_agent.events import CollectingPaused, CollectingResumed, Event
-from edge_agent.kept import kept_windows
-from edge_agent.sensor_settings import WindowsSection
-from edge_agent.sources import collector as collecting
-from edge_agent.sources import keeper as keeping
-from edge_agent.sources.collector import Collector
-from edge_agent.sources.repair import ASIDE, open_checked
-from edge_agent.store import FILE_NAME as AGENT_FILE
-from edge_agent.store import Store
-from edge_agent.window_store import FILE_NAME, SUSPECT, WindowStore
+from edge_agent.machine.events import CollectingPaused, CollectingResumed, Event
+from edge_agent.sensors import collector as collecting
+from edge_agent.sensors import window_writer as keeping
+from edge_agent.sensors.collector import Collector
+from edge_agent.storage.repair import ASIDE, open_checked
+from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
+from edge_agent.storage.state_store import Store
+from edge_agent.storage.window_store import FILE_NAME, SUSPECT, WindowStore
 from har_pipeline import Recording
 from tests.edge_agent.phone import BEGAN_S, walk
 from tests.edge_agent.scene import make_config, make_plan

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from edge_agent.labels import label_span, undo
-from edge_agent.sensor_settings import WindowsSection
-from edge_agent.window_store import WindowStore
+from edge_agent.config.sensors import WindowsSection
+from edge_agent.storage.labels import label_span, undo
+from edge_agent.storage.window_store import WindowStore
 from tests.edge_agent.windows import BEGAN_S, LABELS, SETTINGS, window
 
 BATCH = 8

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from federation.client_round import Setup, train_one
-from federation.forward import initial_client, network
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Client, Examples, Tensors, Tree, Update
+from federation.training.client_round import Setup, train_one
+from federation.training.forward import initial_client, network
 
 
 class OneWeight(nn.Module):

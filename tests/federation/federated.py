@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 import models
-from federation.client_round import Setup, train_one
-from federation.forward import initial_client, initial_model, network
-from federation.local_round import LocalRound
 from federation.method import Method
 from federation.plan import Task
 from federation.records import Client, Examples, Tree, Update
+from federation.training.client_round import Setup, train_one
+from federation.training.forward import initial_client, initial_model, network
+from federation.training.local_round import LocalRound
 
 SIZES = {"ada": 11, "bob": 4, "cyd": 7}
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from federation.client_round import train_stacked
-from federation.forward import initial_client, network
-from federation.local_round import LocalRound
 from federation.methods import METHODS
 from federation.records import Tensors
+from federation.training.client_round import train_stacked
+from federation.training.forward import initial_client, network
+from federation.training.local_round import LocalRound
 from federation.tree import flatten, stack
 from tests.federation.federated import SIZES, Federation, federation
 from tests.models.small_models import CASES, small

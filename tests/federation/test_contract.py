@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from federation import wire
-from federation.client_round import train_stacked
 from federation.errors import SettingsError
-from federation.local_round import Work, local_round
-from federation.losses import no_training
 from federation.methods import METHODS, method_from_json, method_to_json
-from federation.optimizers import optimizer_for
-from federation.schedule import Schedule, in_order
-from federation.schema import check_tree, upload_schema
+from federation.training.client_round import train_stacked
+from federation.training.local_round import Work, local_round
+from federation.training.losses import no_training
+from federation.training.optimizers import optimizer_for
+from federation.training.schedule import Schedule, in_order
 from federation.tree import flatten, leaves, map_tree
+from federation.wire.schema import check_tree, upload_schema
 from tests.federation.federated import SIZES, federation
 
 PARAMETERS, PROTOTYPES = frozenset({"params"}), frozenset({"prototypes", "counts"})

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from federation import uploads, wire
+from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.protocol import topics
 from federation.protocol.chunks import Assembly
 from federation.protocol.messages import read
-from federation.schema import check_tree, schema_of
+from federation.wire import uploads
+from federation.wire.schema import check_tree, schema_of
 from tests.fuzzing.valid import ENCODED, LIMIT, MESSAGES, ORIGIN, PACKED, SCHEMA, UPLOAD_SCHEMA
 
 Case = Callable[..., None]

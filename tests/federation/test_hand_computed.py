@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from federation.errors import RoundError, SettingsError
-from federation.forward import Network
 from federation.methods import METHODS, method_from_json
 from federation.plan import Task
 from federation.records import Batch, Client, Output, Tensors, Tree, Update
+from federation.training.forward import Network
 from tests.federation.by_hand import Play, TwoWeights, one_round, scalars, sigmoid, update, weight
 
 

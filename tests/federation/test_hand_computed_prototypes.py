@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from federation import wire
-from federation.client_round import train_stacked
 from federation.errors import RoundError, SettingsError
-from federation.losses import class_stats, no_training
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedpac import combination_weights
 from federation.methods.fedproto_margin import class_margins, normalized
 from federation.plan import Task
 from federation.records import Batch, Client, Output, Tree, Update
+from federation.training.client_round import train_stacked
+from federation.training.losses import class_stats, no_training
 from models.alp import ALP
 from models.matching import similarity, transport_plan
 from tests.federation.by_hand import Play, TwoWeights, scalars, sigmoid, update, weight

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from federation import kmeans_streaming
-from federation.kmeans import kmeans, nearest
+from federation.aggregation import kmeans_streaming
+from federation.aggregation.kmeans import kmeans, nearest
 
 
 def plain_lloyd(points: Tensor, centres: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

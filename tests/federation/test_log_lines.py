@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from federation.log_lines import MESSAGE_CHARACTERS, JsonLines
+from federation.logs import MESSAGE_CHARACTERS, JsonLines
 
 
 def line(message: str, *arguments: object, **constant: str) -> dict[str, Any]:

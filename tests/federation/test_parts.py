@@ -13,13 +13,13 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 from torch import Tensor
 
 from federation.errors import SettingsError
-from federation.forward import initial_client, reseed
 from federation.methods import method_from_json
-from federation.optimizers import adam, optimizer_for, sgd
 from federation.plan import Task
-from federation.schedule import in_order, schedule, stack_schedules
 from federation.scores import confusion, scores_of
 from federation.seeds import generator, seed_for
+from federation.training.forward import initial_client, reseed
+from federation.training.optimizers import adam, optimizer_for, sgd
+from federation.training.schedule import in_order, schedule, stack_schedules
 from federation.tree import flatten, unflatten
 
 

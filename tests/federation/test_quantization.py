@@ -9,13 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from federation import quantization, uploads, wire
+from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.methods import METHODS
-from federation.quantization import BLOCK, dequantize, pack, packed_schema, quantize, unpack
 from federation.records import Client, Tree
-from federation.schema import check_tree, schema_of, tensor_bytes
 from federation.tree import flatten, map_tree
+from federation.wire import quantization, uploads
+from federation.wire.quantization import BLOCK, dequantize, pack, packed_schema, quantize, unpack
+from federation.wire.schema import check_tree, schema_of, tensor_bytes
 from tests.federation.federated import federation
 
 ORIGIN = {"params": {"w": torch.linspace(-1, 1, 600).reshape(20, 30), "b": torch.ones(30)}}

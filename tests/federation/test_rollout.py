@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from federation.errors import RolloutError
 from federation.plan import RolloutSettings
-from federation.rollout import (
+from federation.rounds.rollout import (
     WHOLE,
     Answer,
     Answered,

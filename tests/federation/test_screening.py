@@ -23,9 +23,9 @@ from federation.aggregation.screening import (
     weighed,
 )
 from federation.methods import METHODS
-from federation.norms import change_norms
 from federation.plan import RoundSettings
 from federation.records import Update
+from federation.wire.update_norms import change_norms
 from tests.federation.federated import federation
 
 ON = RoundSettings()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from federation.errors import RoundError
 from federation.plan import RoundSettings
-from federation.roll_call import RollCall
-from federation.server_round import (
+from federation.rounds.in_memory_round import RollCall
+from federation.rounds.server_round import (
     Action,
     Aggregated,
     AggregationFailed,

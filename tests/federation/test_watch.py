@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from federation import wire
-from federation.client_round import steps_of, train_one, train_stacked
-from federation.local_round import LocalRound
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.plan import Task
 from federation.records import Client, Phase, Training, Tree
+from federation.training.callbacks import Checkpoint, Watch
+from federation.training.client_round import steps_of, train_one, train_stacked
+from federation.training.local_round import LocalRound
 from federation.tree import flatten
-from federation.watch import Checkpoint, Watch
 from tests.federation.federated import SIZES, Federation, federation
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.methods import METHODS
-from federation.schema import check_tree, schema_of, size_limit, upload_schema
 from federation.tree import flatten
+from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
 from tests.federation.federated import federation
 
 TREE = {"params": {"a.weight": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, "p": {"x/y%2F": torch.ones(1)}}

@@ -14,11 +14,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from edge_agent.sensor_settings import PhoneSection, SensorsSection
-from edge_agent.sources.collector import Collector
-from edge_agent.sources.phone.http import PATH, Listener
-from edge_agent.sources.phone.inbox import Inbox, Vocabulary
-from edge_agent.sources.phone.stream import MOST_WAITING, PhoneStream
+from edge_agent.config.sensors import PhoneSection, SensorsSection
+from edge_agent.sensors.collector import Collector
+from edge_agent.sensors.sensor_logger.http import PATH, Listener
+from edge_agent.sensors.sensor_logger.inbox import Inbox, Vocabulary
+from edge_agent.sensors.sensor_logger.stream import MOST_WAITING, PhoneStream
 from tests.edge_agent.phone import BEGAN_S, LABELS, annotation, entries, messages, walk
 from tests.edge_agent.scene import make_config, make_plan
 from tests.fuzzing.mutants import bytes_of, hostile, json_of, value_of

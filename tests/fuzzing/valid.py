@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from federation import uploads, wire
+from federation import wire
 from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, UpdateManifest
-from federation.schema import schema_of
+from federation.wire import uploads
+from federation.wire.schema import schema_of
 
 LIMIT = 4096
 TREE = {"params": {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, "mask": torch.tensor([True, False])}

@@ -6,12 +6,13 @@ import json
 import random
 from collections import Counter
 
-from federation import uploads, wire
+from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.protocol import topics
 from federation.protocol.chunks import Assembly
 from federation.protocol.messages import Compression, read
-from federation.schema import check_tree, schema_of
+from federation.wire import uploads
+from federation.wire.schema import check_tree, schema_of
 from tests.fuzzing.mutants import bytes_of, json_of, value_of
 from tests.fuzzing.valid import ENCODED, LIMIT, MESSAGES, NARROW, ORIGIN, PACKED, SCHEMA, UPLOAD_SCHEMA
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from federation.methods import METHODS
-from sim.data import FederatedData
-from sim.scaling import scaled
-from sim.settings import RunSettings
+from sim.data.federated_data import FederatedData
+from sim.data.scaling import scaled
+from sim.experiment import RunSettings
 from tests.learning.federations import SMALL_ALP, SMALL_HART, loaded, scores, settings_of
 
 LEAST_WIDTH = 2.0

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.data import FederatedData
-from sim.options import run_settings
+from sim.cli.options import run_settings
+from sim.data.federated_data import FederatedData
+from sim.data.sources import source_named
+from sim.experiment import RunSettings
 from sim.presets import with_defaults
 from sim.run import build_simulation, load_data
-from sim.settings import RunSettings
-from sim.sources import source_named
 
 SMALL_HART = ("model.feature_dim=96", "model.blocks=3", "model.head_width=256")
 SMALL_ALP = (*SMALL_HART, "model.prototypes=[64,32,16]")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation import optimizers
+from federation.training import optimizers
 
 
 def scramble_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:

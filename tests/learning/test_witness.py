@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import nn
 
-from sim.data import FederatedData
-from sim.scaling import scaled
+from sim.data.federated_data import FederatedData
+from sim.data.scaling import scaled
 from tests.learning import witness
 from tests.learning.federations import SMALLEST_HART, loaded, scores, settings_of
 

@@ -19,12 +19,12 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import load
 from aggregator_api.tables import DeviceRow, FederationRow
 from aggregator_api.views import NewFederation
-from edge_agent.config import Config, ServerSection
-from edge_agent.enrolment import Applicant, enrol
-from edge_agent.store import Store
-from edge_agent.summary import in_words
+from edge_agent.config.settings import Config, ServerSection
+from edge_agent.config.training import BrokerSection
+from edge_agent.status import in_words
+from edge_agent.storage.state_store import Store
 from edge_agent.supervisor import Supervisor
-from edge_agent.training_settings import BrokerSection
+from edge_agent.transport.enrolment import Applicant, enrol
 from tests.edge_agent.scene import DEVICE, make_config, make_plan
 from tests.live.real_parts import Mosquitto, free_port
 

@@ -9,15 +9,22 @@ import queue
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_agent import training
-from edge_agent.commands import StartJob
-from edge_agent.config import AgentSection, Config, SensorsSection, ServerSection, TrainingSection, UploadsSection
-from edge_agent.events import DataReady, Event
-from edge_agent.files import write_file
-from edge_agent.jobs import make_job
-from edge_agent.memory import forget_update, keep_round, remembered
-from edge_agent.sources import open_source
-from edge_agent.store import Store
+from edge_agent.config.settings import (
+    AgentSection,
+    Config,
+    SensorsSection,
+    ServerSection,
+    TrainingSection,
+    UploadsSection,
+)
+from edge_agent.machine.commands import StartJob
+from edge_agent.machine.events import DataReady, Event
+from edge_agent.machine.memory import forget_update, keep_round, remembered
+from edge_agent.sensors import open_source
+from edge_agent.storage.files import write_file
+from edge_agent.storage.state_store import Store
+from edge_agent.training import trainer
+from edge_agent.training.job import make_job
 from federation import wire
 from federation.plan import Plan
 from federation.protocol.messages import Precision, UpdateManifest
@@ -43,8 +50,8 @@ class Device(NamedTuple):
         """Describe a device whose recordings are generated."""
         agent = AgentSection(device=name, federation=FEDERATION, data_dir=folder / name, model=model)
         sensors, server = SensorsSection(options=options), ServerSection(url="http://127.0.0.1:9")
-        training, uploads = TrainingSection(nice=0), UploadsSection(precision=precision)
-        return cls(Config(agent=agent, server=server, sensors=sensors, training=training, uploads=uploads))
+        trainer, uploads = TrainingSection(nice=0), UploadsSection(precision=precision)
+        return cls(Config(agent=agent, server=server, sensors=sensors, training=trainer, uploads=uploads))
 
     @property
     def name(self) -> str:
@@ -80,7 +87,7 @@ class Device(NamedTuple):
         store.close()
         return manifest
 
-    def train(self, server: Bench, store: Store) -> training.Job:
+    def train(self, server: Bench, store: Store) -> trainer.Job:
         """Run the round's job as the training process would, and return it."""
         invitation, announced = server.wires.invitations(self.name)[-1], server.now()
         assert (invitation.round, invitation.instance) == (announced.round, announced.instance)
@@ -89,7 +96,7 @@ class Device(NamedTuple):
         command = StartJob("train", invitation.round, invitation.model, announced.plan, announced.chunk_bytes)
         job = make_job(self.config, command, blob, store.get("client_state"))
         job.out.mkdir(parents=True)
-        training.train(training.set_scene(job))
+        trainer.train(trainer.set_scene(job))
         return job
 
     def kept(self) -> Tree:

@@ -23,7 +23,7 @@ from aggregator_api.broker_config import folders
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
 from aggregator_api.database import Database
 from aggregator_api.settings import Settings, load
-from edge_agent.credentials import Login
+from edge_agent.transport.credentials import Login
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
 START_S = 30.0

@@ -17,13 +17,13 @@ import pytest
 
 from aggregator_api.accounts import username
 from aggregator_api.broker_config.certificates import make_authority
-from edge_agent.credentials import Login, read_credentials
+from edge_agent.config.training import BrokerSection
 from edge_agent.errors import ConfigError
-from edge_agent.events import Connected, Disconnected
-from edge_agent.mqtt import Broker, BrokerEvent, Delivered
-from edge_agent.store import Store
-from edge_agent.training_settings import BrokerSection
-from edge_agent.trust import Trust, newest_of
+from edge_agent.machine.events import Connected, Disconnected
+from edge_agent.storage.state_store import Store
+from edge_agent.transport.credentials import Login, read_credentials
+from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered
+from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
 from tests.edge_agent.scene import DEVICE, OPTIONS, make_plan
 from tests.live.fleet import Program

@@ -12,16 +12,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_agent.credentials import manifest_signer
+from edge_agent.config.training import BrokerSection
 from edge_agent.errors import TrustError
-from edge_agent.events import Acknowledged, Announced, Connected, Disbelieved, Invited
-from edge_agent.memory import keep_round
-from edge_agent.mqtt import Broker, BrokerEvent
-from edge_agent.renewal import Renewal
-from edge_agent.store import Store
-from edge_agent.training_settings import BrokerSection
-from edge_agent.trust import Trust
-from edge_agent.uploads import Uploads
+from edge_agent.machine.events import Acknowledged, Announced, Connected, Disbelieved, Invited
+from edge_agent.machine.memory import keep_round
+from edge_agent.storage.state_store import Store
+from edge_agent.transport.chunk_sender import Uploads
+from edge_agent.transport.credentials import manifest_signer
+from edge_agent.transport.mqtt import Broker, BrokerEvent
+from edge_agent.transport.renewal import Renewal
+from edge_agent.transport.trust import Trust
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, write
 from federation.protocol.signing import Kind, wrap

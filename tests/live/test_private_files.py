@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.broker_config import folders
-from edge_agent.store import Store
+from edge_agent.storage.state_store import Store
 from edge_agent.supervisor import Supervisor
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import tiny_plan

@@ -19,8 +19,8 @@ import pytest
 
 from aggregator_api.backup import back_up
 from aggregator_api.settings import load
-from edge_agent.store import Store
-from edge_agent.summary import in_words
+from edge_agent.status import in_words
+from edge_agent.storage.state_store import Store
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
 from tests.live.real_parts import Postgres, free_port, mosquitto, postgres, wait_for_port
 from tests.live.walks import DEVICES, agent_toml, plan_of, run_settings

@@ -119,7 +119,7 @@ def test_devices_are_found_again_when_a_server_comes_back(world: World, tmp_path
 def test_a_device_says_that_nobody_announces_its_federation(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.agent.UNANNOUNCED_S", 1.0)
+    monkeypatch.setattr("edge_agent.machine.agent.UNANNOUNCED_S", 1.0)
     world.runtime.accounts.grant("none", "d", username("none", "d"), "d")
     name = username("none", "d")
     with agent(world.config(tmp_path, "d", "none", username=name, password="d")) as device:

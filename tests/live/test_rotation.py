@@ -12,12 +12,12 @@ import pytest
 from aggregator_api import approval, keys, records, service
 from aggregator_api.accounts import username
 from aggregator_api.broker_config import certificates
-from edge_agent import renewal
-from edge_agent.blobs import Blobs
-from edge_agent.credentials import Credentials, read_credentials, write_credentials
-from edge_agent.enrolment import Answer, Applicant, claim
 from edge_agent.errors import BlobError
-from edge_agent.renewal import Renewal
+from edge_agent.transport import renewal
+from edge_agent.transport.credentials import Credentials, read_credentials, write_credentials
+from edge_agent.transport.downloads import Blobs
+from edge_agent.transport.enrolment import Answer, Applicant, claim
+from edge_agent.transport.renewal import Renewal
 from federation.protocol.messages import BlobPointer
 from tests.edge_agent.scene import make_config
 from tests.live.enrolled_world import FEDERATION, World, agent, until

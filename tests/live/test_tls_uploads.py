@@ -14,11 +14,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from aggregator_api.accounts import username
-from edge_agent.credentials import Login
-from edge_agent.events import Connected, Disconnected
-from edge_agent.mqtt import Broker, BrokerEvent, Delivered
-from edge_agent.training_settings import BrokerSection
-from edge_agent.trust import Trust
+from edge_agent.config.training import BrokerSection
+from edge_agent.machine.events import Connected, Disconnected
+from edge_agent.transport.credentials import Login
+from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered
+from edge_agent.transport.trust import Trust
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, write
 from tests.live.real_parts import Given, Mosquitto, mosquitto

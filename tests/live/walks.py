@@ -14,9 +14,9 @@ from federation.plan import ModelSpec, Plan, RoundSettings, Task
 from federation.protocol.messages import Precision
 from federation.tree import flatten
 from har_pipeline import dataset_labels
-from sim.data import FederatedData
+from sim.data.federated_data import FederatedData
+from sim.experiment import RunSettings
 from sim.run import build_simulation, load_data
-from sim.settings import RunSettings
 from sim.simulation import Simulation
 
 DEVICES = ("s00_phone100-waist", "s00_phone200-waist")

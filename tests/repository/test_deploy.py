@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from aggregator_api.cli import app
 from aggregator_api.settings import Settings, load
-from edge_agent.config import Config
+from edge_agent.config.settings import Config
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"

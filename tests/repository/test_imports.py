@@ -12,7 +12,7 @@ import pytest
 
 from tests.repository.imports import PACKAGES, REPOSITORY, Import, all_imports, imports_in, modules
 
-TRAINER = ("federation.local_round", "federation.client_round", "federation.evaluate")
+TRAINER = ("federation.training.local_round", "federation.training.client_round", "federation.training.prediction")
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
-    "federation.privacy": {"dp_accounting": "a maintained accountant of ε"},
+    "federation.privacy.differential_privacy": {"dp_accounting": "a maintained accountant of ε"},
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},
     "export": {"numpy": "windows and logits at ONNX Runtime's border"},
     "edge_agent": {"pydantic": VALIDATES},
     "edge_agent.cli": {"typer": "the commands", "rich": "their tables"},
-    "edge_agent.credentials": {"cryptography": "the device's key pair"},
-    "edge_agent.enrolment": {"cryptography": "the device's signatures"},
-    "edge_agent.trust": {"cryptography": "the server's signatures"},
-    "edge_agent.readings": {"psutil": "load, memory and processes"},
-    "edge_agent.training": {"torch": "the training process"},
-    "edge_agent.epochs": {"torch": "only the training process imports it"},
-    "edge_agent.candidate": {"torch": "only the training process imports it"},
+    "edge_agent.transport.credentials": {"cryptography": "the device's key pair"},
+    "edge_agent.transport.enrolment": {"cryptography": "the device's signatures"},
+    "edge_agent.transport.trust": {"cryptography": "the server's signatures"},
+    "edge_agent.conditions.readings": {"psutil": "load, memory and processes"},
+    "edge_agent.training.trainer": {"torch": "the training process"},
+    "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
+    "edge_agent.training.candidate": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,
         "starlette": "the part of FastAPI that has the middleware, thread pool and error classes",
@@ -92,13 +92,13 @@ ALSO_OUTSIDE = {
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "aggregator_api.worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
-    "sim.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
-    "sim.images.pictures": {"PIL": "JPEG and PNG files of CelebA and of folders of pictures"},
-    "sim.report": {"jinja2": "the HTML report"},
-    "sim.statistics": {"scipy": "paired tests, bootstrap intervals and ranks"},
+    "sim.reports.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
+    "sim.data.images.pictures": {"PIL": "JPEG and PNG files of CelebA and of folders of pictures"},
+    "sim.reports.report": {"jinja2": "the HTML report"},
+    "sim.results.statistics": {"scipy": "paired tests, bootstrap intervals and ranks"},
 }
 ALSO_OURS = {
-    "edge_agent.candidate": {"export.onnx_export": "the exporter, only in the training process"},
+    "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
 }
 COMMAND_LINES = ("typer", "rich")  # in the modules of these names, in every package
 COMMAND_LINE_MODULES = ("__main__", "cli")
@@ -147,11 +147,11 @@ def test_every_package_was_read(name: str) -> None:
         ("export.runtime", "import torch"),
         ("edge_agent.supervisor", "import torch"),
         ("edge_agent.supervisor", "from export import to_onnx"),
-        ("aggregator_api.service", "from federation import local_round"),
-        ("aggregator_api.service", "from federation.client_round import train_one"),
+        ("aggregator_api.service", "from federation.training import local_round"),
+        ("aggregator_api.service", "from federation.training.client_round import train_one"),
         ("aggregator_api.service", "import har_pipeline.windows"),
         ("sim.engine", "from fastapi import FastAPI"),
-        ("sim.engine", "from edge_agent.agent import Agent"),
+        ("sim.engine", "from edge_agent.machine.agent import Agent"),
         ("federation.methods.fedavg", "from ..server_round import typer\nimport typer"),
     ],
 )
@@ -183,7 +183,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
         ("import edge_agent.supervisor", "torch fastapi sqlalchemy aggregator_api sim"),
         (
             "import aggregator_api.app",
-            "edge_agent sim har_pipeline pandas federation.local_round federation.client_round",
+            "edge_agent sim har_pipeline pandas federation.training.local_round federation.training.client_round",
         ),
         ("import export.runtime", "torch onnx models federation"),
         ("import federation.protocol.messages", "torch paho"),

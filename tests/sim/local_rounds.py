@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from federation.client_round import Setup
 from federation.errors import SettingsError
-from federation.forward import initial_client, initial_model, network
-from federation.local_round import LocalRound
 from federation.method import Method
 from federation.methods import METHODS
 from federation.plan import Task
 from federation.records import Client, Examples, Tensors, Tree, Update
-from federation.schedule import schedule
+from federation.training.client_round import Setup
+from federation.training.forward import initial_client, initial_model, network
+from federation.training.local_round import LocalRound
+from federation.training.schedule import schedule
 from federation.tree import flatten, map_tree
 from models import Model, build
 from models.registry import model_options

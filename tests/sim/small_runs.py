@@ -10,11 +10,11 @@ import torch
 
 from federation.records import Examples
 from har_pipeline import dataset_labels
-from sim.data import ClientData, FederatedData
-from sim.engines.forked import is_supported
-from sim.options import assignments, run_settings
+from sim.cli.options import assignments, run_settings
+from sim.data.federated_data import ClientData, FederatedData
+from sim.engines.fork_map import is_supported
+from sim.experiment import RunSettings
 from sim.presets import with_defaults
-from sim.settings import RunSettings
 
 DATA = ["data.subjects=2", "data.phones=1", "data.places=1", "data.minutes=3"]
 CNN = ["model.channels=[8,8]", "model.feature_dim=16", "model.hidden=8"]

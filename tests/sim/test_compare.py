@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sim.comparison.compare import compare
-from sim.comparison.groups import compare_runs
-from sim.comparison.printed import markdown, print_comparison
-from sim.comparison.records import COLUMNS, Comparison, Row
 from sim.errors import RunDirectoryError
-from sim.run_directory import RunDirectory
-from sim.run_records import Selection
+from sim.reports.comparison.compare import compare
+from sim.reports.comparison.groups import compare_runs
+from sim.reports.comparison.printed import markdown, print_comparison
+from sim.reports.comparison.records import COLUMNS, Comparison, Row
+from sim.results.records import Selection
+from sim.results.run_directory import RunDirectory
 from tests.sim.example_run import plain, spread, write_run
 
 # Ek et al. 2024, table 1, HHAR: personalization with its std, generalization, global (macro-F1, %).

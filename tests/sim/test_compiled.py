@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from federation.client_round import Setup
-from federation.forward import initial_client, initial_model, network
-from federation.local_round import LocalRound
 from federation.methods import METHODS
 from federation.plan import Task
 from federation.records import Examples, Tensors
+from federation.training.client_round import Setup
+from federation.training.forward import initial_client, initial_model, network
+from federation.training.local_round import LocalRound
 from federation.tree import flatten
 from models import build
 from sim.engines import Engine, Job, Processes, Stacked

@@ -16,14 +16,14 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from sim.comparison import plots
-from sim.comparison.compare import compare
-from sim.comparison.groups import compare_runs
-from sim.comparison.printed import markdown, print_comparison
-from sim.comparison.records import Comparison, Group, Row, Score
 from sim.errors import RunDirectoryError
-from sim.figures import draw
-from sim.run_directory import RunDirectory
+from sim.reports.comparison import plots
+from sim.reports.comparison.compare import compare
+from sim.reports.comparison.groups import compare_runs
+from sim.reports.comparison.printed import markdown, print_comparison
+from sim.reports.comparison.records import Comparison, Group, Row, Score
+from sim.reports.figures.style import draw
+from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
 from sim.sweep.record import Record
 from tests.sim.example_run import plain, spread, write_run

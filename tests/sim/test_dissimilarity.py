@@ -9,27 +9,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from federation.client_round import Setup
-from federation.forward import functional, initial_client, network
 from federation.methods import METHODS
 from federation.methods.fedavg import FedAvg
 from federation.plan import ModelSpec, RoundSettings, Task
 from federation.records import Examples
+from federation.training.client_round import Setup
+from federation.training.forward import functional, initial_client, network
 from federation.tree import flatten
 from models.model import Model
 from models.output import ModelOutput
 from sim import checkpoint
-from sim.analysis.finished import FinishedRun
-from sim.analysis.gradients import gradients
 from sim.architectures import Architecture
-from sim.data import ClientData, FederatedData
+from sim.data.federated_data import ClientData, FederatedData
 from sim.dissimilarity import dissimilarity, mean_gradient
 from sim.engines import Serial
 from sim.errors import SettingsError
 from sim.evaluation import Evaluator
-from sim.plots import gradient_dissimilarity
+from sim.reports.analysis.finished import FinishedRun
+from sim.reports.analysis.gradients import gradients
+from sim.reports.figures.run import gradient_dissimilarity
+from sim.results.run_directory import RunDirectory
 from sim.run import build_simulation, load_data, run
-from sim.run_directory import RunDirectory
 from sim.simulation import Simulation
 from tests.federation.by_hand import EXAMPLES, OneWeight, sigmoid
 from tests.sim.small_runs import first, settings_for

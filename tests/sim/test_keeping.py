@@ -15,13 +15,12 @@ from federation.methods import METHODS as EVERY_METHOD
 from federation.tree import flatten
 from sim import checkpoint
 from sim.checkpoint import Checkpoint
-from sim.data import FederatedData
-from sim.engines import Processes, Stacked
+from sim.client_store import Federation, InMemory, OnDisk, choice, choose, client_bytes, remembered
+from sim.client_store.mmap_arena import PAGE
+from sim.data.federated_data import FederatedData
+from sim.engines import Processes, Stacked, free_memory
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import in_blocks
-from sim.keeping import Federation, InMemory, OnDisk, choice, choose, client_bytes, remembered
-from sim.memory import free_memory
-from sim.memory.spool import PAGE
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, needs_fork, settings_for
@@ -277,7 +276,7 @@ def test_residuals_are_counted(
         counted.append(federation)
         return choose(keep, device, federation, folder)
 
-    monkeypatch.setattr("sim.keeping.choose", chosen)
+    monkeypatch.setattr("sim.client_store.choose", chosen)
     settings = settings_for(rounds=1, precision=precision)
     run(settings, few, tmp_path)
     assert counted[0].each == times * client_bytes(build_simulation(settings, few).initial)
@@ -314,7 +313,7 @@ def test_clients_in_parts_have_the_same_bits(few: FederatedData, monkeypatch: py
     settings = settings_for("scaffold", batch=8)
     whole, parts = (build_simulation(settings, few) for _ in range(2))
     records = played(whole)
-    monkeypatch.setattr("sim.engines.parts.PART", 1)
+    monkeypatch.setattr("sim.engines.batched.PART", 1)
     parts.evaluator = parts.evaluator._replace(workers=2)
     assert played(parts) == records
     assert bits(parts) == bits(whole)

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from federation.tree import flatten
-from sim.comparison.comparability import training_differences
-from sim.data import FederatedData
+from sim.cli.repeat import repeat_command
+from sim.data.federated_data import FederatedData
 from sim.engines import Processes, Stacked, choose
-from sim.engines.forked import is_supported
+from sim.engines.fork_map import is_supported
 from sim.errors import SettingsError
-from sim.repeat import repeat_command
-from sim.report import settings_tables
+from sim.reports.comparison.comparability import training_differences
+from sim.reports.report import settings_tables
+from sim.results.run_directory import RunDirectory
 from sim.run import build_simulation, load_data, run
-from sim.run_directory import RunDirectory
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
 

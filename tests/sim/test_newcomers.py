@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from federation.client_round import train_one
 from federation.methods import METHODS
 from federation.records import Examples
 from federation.scores import scores_of
-from sim.data import FederatedData
+from federation.training.client_round import train_one
+from sim.data.federated_data import FederatedData
 from sim.evaluation import Model
-from sim.newcomers import few, newcomers_scores
+from sim.new_clients import few, newcomers_scores
 from sim.run import build_simulation, load_data, run
 from tests.sim.small_runs import first, settings_for
 

@@ -10,15 +10,15 @@ import pytest
 from rich.console import Console
 
 from federation.methods import METHODS
-from sim.comparison.compare import compare
-from sim.comparison.groups import compare_runs
-from sim.comparison.overhead import NOTE, overhead_table
-from sim.comparison.printed import markdown, print_comparison
-from sim.data import FederatedData
+from sim.data.federated_data import FederatedData
 from sim.presets import PRESETS
-from sim.results import client_bytes
+from sim.reports.comparison.compare import compare
+from sim.reports.comparison.groups import compare_runs
+from sim.reports.comparison.overhead import NOTE, overhead_table
+from sim.reports.comparison.printed import markdown, print_comparison
+from sim.results.run_directory import RunDirectory
+from sim.results.summary import client_bytes
 from sim.run import build_simulation, load_data, run
-from sim.run_directory import RunDirectory
 from tests.sim.example_run import write_run
 from tests.sim.small_runs import first, settings_for
 from tests.sim.test_presets import settings_of

@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 import models
 from federation.methods import method_from_json
 from har_pipeline import ChannelStatistics
-from sim.cli import app
+from sim.cli.app import app
+from sim.cli.options import assignments, run_settings
+from sim.data.sources import source_named
 from sim.errors import SettingsError
+from sim.experiment import RunSettings
 from sim.initialization import initialization
-from sim.options import assignments, run_settings
 from sim.presets import PRESETS, with_defaults
 from sim.pretraining import PretrainingSettings, pretrain
 from sim.run import load_data, run
-from sim.settings import RunSettings
-from sim.sources import source_named
 
 GENERATED = [name for name, preset in PRESETS.items() if preset.needs == "nothing"]
 AT_HAND = {"motionsense", "ucihar", "spsw", "union", "mnist", "fashion_mnist"}

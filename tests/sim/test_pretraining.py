@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from federation import wire
-from federation.forward import initial_model
 from federation.plan import ModelSpec
+from federation.training.forward import initial_model
 from federation.tree import flatten
 from har_pipeline import ChannelStatistics
 from models import CheckpointError, build
 from models.checkpoint import CheckpointInfo, load_checkpoint
-from sim.cli import app
+from sim.cli.app import app
 from sim.errors import RunDirectoryError, SettingsError
 from sim.pretraining import PretrainingSettings, pretrain
 from sim.run import build_simulation, load_data

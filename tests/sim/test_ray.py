@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from federation.forward import Network
 from federation.methods import METHODS
+from federation.training.forward import Network
 from federation.tree import flatten
 from models import MODELS
-from sim.data import FederatedData
+from sim.client_store import OnDisk
+from sim.data.federated_data import FederatedData
 from sim.engines import RayCluster, Serial
 from sim.errors import EngineError
-from sim.keeping import OnDisk
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.local_rounds import OPTIMIZERS, first_round, gaps, three_steps, too_far

@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sim import cli
+from sim.cli import app
+from sim.cli.options import run_settings
 from sim.errors import RunDirectoryError
-from sim.options import run_settings
-from sim.plots import FIGURES
-from sim.report import repeat_command, write_report
-from sim.run_directory import RunDirectory
-from sim.tables import byte_size, duration, percent, print_summary
+from sim.reports.figures.run import FIGURES
+from sim.reports.report import repeat_command, write_report
+from sim.results.run_directory import RunDirectory
+from sim.results.tables import byte_size, duration, percent, print_summary
 from tests.sim.example_run import plain, spread, write_run
 
 
@@ -195,7 +195,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
 
 def test_the_command_repeats_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(cli, "_run", lambda options, *_rest: seen.append(options))
+    monkeypatch.setattr(app, "_run", lambda options, *_rest: seen.append(options))
     first = (
         "run --data synthetic --model cnn_alp --method fedprox --rounds 7 --epochs 2 --batch 16 --lr 0.0003 --seed 5"
     )
@@ -205,14 +205,14 @@ def test_the_command_repeats_the_same_settings(tmp_path: Path, monkeypatch: pyte
     first += " --clients-per-round 3 --split random80 --momentum 0.5 --optimizer sgd --engine stacked --out x"
     first += " --stragglers 0.5 --sampling examples --partition dirichlet --set partition.alpha=0.3 --scale 0.5"
     first += " --holdout leave-clients-out:c1,c2 --set holdout.epochs=3 --clients-by user --union-limit 100"
-    assert CliRunner().invoke(cli.app, shlex.split(first)).exit_code == 0
+    assert CliRunner().invoke(app.app, shlex.split(first)).exit_code == 0
     labels = ["a", "b", "c", "d", "e", "f"]
     settings = run_settings(seen[0], labels, None)
     dumped = json.loads(settings.model_dump_json(by_alias=True))
     run = RunDirectory(write_run(tmp_path / "run", config=dumped))
     again = shlex.split(repeat_command(run.config))
     assert again[:3] == ["python", "-m", "sim"]
-    result = CliRunner().invoke(cli.app, again[3:])
+    result = CliRunner().invoke(app.app, again[3:])
     assert result.exit_code == 0, result.output
     assert run_settings(seen[1], labels, None) == settings
 

@@ -12,10 +12,10 @@ from federation.records import Update
 from federation.tree import map_tree
 from sim import checkpoint
 from sim.attacks import CLAIMED, Attack, Kind
-from sim.data import FederatedData
+from sim.data.federated_data import FederatedData
 from sim.presets import PRESETS, with_defaults
+from sim.results.records import RoundRecord
 from sim.run import build_simulation, load_data
-from sim.run_records import RoundRecord
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from federation import client_round
-from federation.client_round import steps_of
 from federation.errors import SettingsError as MethodError
 from federation.methods import METHODS
 from federation.records import Client, Examples
-from federation.schedule import Schedule, schedule
 from federation.scores import confusion, scores_of
+from federation.training import client_round
+from federation.training.client_round import steps_of
+from federation.training.schedule import Schedule, schedule
 from federation.tree import flatten
 from sim import checkpoint
-from sim.data import FederatedData
+from sim.data.federated_data import FederatedData
 from sim.engines import Stacked
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Model, spread, total
@@ -214,7 +214,7 @@ def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
 
 
 def simulation_cohort(simulation: Simulation, number: int) -> tuple[str, ...]:
-    from sim.staffing import staffed
+    from sim.cohort import staffed
 
     return staffed(simulation.setup, simulation.rounds, 0.0, simulation.data.train_sizes, number).cohort
 

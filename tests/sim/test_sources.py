@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from har_pipeline import dataset_labels
-from sim.data import FederatedData
-from sim.dealing import as_dealt
+from sim.cli.options import assignments, run_settings
+from sim.data.federated_data import FederatedData
+from sim.data.partitions import class_counts
+from sim.data.pooling import pooled
+from sim.data.repartition import as_dealt
+from sim.data.scaling import scaled
+from sim.data.sources import DATA, source_named
 from sim.errors import SettingsError
-from sim.options import assignments, run_settings
-from sim.partitions import class_counts
-from sim.pooling import pooled
+from sim.experiment import RunSettings
 from sim.presets import with_defaults
 from sim.run import load_data
-from sim.scaling import scaled
-from sim.settings import RunSettings
-from sim.sources import DATA, source_named
 from tests.sim.images.layouts import idx, noise
 
 RECORDINGS = ["data.subjects=2", "data.phones=2", "data.places=1", "data.minutes=2"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from federation.tree import flatten
-from sim.data import FederatedData
+from sim.data.federated_data import FederatedData
 from sim.engines import Job, stacked
 from sim.engines.device_memory import clients_that_fit, is_out_of_memory, meter_of
 from sim.engines.serial import Serial

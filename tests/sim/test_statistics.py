@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from federation.scores import f1_per_class, lowest_tenth, scores_of
-from sim.statistics import (
+from sim.results.statistics import (
     client_differences,
     holm,
     interval,

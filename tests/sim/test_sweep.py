@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.methods import METHODS
-from sim import cli
+from sim.cli import app
 from sim.errors import RunDirectoryError, SettingsError
 from sim.sweep import processes
 from sim.sweep.grid import LONGEST_NAME, Cell, axis, cells, condition
@@ -217,7 +217,7 @@ SMALL = "--preset synthetic-smoke --model cnn --method fedavg --set data.minutes
 
 
 def invoke(*words: str) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "300"}).invoke(cli.app, ["sweep", *words])
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app.app, ["sweep", *words])
     return result.exit_code, result.output
 
 
@@ -252,7 +252,7 @@ def test_a_slip_is_found_before_the_first_run(words: list[str], why: str, tmp_pa
 def test_a_killed_sweep_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     common = [*shlex.split(SMALL), "--rounds", "12", "--cache", str(tmp_path / "cache"), "--checkpoint-every", "0.01"]
     whole = [*common, "--seed", "1", "--out", str(tmp_path / "whole")]
-    assert CliRunner().invoke(cli.app, ["run", *whole]).exit_code == 0
+    assert CliRunner().invoke(app.app, ["run", *whole]).exit_code == 0
     killed = tmp_path / "killed"
     lines = [killed / name / "rounds.jsonl" for name in ("seed=0", "seed=1")]
     words = ["sweep", "--out", str(killed), "--over", "seed=0,1", "--jobs", "2", "--", *common]

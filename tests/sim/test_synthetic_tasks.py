@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
 from sim.errors import SettingsError
-from sim.synthetic_tasks import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
 
 
 def test_one_client_by_the_definition() -> None:

@@ -15,9 +15,9 @@ from federation import wire
 from federation.records import Examples
 from federation.tree import flatten
 from sim import checkpoint
-from sim.data import ClientData, FederatedData
+from sim.client_store import OnDisk
+from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import RunDirectoryError, SettingsError
-from sim.keeping import OnDisk
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.analysis import embedding, tokens
-from sim.analysis.finished import FinishedRun, open_run
-from sim.data import FederatedData
+from sim.data.federated_data import FederatedData
+from sim.reports.analysis import embedding, tokens
+from sim.reports.analysis.finished import FinishedRun, open_run
+from sim.results.run_directory import RunDirectory
 from sim.run import load_data, run
-from sim.run_directory import RunDirectory
 from tests.sim.small_runs import settings_for
 
 Finished = Callable[..., FinishedRun]

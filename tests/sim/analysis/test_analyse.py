@@ -10,11 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from sim.analysis.analyse import analyse
-from sim.analysis.finished import FinishedRun, open_run
-from sim.analysis.tokens import alp_layers, watched
-from sim.cli import app
+from sim.cli.app import app
 from sim.errors import AnalysisError
+from sim.reports.analysis.analyse import analyse
+from sim.reports.analysis.finished import FinishedRun, open_run
+from sim.reports.analysis.tokens import alp_layers, watched
 from tests.sim.analysis.conftest import Finished
 from tests.sim.example_run import write_run
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from sim.analysis.discrepancy import discrepancy, ffd, median_distance, squared_mmd
 from sim.errors import AnalysisError
+from sim.reports.analysis.discrepancy import discrepancy, ffd, median_distance, squared_mmd
 from tests.sim.analysis.conftest import Finished
 
 

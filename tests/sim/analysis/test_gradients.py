@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sim.analysis.gradients import gradients
 from sim.errors import AnalysisError
+from sim.reports.analysis.gradients import gradients
 from tests.sim.analysis.conftest import Finished
 
 

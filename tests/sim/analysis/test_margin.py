@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from federation.records import ClassStats
-from sim.analysis.diagnostics import aggregate_margin
-from sim.analysis.margin import margin, margin_of
+from sim.reports.analysis.diagnostics import aggregate_margin
+from sim.reports.analysis.margin import margin, margin_of
 from tests.sim.analysis.conftest import Finished
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.sensitivity import sensitivity, shown
 from sim.errors import AnalysisError
+from sim.reports.analysis.sensitivity import sensitivity, shown
 from tests.sim.example_run import write_run
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from har_pipeline import SourceError
-from sim.images import IMAGE_SETS, LabelledImages, Moments, image_federation, normalized
-from sim.images import moments as constants
-from sim.partitions import Dirichlet, Natural, Shards
+from sim.data.images import IMAGE_SETS, LabelledImages, Moments, image_federation, normalized
+from sim.data.images import moments as constants
+from sim.data.partitions import Dirichlet, Natural, Shards
 
 
 def images(count: int = 400, channels: int = 3) -> LabelledImages:

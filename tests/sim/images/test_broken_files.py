@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from har_pipeline import SourceError
-from sim.images import IMAGE_SETS
+from sim.data.images import IMAGE_SETS
 from tests.har_pipeline.layouts import Files, unpacked, zipped
 from tests.sim.images import layouts
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from har_pipeline import SourceError
+from sim.data.images import IMAGE_SETS, LabelledImages
 from sim.errors import SettingsError
-from sim.images import IMAGE_SETS, LabelledImages
 from tests.har_pipeline.layouts import Files, forms, tarred, unpacked, zipped
 from tests.sim.images import layouts
 

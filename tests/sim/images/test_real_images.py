@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.images import IMAGE_SETS, LabelledImages, image_federation
-from sim.images.idx import read_idx
-from sim.partitions import Natural, NWay, Shards, class_counts
+from sim.data.images import IMAGE_SETS, LabelledImages, image_federation
+from sim.data.images.idx import read_idx
+from sim.data.partitions import Natural, NWay, Shards, class_counts
 
 pytestmark = pytest.mark.data
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.partitions import Pool
+from sim.data.partitions import Pool
 
 
 def pool(sizes: tuple[int, ...] = (900, 700, 800, 600), seed: int = 0, owners: int = 7) -> Pool:

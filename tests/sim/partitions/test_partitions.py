@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import SettingsError
-from sim.partitions import (
+from sim.data.partitions import (
     PARTITIONS,
     Dirichlet,
     Equal,
@@ -21,6 +20,7 @@ from sim.partitions import (
     partition_from_json,
     partition_to_json,
 )
+from sim.errors import SettingsError
 from tests.sim.partitions.pools import pool
 
 EXAMPLES: list[Partition] = [

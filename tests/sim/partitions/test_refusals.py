@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sim.data.partitions import Dirichlet, Equal, Natural, NWay, Partition, Pool, Shards, partition_from_json
 from sim.errors import SettingsError
-from sim.partitions import Dirichlet, Equal, Natural, NWay, Partition, Pool, Shards, partition_from_json
 from tests.sim.partitions.pools import pool
 
 

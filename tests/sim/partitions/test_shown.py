@@ -10,9 +10,9 @@ import pytest
 from matplotlib.collections import PathCollection
 from rich.console import Console
 
-from sim.partitions import Dirichlet, Equal, NWay, Partition, Pool, Shards, class_counts
-from sim.partitions.plot import draw_partition, partition_figure
-from sim.partitions.table import partition_table
+from sim.data.partitions import Dirichlet, Equal, NWay, Partition, Pool, Shards, class_counts
+from sim.data.partitions.plot import draw_partition, partition_figure
+from sim.data.partitions.table import partition_table
 from tests.sim.test_plots import overlapping
 
 

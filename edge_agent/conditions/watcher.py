@@ -1,0 +1,91 @@
+"""Watches the conditions for training in a thread of its own, and posts what has changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from edge_agent.conditions.policy import Conditions, Objection, against_going_on, against_starting, with_phone
+from edge_agent.config.training import ConditionsSection
+from edge_agent.machine.events import PhoneConditions, TrainingConditions
+
+READ_EVERY_S = 0.5
+"""A quarter of the two seconds within which training must end."""
+SAY_AGAIN_S = 30.0
+"""The numbers in an objection change all the time; whoever reads the status need not see each of them."""
+
+
+class Reader(Protocol):
+    """What reads the machine."""
+
+    def read(self, training: int | None = None) -> Conditions:
+        """Read what can be read; `training` is the id of the training process."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class ConditionWatch:
+    """`post` is called at the start, whenever an objection comes or goes, and now and then while there are some."""
+
+    def __init__(
+        self,
+        settings: ConditionsSection,
+        reader: Reader,
+        training: Callable[[], int | None],
+        post: Callable[[TrainingConditions], None],
+    ) -> None:
+        self._settings, self._reader, self._training, self._post = settings, reader, training, post
+        self._phone: tuple[PhoneConditions, float] | None = None
+        self._said: tuple[object, TrainingConditions, float] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="conditions", daemon=True)
+
+    def start(self) -> None:
+        """Look once, so that nothing begins unexamined, then go on in a thread."""
+        self.look()
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """End the thread."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self._reader.close()
+
+    def heard(self, phone: PhoneConditions) -> None:
+        """Take a phone's word about itself."""
+        if self._settings.phone:
+            self._phone = (phone, time.monotonic())
+
+    def look(self) -> None:
+        """Read, and post what has changed."""
+        found = self._read()
+        start, go_on = against_starting(found, self._settings), against_going_on(found, self._settings)
+        which = tuple(objection.condition for objection in (*start, *go_on)), len(start)
+        event, now = TrainingConditions(_texts(start), _texts(go_on)), time.monotonic()
+        if self._said is not None:
+            said_which, said, at = self._said
+            if said_which == which and (said == event or now - at < SAY_AGAIN_S):
+                return
+        self._said = (which, event, now)
+        self._post(event)
+
+    def _read(self) -> Conditions:
+        found = self._reader.read(self._training())
+        if self._phone is None:
+            return found
+        phone, at = self._phone
+        return with_phone(found, phone, time.monotonic() - at)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(READ_EVERY_S):
+            self.look()
+
+
+def _texts(objections: tuple[Objection, ...]) -> tuple[str, ...]:
+    return tuple(objection.text for objection in objections)

@@ -1,0 +1,100 @@
+"""The settings of how data come to the device: the source, its details, and how much of it is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from edge_agent.config.section import Section
+
+LEAST_TOKEN = 16
+"""Characters of a token in a URL; `secrets.token_urlsafe(16)` gives 22."""
+
+SourceName = Literal["recording", "csv", "iio", "sensor_logger_http", "sensor_logger_mqtt", "sensor_logger_export"]
+
+
+class SensorsSection(Section):
+    """Where samples come from."""
+
+    source: SourceName = Field(
+        default="recording",
+        description="recording: replay a data set's client; csv, iio: see [csv], [iio]; sensor_logger_*: see [phone]",
+    )
+    dataset: str = Field(default="synthetic", description="recording: a name that har_pipeline knows")
+    root: Path | None = Field(default=None, description="recording: the data set's folder; synthetic needs none")
+    client: str | None = Field(default=None, description="client of the data set; none: the device's own id")
+    options: dict[str, Any] = Field(default_factory=dict, description="recording: options of the data set's reader")
+    path: Path | None = Field(default=None, description="csv, sensor_logger_export: a file, or a folder of them")
+    replay_speed: Literal["max"] | float = Field(default="max", description="max, or times real time, such as 1.0")
+
+
+class PhoneSection(Section):
+    """The Sensor Logger app on a phone; see docs/phones.md."""
+
+    listen: str = Field(
+        default="127.0.0.1", description="http: address to listen on; 0.0.0.0 for phones in the network"
+    )
+    port: int = Field(default=8765, ge=0, le=65535, description="http: port; 0 takes any that is free")
+    token: str | None = Field(
+        default=None, description="http: at least 16 characters of the URL, or sha256:… of them; see docs/phones.md"
+    )
+    tls_cert: Path | None = Field(default=None, description="http: certificate chain (PEM); none: plain HTTP")
+    tls_key: Path | None = Field(default=None, description="http: its private key (PEM)")
+    max_body_kb: int = Field(default=2048, ge=16, le=65_536, description="a longer message is refused")
+    topic: str = Field(default="sensor-logger", min_length=1, max_length=256, description="mqtt: the app's topic")
+    mqtt_host: str | None = Field(default=None, description="mqtt: broker that the phone talks to; none: as [broker]")
+    mqtt_port: int = Field(default=1883, ge=1, le=65535, description="mqtt: port of mqtt_host")
+    mqtt_username: str | None = Field(default=None, description="mqtt: user name at mqtt_host; none: anonymous")
+    mqtt_password: str | None = Field(default=None, description="mqtt: better set as GAITWAY_EDGE_PHONE_MQTT_PASSWORD")
+    mqtt_ca: Path | None = Field(default=None, description="mqtt: certificate authority of mqtt_host; none: no TLS")
+    platform: Literal["android", "ios", "standardised"] = Field(
+        default="android", description="whose signs the phone sends; standardised: the app's setting of that name is on"
+    )
+    device_id: str | None = Field(default=None, description="the app's deviceId; none: any phone, one at a time")
+    annotations: dict[str, str] = Field(default_factory=dict, description="text of an annotation to activity")
+    stop_words: tuple[str, ...] = Field(default=("stop", "end"), description="annotations that end an activity")
+    reorder_s: float = Field(default=2.0, ge=0, le=30, description="so late a sample is still sorted in")
+
+    @model_validator(mode="after")
+    def _complete(self) -> PhoneSection:
+        if self.token is not None and len(self.token) < LEAST_TOKEN:
+            raise ValueError(f"a token of {len(self.token)} characters can be guessed; use at least {LEAST_TOKEN}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together; set both or neither")
+        return self
+
+
+class CsvSection(Section):
+    """The columns of a generic CSV file, for source = "csv"; both sensors stand in each row."""
+
+    time: str = "time"
+    acc: tuple[str, str, str] = Field(default=("acc_x", "acc_y", "acc_z"), description="total, with gravity")
+    gyro: tuple[str, str, str] = ("gyro_x", "gyro_y", "gyro_z")
+    activity: str | None = Field(default=None, description="none: the rows are not labelled")
+    session: str | None = Field(default=None, description="a column that changes where a new session begins")
+    separator: str = Field(default=",", min_length=1, max_length=1)
+    time_unit: Literal["s", "ms", "us", "ns"] = "s"
+    acc_unit: Literal["m/s2", "g"] = "m/s2"
+    gyro_unit: Literal["rad/s", "deg/s"] = "rad/s"
+
+
+class IioSection(Section):
+    """Sensors of this board under Linux Industrial I/O, for source = "iio"."""
+
+    root: Path = Field(default=Path("/sys/bus/iio/devices"), description="where the kernel lists them")
+    rate_hz: float = Field(default=100.0, ge=50, le=1000, description="readings per second; both sensors each time")
+    accelerometer: str | None = Field(default=None, description="its folder, as iio:device0; none: the first one")
+    gyroscope: str | None = Field(default=None, description="its folder; none: the first one")
+
+
+class WindowsSection(Section):
+    """How many windows are kept; of too many, the oldest of the largest class go first."""
+
+    max_labelled: int = Field(default=20_000, ge=1)
+    max_unlabelled: int = Field(default=20_000, ge=0, description="about seven hours of wear; 0 keeps none")
+    max_age_days: float = Field(default=365.0, gt=0, description="labelled windows are kept no longer")
+    max_unlabelled_age_days: float = Field(default=14.0, gt=0)
+    max_mb: float = Field(default=256.0, gt=0, description="both kinds together; the unlabelled go first")
+    min_free_mb: float = Field(default=64.0, ge=0, description="collecting pauses while the disk has less room")

@@ -1,0 +1,190 @@
+"""The agent's settings: one class, read from TOML and overridden by GAITWAY_EDGE_<SECTION>_<FIELD>."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from edge_agent.config.section import Section
+from edge_agent.config.sensors import CsvSection, IioSection, PhoneSection, SensorsSection, WindowsSection
+from edge_agent.config.training import BrokerSection, ConditionsSection, ModelSection, TrainingSection
+from edge_agent.errors import ConfigError
+from federation.plan import Name
+from federation.protocol.messages import Compression, Precision
+
+ENVIRONMENT = "GAITWAY_EDGE_"
+"""What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""
+
+
+class AgentSection(Section):
+    """Who this device is."""
+
+    device: Name = Field(description="this device's id, also its MQTT client id")
+    federation: Name = Field(description="the federation that it takes part in")
+    data_dir: Path = Field(description="folder for windows, outbox, models; relative to this file")
+    model: Name | None = Field(
+        default=None, description="the plan's model or one of its alternatives; none: the plan's model"
+    )
+    log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")
+    metrics_port: int | None = Field(
+        default=None, ge=1, le=65535, description="figures for Prometheus on 127.0.0.1; none: off"
+    )
+
+
+class ServerSection(Section):
+    """Where models are downloaded from."""
+
+    url: str = Field(pattern=r"^https?://", description="base URL of the server, http:// or https://")
+    timeout_s: float = Field(default=20.0, gt=0, description="seconds without a byte before a download is retried")
+
+
+class UploadsSection(Section):
+    """How updates travel; the chunk size comes with the announcement."""
+
+    in_flight: int = Field(default=8, ge=1, le=100, description="unacknowledged chunks at a time")
+    ack_timeout_s: float = Field(default=15.0, gt=0, description="silence after which an upload begins again")
+    precision: Precision = Field(
+        default="lossless", description="float16 and int8 are lossy: a half and a quarter of the bytes"
+    )
+    compression: Compression = "none"
+
+
+class Config(Section):
+    """Everything that an agent is told."""
+
+    agent: AgentSection
+    server: ServerSection
+    broker: BrokerSection = BrokerSection()
+    sensors: SensorsSection = SensorsSection()
+    phone: PhoneSection = PhoneSection()
+    csv: CsvSection = CsvSection()
+    iio: IioSection = IioSection()
+    windows: WindowsSection = WindowsSection()
+    training: TrainingSection = TrainingSection()
+    conditions: ConditionsSection = ConditionsSection()
+    model: ModelSection = ModelSection()
+    uploads: UploadsSection = UploadsSection()
+
+    @property
+    def sensor_client(self) -> str:
+        """The client whose recordings are replayed."""
+        return self.sensors.client or self.agent.device
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read a config file and lay the environment over it; relative paths start at the file's folder.
+
+    Raises:
+        ConfigError: naming the setting, what came, what is expected, and for an unknown key the nearest known one.
+    """
+    try:
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        hint = "write one with `python -m edge_agent example-config > agent.toml`"
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}; {hint}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    _overlay(tree, environment)
+    _check_keys(tree)
+    try:
+        config = Config.model_validate(_without_empty(tree))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first(error)}") from error
+    return _anchored(config, path.resolve().parent)
+
+
+def example(
+    device: str = "s01_sp", federation: str = "demo", data_dir: str = "s01_sp", url: str = "http://127.0.0.1:8080"
+) -> str:
+    """Write a commented config file with every setting."""
+    lines = ["# A Gaitway device. Commented settings show their default.", ""]
+    values = {"device": device, "federation": federation, "data_dir": data_dir, "url": url}
+    for section in Config.model_fields:
+        kind = _section(section)
+        lines += [f"[{section}]  # {(kind.__doc__ or '').strip()}"]
+        for name, field in kind.model_fields.items():
+            note = f"  # {field.description}" if field.description else ""
+            if field.is_required():
+                lines.append(f"{name} = {json.dumps(values[name])}{note}")
+            else:
+                lines.append(f"# {name} = {_toml(field.get_default(call_default_factory=True))}{note}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '""'
+    return json.dumps(value, default=str)
+
+
+def _section(name: str) -> type[Section]:
+    kind = Config.model_fields[name].annotation
+    if not (isinstance(kind, type) and issubclass(kind, Section)):
+        raise ConfigError(f"{name} is not a section of the config")
+    return kind
+
+
+def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
+    for key, value in environment.items():
+        if not key.startswith(ENVIRONMENT):
+            continue
+        section, _, field = key.removeprefix(ENVIRONMENT).lower().partition("_")
+        known = [f"{ENVIRONMENT}{s}_{f}".upper() for s in Config.model_fields for f in _section(s).model_fields]
+        if key not in known:
+            raise ConfigError(f"environment variable {key} is unknown{_nearest(key, known)}")
+        kind = _section(section).model_fields[field]
+        composed = isinstance(kind.get_default(call_default_factory=True), dict | tuple)
+        try:
+            tree.setdefault(section, {})[field] = json.loads(value) if composed else value
+        except ValueError as error:
+            raise ConfigError(f"environment variable {key} is {value!r}; expected JSON: {error}") from error
+
+
+def _check_keys(tree: Mapping[str, Any]) -> None:
+    for section, fields in tree.items():
+        if section not in Config.model_fields:
+            raise ConfigError(f"unknown section [{section}]{_nearest(section, Config.model_fields)}")
+        known = _section(section).model_fields
+        for field in fields if isinstance(fields, Mapping) else ():
+            if field not in known:
+                raise ConfigError(f"unknown setting {field!r} in [{section}]{_nearest(field, known)}")
+
+
+def _without_empty(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out empty texts: TOML has no null, and the example shows what is not set as one."""
+    return {
+        section: {name: value for name, value in fields.items() if value != ""}
+        if isinstance(fields, Mapping)
+        else fields
+        for section, fields in tree.items()
+    }
+
+
+def _nearest(came: str, known: Any) -> str:
+    near = difflib.get_close_matches(came, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    came = "" if first["type"] == "missing" else f" (came: {first['input']!r})"
+    return f"{where}: {first['msg']}{came}"
+
+
+def _anchored(config: Config, folder: Path) -> Config:
+    """Let relative paths start at the file's folder."""
+    sections = {}
+    for name in Config.model_fields:
+        section = getattr(config, name)
+        paths = {key: folder / value for key, value in section if isinstance(value, Path)}
+        sections[name] = section.model_copy(update=paths)
+    return config.model_copy(update=sections)

@@ -1,0 +1,110 @@
+"""When a device trains, with what, and whom it trusts: sections of `edge_agent.config.settings`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from edge_agent.config.section import Section
+from edge_agent.serving.soundness import WINDOWS
+
+Condition = Literal["charging", "idle", "network", "battery", "temperature", "memory", "disk", "quiet_hours"]
+
+_HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
+
+
+def minutes_of(hours: str) -> tuple[int, int]:
+    """Read "22:00-06:30" as minutes of the day: begin and end.
+
+    Raises:
+        ValueError: for any other text, and for an empty span.
+    """
+    found = _HOURS.fullmatch(hours)
+    if found is None:
+        raise ValueError(f'{hours!r} is no span of hours; expected one such as "22:00-06:30"')
+    h0, m0, h1, m1 = map(int, found.groups())
+    begin, end = 60 * h0 + m0, 60 * h1 + m1
+    if begin == end:
+        raise ValueError(f"{hours!r} begins when it ends; to train never, do not run the agent")
+    return begin, end
+
+
+def _checked(hours: str) -> str:
+    minutes_of(hours)
+    return hours
+
+
+class TrainingSection(Section):
+    """What the training process may use."""
+
+    threads: int = Field(default=1, ge=1, le=1024)
+    memory_mb: int = Field(default=1024, ge=0, description="cap of its memory; 0: no cap")
+    nice: int = Field(default=10, ge=0, le=19)
+    round_s: float = Field(
+        default=600.0, gt=0, description="a round's training ends after so long; what was done is partial work"
+    )
+    timeout_s: float = Field(default=900.0, gt=0, description="a process that runs longer, export included, is ended")
+    attempts: int = Field(default=3, ge=1, description="tries at one round before it is left out")
+    retry_s: float = Field(default=2.0, gt=0, description="wait before the second try; doubles each time")
+
+
+class ConditionsSection(Section):
+    """When the device may train; what cannot be read speaks against nothing."""
+
+    ignore: tuple[Condition | Literal["all"], ...] = Field(
+        default=(),
+        description='conditions to do without: "charging", "idle", "network", "battery", "temperature", "memory", '
+        '"disk", "quiet_hours"; or "all"',
+    )
+    battery_percent: float = Field(default=50.0, ge=0, le=100, description="the battery must hold as much")
+    busy_percent: float = Field(
+        default=50.0, ge=0, le=100, description="idle: other programs use no more of the processor"
+    )
+    metered: Literal["auto", "yes", "no"] = Field(
+        default="auto", description="auto: as NetworkManager says, if it runs"
+    )
+    start_below_c: float = Field(default=75.0, description="hottest at which training begins, in °C")
+    abort_above_c: float = Field(default=85.0, description="training that runs is stopped from here on, in °C")
+    free_memory_mb: int = Field(default=600, ge=0)
+    free_disk_mb: int = Field(default=1000, ge=0)
+    quiet_hours: tuple[Annotated[str, AfterValidator(_checked)], ...] = Field(
+        default=(), description='no training in them, local time, such as ["22:00-06:30"]'
+    )
+    phone: bool = Field(default=True, description="a phone that sends samples speaks for its battery and network")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.abort_above_c < self.start_below_c:
+            raise ValueError("abort_above_c is below start_below_c: training would be stopped as soon as it began")
+        return self
+
+
+class ModelSection(Section):
+    """When a new model replaces the present one."""
+
+    adopt_margin: float = Field(default=0.05, ge=0, le=1, description="holdout macro-F1 that it may lose")
+    holdout_windows: int = Field(default=1024, ge=WINDOWS, description="at most so many windows judge a model")
+
+
+class BrokerSection(Section):
+    """Where messages go."""
+
+    host: str = Field(default="127.0.0.1", description="MQTT broker")
+    port: int = Field(default=1883, ge=1, le=65535, description="8883 is usual with TLS")
+    username: str | None = Field(default=None, description="none: as `enrol` was told; not enrolled: anonymous")
+    password: str | None = Field(default=None, description="better in password_file or GAITWAY_EDGE_BROKER_PASSWORD")
+    password_file: Path | None = Field(default=None, description="its first line is the password")
+    tls: bool = Field(default=False, description="encrypt, and believe only a broker with a certificate for `host`")
+    ca_file: Path | None = Field(default=None, description="certificates to believe, PEM; none: the system's")
+    keepalive_s: int = Field(default=30, ge=5, le=3600)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.ca_file is not None and not self.tls:
+            raise ValueError("ca_file is set but tls is not: set tls = true, or leave ca_file out")
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("password and password_file are both set; leave one out")
+        return self

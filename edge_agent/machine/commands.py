@@ -1,0 +1,182 @@
+"""What the state machine asks the drivers to do: the output of `edge_agent.machine.agent`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edge_agent.machine.events import Kind
+from federation.plan import Plan
+from federation.protocol.messages import AdoptionReport, BlobPointer, DeviceStatus, ReleaseReport, VersionScore
+
+
+@dataclass(frozen=True)
+class PublishStatus:
+    """Say on the status topic what the device is doing."""
+
+    status: DeviceStatus
+
+
+@dataclass(frozen=True)
+class StartOver:
+    """Forget everything learnt in another founding of the federation, or by another network."""
+
+    identity: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class BeginEpoch:
+    """Keep that the server was restored, at time `at`: what the device has done before does not count any more."""
+
+    epoch: int
+    round: int
+    at: float | None
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Run the sensor source under this plan's pipeline."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class FetchBlob:
+    """Download a broadcast."""
+
+    model: BlobPointer
+
+
+@dataclass(frozen=True)
+class StartJob:
+    """Start the training process for a round, or for the final model."""
+
+    kind: Kind
+    round: int
+    model: BlobPointer
+    plan: Plan
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
+class StopJob:
+    """End the training process; what it has not finished is lost."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Say whether the candidate works, and is not worse than the present model; `release`: its rollout's number, or 0.
+
+    `vouched` is what the server knows of its version, or of the one that it began from.
+    """
+
+    round: int
+    kind: Kind
+    release: int = 0
+    vouched: VersionScore | None = None
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """Use the model from before that release again; it was withdrawn."""
+
+    release: int
+
+
+@dataclass(frozen=True)
+class NoteRelease:
+    """Keep what the device says about a release."""
+
+    report: ReleaseReport
+
+
+@dataclass(frozen=True)
+class NoteAdoption:
+    """Keep what the device says about the last candidate."""
+
+    report: AdoptionReport
+
+
+@dataclass(frozen=True)
+class SendBegin:
+    """Publish the manifest."""
+
+    update_id: str
+
+
+@dataclass(frozen=True)
+class SendChunks:
+    """Publish the chunks from `first` on, then the end."""
+
+    update_id: str
+    first: int
+
+
+@dataclass(frozen=True)
+class StopSending:
+    """Publish no further chunks."""
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Delete the update: the server has it for good, or will never use it."""
+
+    update_id: str
+    status: Literal["accepted", "refused"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Note that this device takes no part in the round."""
+
+    round: int
+    base: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FinalJudged:
+    """Note that the final model of the federation has been dealt with."""
+
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tell the person who watches."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """End the program."""
+
+    code: int
+
+
+Command = (
+    PublishStatus
+    | StartOver
+    | BeginEpoch
+    | Collect
+    | FetchBlob
+    | StartJob
+    | StopJob
+    | Judge
+    | GoBack
+    | NoteRelease
+    | NoteAdoption
+    | SendBegin
+    | SendChunks
+    | StopSending
+    | Forget
+    | GiveUp
+    | FinalJudged
+    | Say
+    | Leave
+)

@@ -1,0 +1,222 @@
+"""What can happen to a device: the input of `edge_agent.machine.agent`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from federation.protocol.messages import Acknowledgement, Announcement, Invitation
+from har_pipeline import Window
+
+Kind = Literal["train", "adopt"]
+"""A round's training, or the final model's export."""
+
+Answer = Literal["adopted", "refused", "failed", "undecided", "none"]
+"""What became of a candidate: as in the protocol's `AdoptionReport`; none: there was nothing to judge."""
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The broker has taken us, and the subscriptions are sent."""
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The broker is gone; what was in flight is in doubt."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The federation said what it is doing."""
+
+    announcement: Announcement
+
+
+@dataclass(frozen=True)
+class Disbelieved:
+    """Something came that this device does not take for its server's word; `reason` says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Invited:
+    """This device is in a round's cohort."""
+
+    invitation: Invitation
+
+
+@dataclass(frozen=True)
+class DataReady:
+    """The sensor source is done, and so many windows are for training."""
+
+    examples: int
+
+
+@dataclass(frozen=True)
+class SensorFailed:
+    """The sensor source cannot deliver."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class CollectingPaused:
+    """The sensor source goes on, but what it delivers is not kept for now; `reason` says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class CollectingResumed:
+    """What the sensor source delivers is kept again."""
+
+
+@dataclass(frozen=True)
+class PhoneConditions:
+    """What a phone said about itself; None: it did not say. `at_s` is its own clock, in seconds since 1970.
+
+    battery is the charge between 0 and 1, unmetered false on a connection that costs money.
+    """
+
+    at_s: float
+    charging: bool | None = None
+    battery: float | None = None
+    low_power_mode: bool | None = None
+    unmetered: bool | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True)
+class WindowsSeen:
+    """The sensor source has cut windows, labelled or not, which the device's model may classify: the newest of them."""
+
+    windows: tuple[Window, ...]
+
+
+@dataclass(frozen=True)
+class TrainingConditions:
+    """What speaks against beginning to train now, and what against training on, in words; empty: nothing."""
+
+    start: tuple[str, ...] = ()
+    go_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BlobFetched:
+    """A blob is on disk and verified."""
+
+    sha256: str
+
+
+@dataclass(frozen=True)
+class BlobFailed:
+    """A blob could not be had."""
+
+    sha256: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrainingFinished:
+    """A round's update and the client's new state are durable; the process goes on to export the model."""
+
+    round: int
+    update_id: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CandidateReady:
+    """The process has ended and left an exported model."""
+
+    round: int
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """The process has ended without leaving what was due."""
+
+    round: int
+    kind: Kind
+    reason: str
+    final: bool = False
+    """Whether another try would end in the same way."""
+
+
+@dataclass(frozen=True)
+class AdoptFinished:
+    """A candidate was judged."""
+
+    round: int
+    kind: Kind
+    answer: Answer
+    reason: str
+    score: float | None = None
+    """On the holdout; None: there is none, or the candidate does not run."""
+    most_frequent: float | None = None
+    """Macro-F1 there of always answering the most frequent class; None: the holdout cannot tell."""
+
+
+@dataclass(frozen=True)
+class Using:
+    """The model in use has changed, or was read at the start: it is of this rollout, 0 for none."""
+
+    rollout: int
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """The server answered about an update."""
+
+    ack: Acknowledgement
+
+
+@dataclass(frozen=True)
+class ChunkDelivered:
+    """The broker has taken one chunk."""
+
+    update_id: str
+
+
+@dataclass(frozen=True)
+class ChunksSent:
+    """All chunks and the end are with the broker."""
+
+    update_id: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Connected
+    | Disconnected
+    | Announced
+    | Disbelieved
+    | Invited
+    | DataReady
+    | SensorFailed
+    | CollectingPaused
+    | CollectingResumed
+    | PhoneConditions
+    | TrainingConditions
+    | WindowsSeen
+    | BlobFetched
+    | BlobFailed
+    | TrainingFinished
+    | CandidateReady
+    | JobFailed
+    | AdoptFinished
+    | Using
+    | Acknowledged
+    | ChunkDelivered
+    | ChunksSent
+    | Tick
+)

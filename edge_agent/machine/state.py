@@ -1,0 +1,258 @@
+"""The device's state between two events, and what can be read off it.
+
+Three things go on side by side: one piece of work (a round's training, or the final model), one upload out of the
+outbox, and the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from edge_agent.machine.events import Kind
+from federation.plan import ModelSpec, Plan
+from federation.protocol.messages import (
+    AdoptionReport,
+    Announcement,
+    BlobPointer,
+    DeviceStatus,
+    Invitation,
+    Release,
+    ReleaseOrder,
+    ReleaseReport,
+)
+
+UNANNOUNCED_S = 20.0
+UNANNOUNCED = (
+    "nobody announces this federation: is [agent] federation right, has the operator created it, and is [broker] that "
+    "of its server?"
+)
+
+
+class Stage(StrEnum):
+    """How far a piece of work has come."""
+
+    FETCHING = "fetching"
+    RESTING = "resting"  # before another try
+    HELD = "held"  # until the device may train
+    TRAINING = "training"
+    EXPORTING = "exporting"
+    JUDGING = "judging"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the state machine is told once."""
+
+    device: str
+    ack_timeout_s: float = 15.0
+    attempts: int = 3
+    retry_s: float = 2.0
+    until: Literal["never", "round", "finished"] = "never"
+    model: str | None = None  # name of the network that this device runs; none: the plan's
+
+
+@dataclass(frozen=True)
+class Work:
+    """A round to train, or a model to adopt: a released one, or the final one where nothing is released."""
+
+    kind: Kind
+    round: int
+    model: BlobPointer
+    release: int = 0  # number of its rollout; 0: it is none's
+    stage: Stage = Stage.FETCHING
+    attempt: int = 1  # tries of the process; downloads are tried for as long as the round lasts
+    fetches: int = 1
+    resume_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What it is about, in words."""
+        return f"release {self.release}" if self.release else f"round {self.round}"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The update that is on its way; `since` is when anything last happened to it."""
+
+    update_id: str
+    stage: Literal["begun", "sending", "ended"]
+    since: float
+    tries: int = 1
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The device's whole state.
+
+    `identity`, `epoch`, `examples`, `done`, `outbox`, `final`, `report` and `adoption` survive a restart.
+    """
+
+    identity: str = ""
+    epoch: int = 1  # of the server; what is remembered of rounds and releases is of this one
+    connected: bool = False
+    connected_at: float = 0.0
+    trouble: str = ""  # why there is no connection to the broker
+    announcement: Announcement | None = None
+    invitation: Invitation | None = None  # the latest; may come before its round is announced
+    collecting: bool = False
+    examples: int | None = None  # for training; none: not known yet
+    paused: str = ""  # why nothing is collected for now
+    distrust: str = ""  # why the last message was not believed
+    done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
+    outbox: tuple[str, ...] = ()
+    hold: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
+    work: Work | None = None
+    upload: Upload | None = None
+    final: str = ""  # sha256 of the final broadcast that was dealt with
+    order: ReleaseOrder | None = None  # the server's last word about which model to use
+    offered: Release | None = None  # what it means for this device
+    using: int = 0  # rollout that the present model came with; 0: none
+    report: ReleaseReport | None = None  # the device's last word about a release
+    undecided: str = ""  # sha256 of a released model that nobody could check: it waits for the server's score
+    adoption: AdoptionReport | None = None  # the device's last word about a model that it might have used
+    settled: int = 0  # updates that the server has answered since the start
+    detail: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reported: DeviceStatus | None = None
+    roll_call: str = ""  # the last one that was heard
+    answer_at: float | None = None  # when the status is said again for it
+    unannounced: bool = False  # nothing was heard of the federation for long, although the broker is there
+
+    @property
+    def memory(self) -> str:
+        """Name what is remembered; what was begun under another name is of no use any more."""
+        return f"{self.identity}@{self.epoch}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the federation is over, and its last model dealt with."""
+        a = self.announcement
+        if a is None or a.state not in ("finished", "stopped"):
+            return False
+        over = a.state == "stopped" or self.examples == 0 or _to_adopt(self, a) is None
+        return over and self.work is None
+
+
+def network_of(plan: Plan, model: str | None) -> ModelSpec | None:
+    """Return the network that a device runs: the plan's, or the one that it has chosen by name, if it is offered."""
+    offered = {spec.name: spec for spec in (plan.model, *plan.alternatives)}
+    return plan.model if model is None else offered.get(model)
+
+
+def misfit(plan: Plan, model: str | None) -> str:
+    """Say why a device with that network cannot take part; empty if it can."""
+    if network_of(plan, model):
+        return ""
+    if not plan.alternatives:
+        return f"[agent] model is {model!r}, but in this federation every device runs {plan.model.name!r}; leave it out"
+    names = ", ".join(repr(spec.name) for spec in (plan.model, *plan.alternatives))
+    return f"[agent] model is {model!r}, but this federation offers {names}; choose one of them"
+
+
+def identity(a: Announcement, model: str | None) -> str:
+    """Name what a device learns something about: one founding of a federation (whose plan is fixed), one network."""
+    return f"{a.instance}/{model or a.plan.model.name}"
+
+
+def wanted(agent: Agent) -> Work | None:
+    """Return the work that the present announcement asks of this device, if it can do it and has not done it."""
+    a, mine = agent.announcement, agent.invitation
+    if a is None or not agent.examples:
+        return None
+    here = (a.instance, a.epoch, a.round)
+    invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
+    if invited and mine and (mine.round, mine.model.sha256) not in agent.done:
+        return Work("train", mine.round, mine.model)
+    return _to_adopt(agent, a)
+
+
+def _to_adopt(agent: Agent, a: Announcement) -> Work | None:
+    """Return the model that is to be adopted: what was released or, where nothing is, the federation's last."""
+    if a.plan.rollout.used:
+        return _released(agent)
+    if a.state != "finished" or a.model is None or a.model.sha256 == agent.final:
+        return None
+    return Work("adopt", a.round, a.model)
+
+
+def _released(agent: Agent) -> Work | None:
+    offered, order = agent.offered, agent.order
+    if offered is None or (order and agent.using in order.withdrawn):  # first it goes back
+        return None
+    if offered.rollout == agent.using or (agent.report and offered.rollout == agent.report.rollout):
+        return None
+    if offered.model.sha256 == agent.undecided and offered.model.score is None:
+        return None
+    return Work("adopt", offered.round, offered.model, offered.rollout)
+
+
+def superseded(work: Work, a: Announcement, following: Work | None) -> str:
+    """Say why a piece of work is no longer worth doing under announcement `a`; empty if it is."""
+    if work.stage is Stage.JUDGING:
+        return ""
+    again = following is not None and following.kind == "train"
+    if work.release:
+        if again:
+            return f"round {a.round} comes first"
+        same_release = following is not None and following.release == work.release
+        return "" if same_release else "it is not for this device any more"
+    if work.kind == "adopt":
+        same = a.state == "finished" and a.model is not None and a.model.sha256 == work.model.sha256
+        return "" if same else f"the federation is {a.state}"
+    if work.stage is Stage.EXPORTING:
+        return f"round {a.round} has begun" if again else ""
+    if a.state in ("finished", "stopped"):
+        return f"the federation is {a.state}"
+    replaced = again and following is not None and following.model.sha256 != work.model.sha256
+    if a.round == work.round and not replaced and a.state not in ("aggregating", "waiting"):
+        return ""
+    late_is_welcome = a.plan.rounds.late == "next" and a.round >= work.round and work.stage is Stage.TRAINING
+    return "" if late_is_welcome else f"round {work.round} is over"
+
+
+def status_of(agent: Agent) -> DeviceStatus:
+    """Put the state into the words of the protocol."""
+    a, work = agent.announcement, agent.work
+    round_number = work.round if work else a.round if a else 0
+    state: Literal["collecting", "ready", "training", "uploading", "idle", "finished"]
+    if agent.finished:
+        state = "finished"
+    elif not agent.examples:
+        state = "collecting"
+    elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.RESTING, Stage.TRAINING):
+        state = "training"
+    elif agent.outbox:
+        state = "uploading"
+    else:
+        state = "idle" if agent.done else "ready"
+    return DeviceStatus(
+        state=state,
+        round=round_number,
+        examples=agent.examples or 0,
+        detail=_detail(agent)[:500],
+        metrics=dict(agent.metrics),
+        release=agent.report,
+        adoption=agent.adoption,
+    )
+
+
+def _detail(agent: Agent) -> str:
+    if agent.distrust:
+        return agent.distrust
+    if agent.unannounced:
+        return UNANNOUNCED
+    if agent.announcement is None:
+        return "waiting for the federation's announcement"
+    if agent.paused:
+        return agent.paused
+    if agent.examples == 0:
+        return "the sensor source gave no labelled windows to train on"
+    if agent.work and agent.work.stage is Stage.HELD:
+        verb = "adopting" if agent.work.release else "training for"
+        return f"not {verb} {agent.work.name}: {'; '.join(agent.hold)}"
+    if agent.work and agent.work.stage is not Stage.TRAINING:
+        return agent.detail or f"{agent.work.stage} for {agent.work.name}"
+    return agent.detail

@@ -1,0 +1,138 @@
+"""From samples to kept windows: what every sensor source pushes into. Only the source's thread calls it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from dataclasses import replace
+
+from edge_agent.config.settings import Config
+from edge_agent.errors import StoreError
+from edge_agent.machine.events import DataReady, WindowsSeen
+from edge_agent.sensors.health import Health
+from edge_agent.sensors.source import Post
+from edge_agent.sensors.window_writer import Keeper
+from edge_agent.storage.window_store import RECORDING, WindowStore
+from edge_agent.training.local_data import pipeline_settings, training_count
+from federation.plan import Plan
+from har_pipeline import Recording, SignalError, StreamPipeline, Window
+
+log = logging.getLogger("edge_agent")
+
+SHOWN = 16
+"""Of windows that come at once, so many are classified: the newest."""
+REPORT_S = 5.0
+TELLING, TELL_S = 0.1, 60.0
+"""A change by such a share of the windows is told at once, a smaller one after a minute."""
+LIVE_LAG_S = 30.0
+"""How far one live sensor may run ahead of the other before the stretch is given up."""
+
+
+class Collector:
+    """Turns recordings into windows and has them kept; `live` sources lose what cannot be kept, others wait."""
+
+    def __init__(
+        self, config: Config, plan: Plan, post: Post, *, origin: str, live: bool, stop: threading.Event
+    ) -> None:
+        self.config, self.plan, self.post, self.origin, self.live = config, plan, post, origin, live
+        self.settings = pipeline_settings(config.sensors, plan.data)
+        recorded = origin == RECORDING
+        cut = self.settings if recorded else replace(self.settings, keep_unlabelled=True)
+        self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
+        self._shown = live or config.sensors.replay_speed != "max"  # at the pace of life
+        self.health = Health(config.sensors.source)
+        self.keeper = Keeper(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
+        self._reported = time.monotonic()
+        self._told: int | None = None
+        self._told_at = 0.0
+        self._counted: tuple[int, int] | None = None
+        self._noted = -1
+        self._pipeline = StreamPipeline(self._cut, plan.labels)
+        self._session = self._next_session = 0 if recorded else self.store.next_session()
+
+    @property
+    def store(self) -> WindowStore:
+        """The windows; another one after a broken database was replaced."""
+        return self.keeper.store
+
+    # ---- samples
+
+    def push(self, recording: Recording) -> None:
+        """Take a stretch of one sensor; raises har_pipeline's errors for recordings, but never for a live sensor."""
+        if self.live:
+            self.health.saw(recording)
+        try:
+            self._take(self._pipeline.push(recording))
+        except SignalError as error:
+            if not self.live:
+                raise
+            self.health.note(str(error))
+            self._pipeline, self._session = StreamPipeline(self._cut, self.plan.labels), self._next_session
+        self.tick()
+
+    def end_session(self) -> None:
+        """Finish what is under way: the next samples follow a pause, a new recording or a jump of the clock."""
+        self._take(self._pipeline.flush())
+
+    def _take(self, windows: list[Window]) -> None:
+        if windows and self._shown:
+            self.post(WindowsSeen(tuple(windows[-SHOWN:])))
+        if self.origin == RECORDING:
+            windows = [window for window in windows if window.y >= 0]
+        # a pipeline counts sessions from 0; those of an earlier one stay apart
+        windows = [window._replace(session=window.session + self._session) for window in windows]
+        self._next_session = max(self._next_session, *(window.session + 1 for window in windows), 0)
+        self.keeper.add(windows)
+
+    # ---- windows
+
+    def tick(self) -> None:
+        """Keep what has waited for long enough, and say what is new; call it every second or so."""
+        self.keeper.tick()
+        if time.monotonic() - self._reported >= REPORT_S:
+            self._reported = time.monotonic()
+            self._look_after()
+
+    def flush(self) -> None:
+        """Keep the windows that wait, if there is room."""
+        self.keeper.flush()
+
+    def close(self) -> None:
+        """Keep what is left, and close the windows."""
+        try:
+            self.end_session()
+            self.flush()
+            if self.live:
+                self._look_after()
+        finally:
+            self.store.close()
+
+    # ---- what others are told
+
+    def ready(self) -> None:
+        """Post how many windows there are to train on, if that is news."""
+        counted = (self.keeper.kept, self.store.version())
+        if counted == self._counted:
+            return
+        outline = self.store.outline(self.config.sensor_client, self.settings, self.plan.labels)
+        count, told = training_count(outline, self.plan.data, self.settings), self._told
+        # each is a message to the broker: not for every window
+        much = not told or abs(count - told) >= TELLING * told
+        if count == told:
+            self._counted = counted
+        elif much or time.monotonic() - self._told_at >= TELL_S:
+            self._counted, self._told, self._told_at = counted, count, time.monotonic()
+            self.post(DataReady(count))
+
+    def _look_after(self) -> None:
+        try:
+            self.keeper.look_after()
+            if self.live:
+                self.ready()
+                if (heard := sum(self.health.samples.values())) != self._noted:
+                    self.store.put(health=json.dumps(self.health.summary()))
+                    self._noted = heard
+        except StoreError as error:
+            self.keeper.trouble(error)

@@ -1,0 +1,79 @@
+"""Whether a phone's units and signs are those that its settings say, put into words for the phone's user.
+
+The length of gravity tells g from m/s² in any position. Its sign cannot be told from the samples alone (with all
+three axes turned round, gravity still turns as the gyroscope says), so it is checked in a known position: the phone
+lies flat, screen up, and the user writes the annotation "calibrate".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edge_agent.sensors.sensor_logger.message import Batch
+from har_pipeline.recording import STANDARD_GRAVITY
+
+SIGN = {"android": 1.0, "standardised": 1.0, "ios": -1.0}
+"""Acceleration and gravity are multiplied with it; a phone flat on the table, screen up, then has gravity +z."""
+CALIBRATE = "calibrate"
+ACCELERATIONS = ("accelerometer", "gravity", "totalacceleration")
+LEAST_SAMPLES = 5
+LEAST_TOTAL = 50
+LIKE_G = (0.5, 2.0)
+NEAR_GRAVITY = (9.0, 10.6)
+FLAT = 8.5
+FASTEST = 35.0
+"""rad/s, the end of the range of a phone's gyroscope: 2,000 °/s."""
+STANDARDISE = "switch on 'Standardise Units & Frames' in the app's settings, and set platform to standardised"
+
+
+def signed(batch: Batch, platform: str) -> Batch:
+    """Turn iOS's signs of acceleration and gravity into those of Android; the gyroscope's are the same."""
+    if SIGN[platform] > 0:
+        return batch
+    motion = {
+        name: samples._replace(values=-samples.values) if name in ACCELERATIONS else samples
+        for name, samples in batch.motion.items()
+    }
+    return batch._replace(motion=motion)
+
+
+def wrong_units(batch: Batch) -> str:
+    """Say what is wrong with a message's units; '' if nothing is, or it is too short to tell."""
+    if (gravity := batch.motion.get("gravity")) and len(gravity.times_s) >= LEAST_SAMPLES:
+        size = _size(gravity.values)
+        if not NEAR_GRAVITY[0] <= size <= NEAR_GRAVITY[1]:
+            return _not_gravity("gravity measures", size)
+    if (total := batch.motion.get("totalacceleration")) and len(total.times_s) >= LEAST_TOTAL:
+        size = _size(total.values)
+        if LIKE_G[0] <= size <= LIKE_G[1]:
+            return _not_gravity("acceleration is around", size)
+    if (gyro := batch.motion.get("gyroscope")) and len(gyro.times_s) >= LEAST_SAMPLES:
+        size = _size(gyro.values)
+        if size > FASTEST:
+            return f"wrong units: the gyroscope is around {size:.0f}, which looks like °/s; expected rad/s"
+    return ""
+
+
+def wrong_direction(batch: Batch) -> str:
+    """Say what is wrong with gravity while the phone lies flat, screen up; `batch` is signed already."""
+    found = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
+    if found is None:
+        return "calibrate: no gravity came with the annotation; switch on Accelerometer and Gravity, and try again"
+    x, y, z = found.values.mean(axis=0)
+    if z <= -FLAT:
+        return (
+            "calibrate: gravity points the wrong way. If the phone lies with its screen up, platform is set wrongly: "
+            "ios for an iPhone, android for others, standardised if the app's 'Standardise Units & Frames' is on"
+        )
+    if z < FLAT:
+        return f"calibrate: lay the phone flat, screen up (gravity is x {x:.1f}, y {y:.1f}, z {z:.1f}, expected z 9.8)"
+    return ""
+
+
+def _size(values: np.ndarray) -> float:
+    return float(np.median(np.linalg.norm(values, axis=1)))
+
+
+def _not_gravity(what: str, size: float) -> str:
+    like = f"which looks like g; {STANDARDISE}" if LIKE_G[0] <= size <= LIKE_G[1] else "which no phone at rest has"
+    return f"wrong units: {what} {size:.2f}, {like}; expected {STANDARD_GRAVITY:.2f} m/s²"

@@ -1,0 +1,178 @@
+"""One message of the Sensor Logger app, from bytes that nobody vouches for to arrays.
+
+{"messageId", "sessionId", "deviceId", "payload": [{"name", "time": nanoseconds, "values": {…}}]}: the same over HTTP
+and MQTT. pydantic's parser bounds the depth (200), the caller the size, this module the number of entries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edge_agent.errors import MessageError
+from edge_agent.machine.events import PhoneConditions
+from edge_agent.sensors.sensor_logger.conditions import conditions_of
+
+MOST_ENTRIES = 20_000
+"""In one message: all motion sensors at 400 Hz for twelve seconds."""
+MOTION = ("accelerometer", "gravity", "totalacceleration", "gyroscope")
+LARGEST = {"accelerometer": 1000.0, "gravity": 1000.0, "totalacceleration": 1000.0, "gyroscope": 10_000.0}
+"""What no phone's sensor can measure, in any unit; a larger value is broken."""
+MOST_TEXT = 500
+SPREAD_S = 600.0
+"""An entry further than this from the middle of its message has a broken time."""
+LATEST_NS = 4_102_444_800 * 10**9  # the year 2100
+
+Text = Annotated[str, Field(max_length=128)]
+
+
+class Entry(BaseModel):
+    """One reading of one sensor; what a sensor that is not used says is not looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Text
+    time: int | float | str
+    values: Any = None
+
+
+class Reading(Protocol):
+    """What an entry is to `batch_of`: the app's own, or a row of an export."""
+
+    @property
+    def name(self) -> str:
+        """The sensor."""
+        ...
+
+    @property
+    def time(self) -> float | str:
+        """Nanoseconds since 1970."""
+        ...
+
+    @property
+    def values(self) -> Any:
+        """Whatever came."""
+        ...
+
+
+class Message(BaseModel):
+    """What the app sends once per batch period."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    message_id: int | None = Field(default=None, alias="messageId", ge=0, lt=2**53)
+    session_id: Text = Field(default="", alias="sessionId")
+    device_id: Text = Field(default="", alias="deviceId")
+    payload: list[Entry] = Field(default_factory=list, max_length=MOST_ENTRIES)
+
+
+class Samples(NamedTuple):
+    """times_s (n,) on the phone's clock, values (n, 3) as they came."""
+
+    times_s: np.ndarray
+    values: np.ndarray
+
+
+class Note(NamedTuple):
+    """An annotation that the user made."""
+
+    time_s: float
+    text: str
+
+
+class Batch(NamedTuple):
+    """A message as arrays; `broken` counts entries that were left out."""
+
+    session: str
+    device: str
+    number: int | None
+    motion: dict[str, Samples]
+    notes: tuple[Note, ...] = ()
+    conditions: tuple[PhoneConditions, ...] = ()
+    broken: int = 0
+
+    @property
+    def samples(self) -> int:
+        """Number of motion samples."""
+        return sum(len(samples.times_s) for samples in self.motion.values())
+
+
+def parse(body: bytes) -> Batch | None:
+    """Read a message; None for the app's test push, which is empty.
+
+    Raises:
+        MessageError: if it is not a message of the app.
+    """
+    if not body.strip():
+        return None
+    try:
+        message = Message.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))[:100]
+        raise MessageError(f"not a message of Sensor Logger: {where + ': ' if where else ''}{first['msg']}") from error
+    if not message.payload:
+        return None
+    return batch_of(message.session_id, message.device_id, message.message_id, message.payload)
+
+
+def batch_of(session: str, device: str, number: int | None, entries: Iterable[Reading]) -> Batch:
+    """Sort entries into arrays by sensor; what has no usable time or values is counted as broken."""
+    rows: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in MOTION}
+    notes, conditions, broken = [], [], 0
+    for entry in entries:
+        name, time_s = entry.name.lower().replace(" ", ""), seconds(entry.time)
+        values = entry.values if isinstance(entry.values, dict) else {}
+        if time_s is None:
+            broken += 1
+        elif name in rows:
+            if (xyz := _xyz(values, LARGEST[name])) is None:
+                broken += 1
+            else:
+                rows[name].append((time_s, *xyz))
+        elif name == "annotation":
+            notes.append(Note(time_s, str(values.get("text", ""))[:MOST_TEXT]))
+        elif found := conditions_of(name, values, time_s):
+            conditions.append(found)
+    motion = {name: _samples(each) for name, each in rows.items() if each}
+    motion, strays = _without_strays(motion)
+    return Batch(session, device, number, motion, tuple(notes), tuple(conditions), broken + strays)
+
+
+def seconds(time_ns: float | str) -> float | None:
+    """Return a time of the app in seconds since 1970, or None if it is none."""
+    try:
+        value = int(time_ns) if isinstance(time_ns, str) else time_ns
+        return float(value) / 1e9 if 0 <= value <= LATEST_NS else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _xyz(values: dict[str, Any], largest: float) -> tuple[float, float, float] | None:
+    try:
+        x, y, z = (float(values[axis]) for axis in ("x", "y", "z"))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    return (x, y, z) if all(math.isfinite(v) and abs(v) <= largest for v in (x, y, z)) else None
+
+
+def _samples(rows: list[tuple[float, float, float, float]]) -> Samples:
+    table = np.array(rows, dtype=np.float64)
+    return Samples(table[:, 0], table[:, 1:])
+
+
+def _without_strays(motion: dict[str, Samples]) -> tuple[dict[str, Samples], int]:
+    if not motion:
+        return motion, 0
+    middle = float(np.median(np.concatenate([samples.times_s for samples in motion.values()])))
+    kept, strays = {}, 0
+    for name, samples in motion.items():
+        near = np.abs(samples.times_s - middle) <= SPREAD_S
+        strays += int(len(near) - near.sum())
+        if near.any():
+            kept[name] = Samples(samples.times_s[near], samples.values[near])
+    return kept, strays

@@ -1,0 +1,87 @@
+"""The app's MQTT publishing: the same messages, QoS 0, from a topic of the broker that the phone talks to."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edge_agent.config.settings import Config
+from edge_agent.sensors.sensor_logger.inbox import Inbox, Verdict
+from edge_agent.transport.credentials import login, read_credentials
+
+log = logging.getLogger("edge_agent")
+
+LONGEST_WAIT_S = 60
+
+
+class Subscription:
+    """Connects again by itself until `close`; refused messages are logged, each reason once in a row."""
+
+    def __init__(self, config: Config, inbox: Inbox) -> None:
+        phone = config.phone
+        self._inbox, self._topic, self._most_bytes = inbox, phone.topic, phone.max_body_kb * 1024
+        self._said = ""
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{config.agent.device}-phone"[:64])
+        self._client.reconnect_delay_set(1, LONGEST_WAIT_S)
+        self._client.on_connect = self._on_connect
+        self._client.on_message = self._on_message
+        place = _own_broker(config) if phone.mqtt_host else _main_broker(config)
+        if place.username:
+            self._client.username_pw_set(place.username, place.password)
+        if place.tls:
+            self._client.tls_set_context(ssl.create_default_context(cafile=place.ca_file))
+        self._client.connect_async(place.host, place.port, config.broker.keepalive_s)
+        self._client.loop_start()
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if reason.is_failure:
+            log.warning("the phone's broker refuses this device: %s", reason)
+        else:
+            client.subscribe(self._topic, qos=0)
+
+    def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
+        if len(message.payload) > self._most_bytes:
+            words = f"a message of {len(message.payload):,} bytes; [phone] max_body_kb allows {self._most_bytes:,}"
+        else:
+            answer = self._inbox.take(bytes(message.payload))
+            words = "" if answer.verdict is Verdict.TAKEN else answer.words
+        if words and words != self._said:
+            log.warning("the phone's message was not used: %s", words)
+        self._said = words
+
+
+class _Place(NamedTuple):
+    host: str
+    port: int
+    username: str | None
+    password: str | None
+    tls: bool
+    ca_file: Path | None
+
+
+def _own_broker(config: Config) -> _Place:
+    phone = config.phone
+    return _Place(
+        phone.mqtt_host or "",
+        phone.mqtt_port,
+        phone.mqtt_username,
+        phone.mqtt_password,
+        phone.mqtt_ca is not None,
+        phone.mqtt_ca,
+    )
+
+
+def _main_broker(config: Config) -> _Place:
+    settings = config.broker
+    who = login(settings, read_credentials(config.agent.data_dir), config.agent.device)
+    return _Place(settings.host, settings.port, who.username, who.password, settings.tls, settings.ca_file)

@@ -1,0 +1,183 @@
+"""From a phone's messages, late, repeated and out of order as they are, to recordings in order of time.
+
+A sample becomes final `reorder_s` after the newest one; until then everything is sorted in by its time, so what comes
+out does not depend on the order in which messages came. Total acceleration is `accelerometer` + `gravity`, the latter
+interpolated; a phone that sends `totalacceleration` needs neither.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from edge_agent.sensors.sensor_logger.message import MOTION, Batch, Note, Samples
+from edge_agent.sensors.sensor_logger.reordering import Waiting, paired
+from har_pipeline import Recording
+from har_pipeline.recording import Sensor
+
+JUMP_S = 60.0
+"""A message so much later than the one before it begins a new stretch; so much earlier, the clock was set back."""
+REMEMBERED = 10_000
+"""Message numbers of a session, and sessions below, that are known to have come."""
+SESSIONS = 16
+MOST_WAITING = 100_000
+"""Samples that wait to become final; a phone that sends more is not believed its times."""
+MOST_ANNOTATIONS = 1000
+PATIENCE_S = 1.0
+"""How much longer an accelerometer sample waits for gravity than for being final."""
+
+
+class Sink(Protocol):
+    """Where the samples go."""
+
+    def push(self, recording: Recording) -> None:
+        """Take a stretch of one sensor."""
+        ...
+
+    def end_session(self) -> None:
+        """Finish what is under way."""
+        ...
+
+
+class PhoneStream:
+    """One phone at a time; `activity_of` turns an annotation's text into an activity, '' (none) or None (unknown).
+
+    `counts` says what was left out: late, duplicates, broken, without gravity, clock jumps, unknown annotations.
+    """
+
+    _newest: float
+    _horizon: float
+    _waiting: dict[str, Waiting]
+
+    def __init__(self, sink: Sink, reorder_s: float, activity_of: Callable[[str], str | None]) -> None:
+        self.sink, self.reorder_s, self.activity_of = sink, reorder_s, activity_of
+        self.counts: Counter[str] = Counter()
+        self._ended: deque[str] = deque(maxlen=SESSIONS)
+        self._begin("")
+
+    def accept(self, batch: Batch) -> None:
+        """Take a message whose units and signs are right."""
+        self.counts["broken"] += batch.broken
+        if batch.session in self._ended:
+            self.counts["late"] += batch.samples
+            return
+        if batch.session != self._session:
+            self.finish()
+            if self._session:
+                self._ended.append(self._session)
+            self._begin(batch.session)
+        if not self._is_new(batch):
+            self.counts["duplicates"] += 1
+            return
+        if batch.motion:
+            self._follow_clock(batch)
+        self._annotate(batch.notes)
+        for name, samples in batch.motion.items():
+            self.counts["late"] += self._waiting[name].add(samples, self._horizon)
+        if batch.motion:
+            self._newest = max(self._newest, _latest(batch))
+            self._settle(self._newest - self.reorder_s)
+        if sum(len(waiting.times_s) for waiting in self._waiting.values()) > MOST_WAITING:
+            self.counts["too many samples"] += 1
+            self._waiting = {name: Waiting() for name in MOTION}
+            self.finish()
+
+    def finish(self) -> None:
+        """Make everything final: the session is over, or silent for long."""
+        self._settle(np.inf)
+        self._horizon = self._newest
+        self.sink.end_session()
+
+    def _begin(self, session: str) -> None:
+        self._session = session
+        self._numbers: dict[int, None] = {}
+        self._highest = -1
+        self._activity = ""
+        self._annotations: list[tuple[float, str]] = []
+        self._restart_clock()
+
+    def _restart_clock(self) -> None:
+        self._newest = self._horizon = -np.inf
+        self._waiting = {name: Waiting() for name in MOTION}
+        self._direct = False
+
+    def _is_new(self, batch: Batch) -> bool:
+        if batch.number is None:
+            return True
+        if batch.number in self._numbers or batch.number <= self._highest - REMEMBERED:
+            return False
+        self._numbers[batch.number] = None
+        if len(self._numbers) > REMEMBERED:
+            self._numbers.pop(next(iter(self._numbers)))
+        return True
+
+    def _follow_clock(self, batch: Batch) -> None:
+        """Begin a new stretch where the times jump; a late message is not a jump back."""
+        later = batch.number is None or batch.number > self._highest
+        earliest, latest = _earliest(batch), _latest(batch)
+        if earliest > self._newest + JUMP_S and np.isfinite(self._newest):
+            self.finish()
+        elif latest < self._newest - JUMP_S and later:
+            self.counts["clock jumps"] += 1
+            self.finish()
+            self._restart_clock()
+        self._highest = max(self._highest, -1 if batch.number is None else batch.number)
+
+    # ---- annotations
+
+    def _annotate(self, notes: tuple[Note, ...]) -> None:
+        for note in notes:
+            activity = self.activity_of(note.text)
+            if activity is None or len(self._annotations) >= MOST_ANNOTATIONS:
+                self.counts["unknown annotations"] += 1
+            else:
+                self._annotations.append((note.time_s, activity))
+        self._annotations.sort(key=lambda each: each[0])
+
+    def _activities(self, times_s: np.ndarray) -> np.ndarray:
+        """Name the activity at each time (n,): that of the last annotation before it."""
+        names = np.array([self._activity, *(activity for _, activity in self._annotations)])
+        when = np.array([time_s for time_s, _ in self._annotations])
+        found: np.ndarray = names[np.searchsorted(when, times_s, side="right")]
+        return found
+
+    def _forget_annotations(self, horizon: float) -> None:
+        while self._annotations and self._annotations[0][0] < horizon - PATIENCE_S:
+            self._activity = self._annotations.pop(0)[1]
+
+    # ---- samples that become final
+
+    def _settle(self, horizon: float) -> None:
+        horizon = max(horizon, self._horizon)
+        gyro = self._waiting["gyroscope"].take(horizon)
+        total = self._waiting["totalacceleration"].take(horizon)
+        self._direct = self._direct or bool(len(total.times_s))
+        acc = total if self._direct else self._total(horizon)
+        # in steps, so that neither sensor runs ahead of the other by much
+        self._push("acc", acc)
+        self._push("gyro", gyro)
+        self._horizon = horizon
+        self._forget_annotations(horizon)
+
+    def _total(self, horizon: float) -> Samples:
+        acc, gravity = self._waiting["accelerometer"], self._waiting["gravity"]
+        found, lost = paired(acc, gravity, horizon, PATIENCE_S)
+        self.counts["without gravity"] += lost
+        return found
+
+    def _push(self, sensor: Sensor, samples: Samples) -> None:
+        if not len(samples.times_s):
+            return
+        activity = self._activities(samples.times_s)
+        self.sink.push(Recording("phone", self._session, activity, sensor, samples.times_s, samples.values))
+
+
+def _latest(batch: Batch) -> float:
+    return max(float(samples.times_s.max()) for samples in batch.motion.values())
+
+
+def _earliest(batch: Batch) -> float:
+    return min(float(samples.times_s.min()) for samples in batch.motion.values())

@@ -1,0 +1,167 @@
+"""Finished windows into the database, through a full disk, a broken file and one that is busy.
+
+Only the collecting thread calls it. A full disk pauses it, a broken database is replaced, and in both cases it says
+so; what cannot be kept waits in memory, as much as is reasonable.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from edge_agent.config.settings import Config
+from edge_agent.errors import DamagedError, DiskFullError, StoreError
+from edge_agent.machine.events import CollectingPaused, CollectingResumed
+from edge_agent.sensors.health import Health
+from edge_agent.sensors.source import Post
+from edge_agent.storage.repair import open_checked
+from edge_agent.storage.window_store import RECORDING, SUSPECT
+from federation.plan import Plan
+from har_pipeline import PipelineSettings, Window
+
+log = logging.getLogger("edge_agent")
+
+BATCH = 256
+"""Windows per transaction, at the most."""
+WAITING = 4 * BATCH
+"""Windows of a live sensor that wait in memory while the disk is full; older ones are lost."""
+FLUSH_S = 5.0
+"""Seconds of windows that a kill can cost; more often would wear out an SD card."""
+RETRY_S = 1.0
+ROOM_AGAIN = 1.25
+"""Times min_free_mb must be free before a pause ends: else it would begin again at once."""
+
+
+class Keeper:
+    """Keeps windows under a plan's labels; a `live` source loses what cannot be kept, others are made to wait."""
+
+    def __init__(
+        self,
+        config: Config,
+        plan: Plan,
+        settings: PipelineSettings,
+        health: Health,
+        post: Post,
+        stop: threading.Event,
+        *,
+        origin: str,
+        live: bool,
+    ) -> None:
+        self.limits, self.labels, self.settings, self.origin = config.windows, plan.labels, settings, origin
+        self.folder: Path = config.agent.data_dir
+        self.health, self.post, self.live = health, post, live
+        self.kept = 0
+        self._stop = stop
+        self._pending: list[Window] = []
+        self._flushed = self._retried = time.monotonic()
+        self._paused = ""
+        self._open()
+
+    def add(self, windows: list[Window]) -> None:
+        """Take windows; they are in the database at the latest after `FLUSH_S` of calls to `tick`."""
+        self._pending += windows
+        if len(self._pending) >= BATCH:
+            self.flush()
+
+    def tick(self) -> None:
+        """Keep what has waited for long enough."""
+        if self._pending and time.monotonic() - self._flushed >= FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Keep the windows that wait, if there is room."""
+        self._flushed = time.monotonic()
+        while self._pending and not self._keep():
+            if self.live:
+                self.health.lost += max(0, len(self._pending) - WAITING)
+                self._pending = self._pending[-WAITING:]
+                return
+            if self._stop.wait(RETRY_S):
+                return
+
+    def look_after(self) -> None:
+        """Replace a database that a reader found broken, and see whether there is room again."""
+        if (self.folder / SUSPECT).exists():
+            self.reopen()
+        if self._paused and not self._pending:
+            self._refuse_full_disk()
+            self._note_plan()
+            self._resume()
+
+    def trouble(self, error: StoreError) -> None:
+        """Do about an error of the database what can be done, and say it."""
+        if isinstance(error, DiskFullError):
+            self._pause(str(error))
+        elif isinstance(error, DamagedError):
+            log.error("%s", error)
+            self.reopen()
+        else:
+            log.warning("%s; tried again soon", error)  # another program holds it for long
+
+    def reopen(self) -> None:
+        """Open the database anew; a broken one is replaced."""
+        self.store.close()
+        self._open()
+
+    def _open(self) -> None:
+        while True:
+            try:
+                self.store, trouble = open_checked(self.folder)
+                break
+            except DiskFullError as error:  # not even for an empty file
+                self._pause(str(error))
+                if self._stop.wait(RETRY_S):
+                    raise
+        if trouble:
+            log.error("%s", trouble)
+            self.health.note(trouble)
+        try:
+            self._note_plan()
+        except DiskFullError as error:
+            self._pause(str(error))
+
+    def _note_plan(self) -> None:
+        """Tell other processes which labels there are, and whose windows they are to read."""
+        reads = RECORDING if self.origin == RECORDING else "own"
+        notes = {"labels": json.dumps(self.labels), "reads": reads}
+        if any(self.store.get(name) != value for name, value in notes.items()):
+            self.store.put(**notes)
+
+    def _keep(self) -> bool:
+        if self._paused and time.monotonic() - self._retried < RETRY_S and self.live:
+            return False
+        self._retried = time.monotonic()
+        try:
+            self._refuse_full_disk()
+            while batch := self._pending[:BATCH]:
+                self.store.add(batch, self.labels, self.settings, self.limits, origin=self.origin)
+                self.kept += len(batch)
+                del self._pending[: len(batch)]
+        except StoreError as error:
+            self.trouble(error)
+            return False
+        self._resume()
+        return True
+
+    def _refuse_full_disk(self) -> None:
+        free, least = shutil.disk_usage(self.folder).free / 1e6, self.limits.min_free_mb
+        if free < least * (ROOM_AGAIN if self._paused else 1.0):
+            raise DiskFullError(
+                f"the disk of {self.folder} has {free:.0f} MB of free space, [windows] min_free_mb asks for {least:.0f}"
+            )
+
+    def _pause(self, reason: str) -> None:
+        if not self._paused:
+            log.error("collecting pauses: %s", reason)
+            self.post(CollectingPaused(f"collecting pauses: {reason}"))
+        self._paused = reason
+
+    def _resume(self) -> None:
+        if self._paused:
+            log.info("collecting goes on: there is room again")
+            self.post(CollectingResumed())
+        self._paused = ""

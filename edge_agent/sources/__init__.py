@@ -1,6 +1,0 @@
-"""Where samples come from: one class per source, all feeding the same pipeline through a `Collector`."""
-
-from edge_agent.sources.opening import open_source
-from edge_agent.sources.source import Source
-
-__all__ = ["Source", "open_source"]

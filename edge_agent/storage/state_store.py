@@ -1,0 +1,210 @@
+"""What the device must not lose: an SQLite database (WAL) for outbox, rounds, adoptions and single values.
+
+The windows have a file of their own, `edge_agent.storage.window_store`. Each method is one transaction. Each thread and
+process opens its own `Store`; SQLite orders them. This file is never replaced: what the server has not answered for
+good would be gone, so a broken one ends the program with words about it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edge_agent.errors import DamagedError, StoreError
+from edge_agent.storage.database import check, in_words, open_database, transaction
+from federation.protocol.messages import UpdateManifest, read, write
+
+FILE_NAME = "agent.sqlite"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS outbox (
+    update_id TEXT PRIMARY KEY, path TEXT NOT NULL, manifest BLOB NOT NULL, kept_at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS rounds (
+    epoch INTEGER NOT NULL, round INTEGER NOT NULL, base TEXT NOT NULL, update_id TEXT NOT NULL, status TEXT NOT NULL,
+    reason TEXT NOT NULL, result TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (epoch, round, base)
+);
+CREATE TABLE IF NOT EXISTS adoptions (
+    id INTEGER PRIMARY KEY, round INTEGER NOT NULL, source TEXT NOT NULL, adopted INTEGER NOT NULL,
+    reason TEXT NOT NULL, model TEXT NOT NULL, at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS pairs (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+_TABLES = ("outbox", "rounds", "adoptions", "pairs")
+
+
+class RoundRow(NamedTuple):
+    """A round as the device remembers it; status: trained (not answered yet), accepted, refused, or left out.
+
+    `epoch` is the server's: after a restore the same round may be trained once more.
+    """
+
+    epoch: int
+    round: int
+    base: str
+    update_id: str
+    status: str
+    reason: str
+    result: dict[str, Any]
+    at: float
+
+
+class AdoptionRow(NamedTuple):
+    """A judgement about a candidate: source is personalized or global, model what it is about."""
+
+    round: int
+    source: str
+    adopted: bool
+    reason: str
+    model: dict[str, Any]
+    at: float
+
+
+class Store:
+    """One thread's connection to the device's database in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / FILE_NAME
+        with _not_replaced(folder):
+            self._db = open_database(self.path, _SCHEMA)
+
+    def check(self) -> None:
+        """Read the file once; raises DamagedError, with what to do, if a page is broken."""
+        with _not_replaced(self.folder):
+            check(self._db, self.path)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with _not_replaced(self.folder), transaction(self._db, self.path) as db:
+            yield db
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with _not_replaced(self.folder), in_words(self.path):
+            return self._db.execute(query, values).fetchall()
+
+    def reset(self, **pairs: str) -> None:
+        """Forget everything and start with these values."""
+        with self._writing() as db:
+            for table in _TABLES:
+                db.execute(f"DELETE FROM {table}")
+            self._put(pairs)
+
+    # ---- single values
+
+    def get(self, name: str) -> str:
+        """Return a value, or an empty text."""
+        rows = self._rows("SELECT value FROM pairs WHERE name = ?", name)
+        return str(rows[0][0]) if rows else ""
+
+    def put(self, **pairs: str) -> None:
+        """Set values."""
+        with self._writing():
+            self._put(pairs)
+
+    def _put(self, pairs: Mapping[str, str]) -> None:
+        self._db.executemany("INSERT OR REPLACE INTO pairs VALUES (?, ?)", list(pairs.items()))
+
+    # ---- rounds and outbox
+
+    def keep_update(self, manifest: UpdateManifest, path: Path, result: Mapping[str, Any], client_state: str) -> None:
+        """Note a trained round, its update and the client's new state, all or nothing; the files are durable before."""
+        now = time.time()
+        row = (
+            self.epoch,
+            manifest.round,
+            manifest.base_version,
+            manifest.update_id,
+            "trained",
+            "",
+            json.dumps(result),
+            now,
+        )
+        with self._writing() as db:
+            kept = (manifest.update_id, str(path.relative_to(self.folder)), write(manifest), now)
+            db.execute("INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?)", kept)
+            db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._put({"client_state": client_state})
+
+    def leave_out(self, round_number: int, base: str, reason: str) -> None:
+        """Note that a round was given up."""
+        with self._writing() as db:
+            row = (self.epoch, round_number, base, "", "left out", reason, "{}", time.time())
+            db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def forget_update(self, update_id: str, status: str, reason: str) -> None:
+        """Delete an update that the server has answered for good, and note the answer."""
+        with self._writing() as db:
+            db.execute("DELETE FROM outbox WHERE update_id = ?", (update_id,))
+            db.execute("UPDATE rounds SET status=?, reason=? WHERE update_id=?", (status, reason, update_id))
+
+    def outbox(self) -> dict[str, Path]:
+        """Return update ids and files, oldest first."""
+        # not by time: the clock may have been set
+        rows = self._rows("SELECT update_id, path FROM outbox ORDER BY rowid")
+        return {update_id: self.folder / path for update_id, path in rows}
+
+    def manifest(self, update_id: str) -> UpdateManifest:
+        """Return the manifest of an update in the outbox.
+
+        Raises:
+            StoreError: if it is not there.
+        """
+        rows = self._rows("SELECT manifest FROM outbox WHERE update_id = ?", update_id)
+        if not rows:
+            raise StoreError(f"update {update_id} is not in the outbox")
+        return read(UpdateManifest, rows[0][0])
+
+    def rounds(self) -> list[RoundRow]:
+        """Return all rounds, oldest first."""
+        columns = "epoch, round, base, update_id, status, reason, result, at"
+        rows = self._rows(f"SELECT {columns} FROM rounds ORDER BY rowid")
+        return [RoundRow(r[0], r[1], r[2], r[3], r[4], r[5], json.loads(r[6]), r[7]) for r in rows]
+
+    # ---- the server's epoch
+
+    @property
+    def epoch(self) -> int:
+        """The server's epoch that this device has learnt of; 1 before any."""
+        return int(self.get("epoch") or 1)
+
+    def begin_epoch(self, epoch: int, reason: str, **pairs: str) -> None:
+        """Note a new epoch, and give up every update that was not answered, for `reason`."""
+        with self._writing() as db:
+            db.execute("DELETE FROM outbox")
+            db.execute("UPDATE rounds SET status='refused', reason=? WHERE status='trained'", (reason,))
+            self._put({"epoch": str(epoch), **pairs})
+
+    # ---- adoptions
+
+    def note_adoption(self, row: AdoptionRow, **pairs: str) -> None:
+        """Append a judgement and set values with it."""
+        with self._writing() as db:
+            values = (row.round, row.source, int(row.adopted), row.reason, json.dumps(row.model), row.at)
+            columns = "round, source, adopted, reason, model, at"
+            db.execute(f"INSERT INTO adoptions ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
+            self._put(pairs)
+
+    def adoptions(self) -> list[AdoptionRow]:
+        """Return all judgements, oldest first."""
+        rows = self._rows("SELECT round, source, adopted, reason, model, at FROM adoptions ORDER BY id")
+        return [AdoptionRow(r[0], r[1], bool(r[2]), r[3], json.loads(r[4]), r[5]) for r in rows]
+
+
+@contextmanager
+def _not_replaced(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(
+            f"{error}. It holds what the server has not answered yet, so it is not replaced by itself: put a backup "
+            f"in its place, or move it away to give up the updates in {folder / 'outbox'}; windows and models stay"
+        ) from error

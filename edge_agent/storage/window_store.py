@@ -1,0 +1,225 @@
+"""The device's windows in an SQLite file of their own (WAL): with or without an activity, bounded, deletable.
+
+Apart from `agent.sqlite` because it is large and written all the time: if a page of it breaks, the outbox is not
+touched. An activity is kept as a word, so windows outlive a plan. Every method is one transaction; each thread and
+process opens its own `WindowStore`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from edge_agent.config.sensors import WindowsSection
+from edge_agent.errors import DamagedError
+from edge_agent.storage import age_clock
+from edge_agent.storage.database import check, in_words, open_database, transaction
+from edge_agent.storage.retention import enforce
+from federation.private_files import private_file
+from har_pipeline import ClientWindows, PipelineSettings, Window
+
+FILE_NAME = "windows.sqlite"
+SUSPECT = "windows.suspect"
+"""A file that whoever finds the database broken leaves for the one who may replace it."""
+CHANNELS = 6
+UNLABELLED = ""
+RECORDING = "recording"
+"""Origin of windows that were replayed from a data set; they never mix with the device's own."""
+SHAPING = ("rate_hz", "window", "max_gap_s", "cutoff_hz", "half_width_s", "kaiser_beta")
+"""Pipeline settings without which two windows cannot train the same network."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS windows (
+    id INTEGER PRIMARY KEY, x BLOB NOT NULL, activity TEXT NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL,
+    session INTEGER NOT NULL, pipeline TEXT NOT NULL, origin TEXT NOT NULL, at REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS windows_by_class ON windows (activity, id);
+CREATE INDEX IF NOT EXISTS windows_by_age ON windows (at, activity);
+CREATE INDEX IF NOT EXISTS windows_by_time ON windows (start_s);
+CREATE TABLE IF NOT EXISTS spans (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, from_s REAL NOT NULL, to_s REAL NOT NULL, activity TEXT NOT NULL,
+    at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS changes (
+    span INTEGER NOT NULL REFERENCES spans (id) ON DELETE CASCADE,
+    window INTEGER NOT NULL REFERENCES windows (id) ON DELETE CASCADE,
+    before TEXT NOT NULL, PRIMARY KEY (span, window)
+);
+CREATE INDEX IF NOT EXISTS changes_by_window ON changes (window);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+CLOCK = "clock"
+"""Name of the note that holds when windows were kept last, as `age_clock.Moment`."""
+_INSERT = "INSERT INTO windows (x, activity, start_s, end_s, session, pipeline, origin, at) VALUES (?,?,?,?,?,?,?,?)"
+
+
+def shape_key(settings: PipelineSettings) -> str:
+    """Name what windows must agree in to be trained on together."""
+    record = settings.to_json()
+    text = json.dumps({name: record[name] for name in SHAPING}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class WindowStore:
+    """One thread's connection to the windows in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / FILE_NAME
+        self._db = open_database(self.path, _SCHEMA)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def check(self) -> None:
+        """Read the file once; raises DamagedError if a page is broken."""
+        check(self._db, self.path)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Change rows, all or nothing."""
+        with transaction(self._db, self.path) as db:
+            yield db
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read rows; a broken page is noted for the agent, which sets the file aside."""
+        try:
+            with in_words(self.path):
+                yield self._db
+        except DamagedError:
+            private_file(self.folder / SUSPECT)
+            raise
+
+    # ---- windows
+
+    def add(
+        self,
+        windows: Sequence[Window],
+        labels: Sequence[str],
+        settings: PipelineSettings,
+        limits: WindowsSection,
+        *,
+        origin: str,
+    ) -> None:
+        """Append windows whose y is an index into `labels`, or -1; drop what is beyond the limits.
+
+        A window without an activity gets that of the latest span that someone has labelled around it.
+        """
+        shape = shape_key(settings)
+        with self.writing() as db:
+            now = _age_s(db)
+            for w in windows:
+                start_s, end_s = float(w.start_s), float(w.start_s) + settings.window_s
+                activity = labels[w.y] if w.y >= 0 else _spoken_for(db, start_s, end_s)
+                x = w.x.astype("<f4").tobytes()
+                db.execute(_INSERT, (x, activity, start_s, end_s, int(w.session), shape, origin, now))
+            enforce(db, limits, now)
+
+    def read(self, client: str, settings: PipelineSettings, labels: Sequence[str]) -> ClientWindows:
+        """Read the windows that can be trained on, in the order in which they came: x (n, window, 6).
+
+        Those are the labelled ones whose activity is among `labels` and which were cut under the same settings.
+
+        Raises:
+            DamagedError: if a window's samples are not what was kept.
+        """
+        rows = self._rows("x, activity, start_s, session", settings, labels)
+        x = np.empty((len(rows), settings.window, CHANNELS), np.float32)
+        for i, row in enumerate(rows):
+            kept = row[0] if isinstance(row[0], bytes) else b""
+            if len(kept) != x[i].nbytes:
+                private_file(self.folder / SUSPECT)
+                raise DamagedError(f"a window of {self.path} has {len(kept)} bytes, expected {x[i].nbytes}")
+            x[i] = np.frombuffer(kept, "<f4").reshape(settings.window, CHANNELS)
+        return _client_windows(client, x, [row[1:] for row in rows], labels)
+
+    def outline(self, client: str, settings: PipelineSettings, labels: Sequence[str]) -> ClientWindows:
+        """Read all of `read` but the samples: x is (n, 0, 6); enough to split and to count."""
+        rows = self._rows("activity, start_s, session", settings, labels)
+        return _client_windows(client, np.empty((len(rows), 0, CHANNELS), np.float32), rows, labels)
+
+    def _rows(self, columns: str, settings: PipelineSettings, labels: Sequence[str]) -> list[tuple[object, ...]]:
+        same = "=" if self.get("reads") == RECORDING else "<>"
+        marks = ",".join("?" * len(labels))
+        query = (
+            f"SELECT {columns} FROM windows WHERE pipeline = ? AND origin {same} '{RECORDING}' "
+            f"AND activity IN ({marks}) ORDER BY id"
+        )
+        with self.reading() as db:
+            return db.execute(query, (shape_key(settings), *labels)).fetchall()
+
+    def counts(self) -> dict[str, int]:
+        """Count the windows of each activity, of those that can be read now; '' are the unlabelled."""
+        same = "=" if self.get("reads") == RECORDING else "<>"
+        with self.reading() as db:
+            found = db.execute(
+                f"SELECT activity, COUNT(*) FROM windows WHERE origin {same} '{RECORDING}' GROUP BY activity"
+            )
+            return {str(activity): int(count) for activity, count in found}
+
+    def next_session(self) -> int:
+        """Return a session number above all that are kept."""
+        with self.reading() as db:
+            return int(db.execute("SELECT COALESCE(MAX(session), -1) + 1 FROM windows").fetchone()[0])
+
+    def drop_origin(self, origin: str) -> None:
+        """Forget the windows of one origin."""
+        with self.writing() as db:
+            db.execute("DELETE FROM windows WHERE origin = ?", (origin,))
+
+    # ---- notes
+
+    def get(self, name: str) -> str:
+        """Return a note, or an empty text."""
+        with self.reading() as db:
+            row = db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def put(self, **notes: str) -> None:
+        """Set notes."""
+        with self.writing() as db:
+            db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?)", list(notes.items()))
+
+    def version(self) -> int:
+        """A number that changes when another connection has changed anything."""
+        with self.reading() as db:
+            return int(db.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _age_s(db: sqlite3.Connection) -> float:
+    """Return the present time that ages count by, and note it, within the caller's transaction."""
+    row = db.execute("SELECT value FROM notes WHERE name = ?", (CLOCK,)).fetchone()
+    if row is None:  # of an older version, whose windows were kept under the machine's clock
+        newest = db.execute("SELECT MAX(at) FROM windows").fetchone()[0]
+        present = age_clock.now(None)
+        if newest is not None:
+            present = present._replace(age_s=min(present.age_s, newest + age_clock.LONGEST_OFF_S))
+    else:
+        present = age_clock.now(age_clock.Moment(*json.loads(row[0])))
+    db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (CLOCK, json.dumps(present)))
+    return present.age_s
+
+
+def _client_windows(
+    client: str, x: np.ndarray, rows: Sequence[tuple[object, ...]], labels: Sequence[str]
+) -> ClientWindows:
+    code = {name: i for i, name in enumerate(labels)}
+    y = np.array([code[str(row[0])] for row in rows], np.int64)
+    start_s, session = (np.array([row[i] for row in rows], kind) for i, kind in ((1, np.float64), (2, np.int64)))
+    return ClientWindows(client, x, y, start_s, session)
+
+
+def _spoken_for(db: sqlite3.Connection, start_s: float, end_s: float) -> str:
+    """Return the activity of the latest labelled span that covers at least half of a window, or ''."""
+    row = db.execute(
+        "SELECT activity FROM spans WHERE MIN(to_s, ?) - MAX(from_s, ?) >= ? ORDER BY id DESC LIMIT 1",
+        (end_s, start_s, (end_s - start_s) / 2),
+    ).fetchone()
+    return str(row[0]) if row else UNLABELLED

@@ -1,0 +1,213 @@
+"""The training process as the supervisor sees it: a job file in, JSON lines and files out; it may die at any time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from edge_agent.config.settings import Config
+from edge_agent.errors import JobError
+from edge_agent.machine.commands import StartJob
+from edge_agent.machine.events import Kind
+from edge_agent.machine.state import misfit, network_of
+from edge_agent.storage.files import write_file
+from edge_agent.training.local_data import pipeline_settings
+from federation.plan import ModelSpec, Name, Plan
+from federation.private_files import UMASK, private_file, private_folder
+from federation.protocol.messages import Compression, Precision
+
+UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
+CHECKPOINTS = "checkpoints"
+CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
+PROGRAM = "edge_agent.training.entrypoint"
+LOG_BYTES = 4000
+OUT_OF_MEMORY = (
+    *("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError"),
+    # while torch is imported: a library that does not fit, a MemoryError that got lost on the way
+    *("failed to map segment", "returned NULL without setting an exception", "with an exception set"),
+)
+
+
+def over_the_cap(memory_mb: int) -> str:
+    """Say that the training process wanted more memory than it may have."""
+    return f"the round needs more memory than the cap of {memory_mb} MB; raise [training] memory_mb, or 0 for no cap"
+
+
+class Job(BaseModel):
+    """Everything that the training process is told; paths are absolute."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    federation: Name
+    device: Name
+    round: int
+    plan: Plan
+    network: ModelSpec
+    store: Path
+    client: str
+    pipeline: dict[str, Any]
+    broadcast: Path
+    broadcast_sha256: str
+    chunk_bytes: int
+    client_state: Path | None
+    out: Path
+    checkpoints: Path  # folder of the epochs' checkpoints
+    threads: int
+    nice: int
+    memory_mb: int  # 0: no cap
+    round_s: float
+    precision: Precision
+    compression: Compression
+
+
+def make_job(config: Config, command: StartJob, broadcast: Path, client_state: str) -> Job:
+    """Describe a command's work; `client_state` is relative to the data folder, or empty before the first round.
+
+    Raises:
+        JobError: if the plan does not offer the network that this device runs.
+        PipelineError: if the plan's pipeline settings are impossible.
+    """
+    folder, training = config.agent.data_dir.resolve(), config.training
+    network = network_of(command.plan, config.agent.model)
+    if network is None:
+        raise JobError(misfit(command.plan, config.agent.model))
+    return Job(
+        kind=command.kind,
+        federation=config.agent.federation,
+        device=config.agent.device,
+        round=command.round,
+        plan=command.plan,
+        network=network,
+        chunk_bytes=command.chunk_bytes,
+        store=folder,
+        client=config.sensor_client,
+        pipeline=pipeline_settings(config.sensors, command.plan.data).to_json(),
+        broadcast=broadcast.resolve(),
+        broadcast_sha256=command.model.sha256,
+        client_state=folder / client_state if client_state else None,
+        out=job_folder(folder, command.round, command.kind),
+        checkpoints=folder / CHECKPOINTS,
+        threads=training.threads,
+        nice=training.nice,
+        memory_mb=training.memory_mb,
+        round_s=training.round_s,
+        precision=config.uploads.precision,
+        compression=config.uploads.compression,
+    )
+
+
+def job_folder(folder: Path, round_number: int, kind: Kind) -> Path:
+    """Where a job's files lie, below the data folder."""
+    return folder / "jobs" / f"r{round_number}-{kind}"
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """The process said something: {"event": …}."""
+
+    job: Job
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """The process is gone; `reason` is empty if it did its work."""
+
+    job: Job
+    reason: str
+    final: bool = False
+    """Whether another run would end in the same way."""
+
+
+class TrainingProcess:
+    """One run of `python -m edge_agent.training.entrypoint`; `post` is called from a watching thread."""
+
+    def __init__(self, job: Job, timeout_s: float, post: Callable[[JobLine | JobEnded], None]) -> None:
+        self.job, self.timeout_s, self.post = job, timeout_s, post
+        shutil.rmtree(job.out.parent, ignore_errors=True)  # an earlier job's leavings too
+        private_folder(job.out)
+        path = job.out / "job.json"
+        write_file(path, job.model_dump_json().encode())
+        private_file(job.out / "errors.txt")
+        self._errors = (job.out / "errors.txt").open("wb")
+        self._stopped = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", PROGRAM, str(path)],
+            # never written to: the process ends when this end closes, however the supervisor dies
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            umask=UMASK,
+        )
+        self._deadline = time.monotonic() + timeout_s
+        self._thread = threading.Thread(target=self._watch, name="training", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 0.5) -> None:
+        """End the process; nothing more is posted about it."""
+        self._stopped = True
+        self._process.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join(timeout_s)
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it has run for longer than it may."""
+        return time.monotonic() > self._deadline
+
+    def _watch(self) -> None:
+        reason, final = "", False
+        for line in self._process.stdout or ():
+            record = _record(line)
+            if record.get("event") == "error":
+                reason, final = str(record.get("reason", "it failed")), record.get("final") is True
+            elif record and not self._stopped:
+                self.post(JobLine(self.job, record))
+        code = self._process.wait()
+        self._errors.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+        if not self._stopped:
+            self.post(self._ended(code, reason, final))
+
+    def _ended(self, code: int, reason: str, final: bool) -> JobEnded:
+        if code == 0 or reason:
+            return JobEnded(self.job, reason if code else "", final)
+        said = (self.job.out / "errors.txt").read_bytes()[-LOG_BYTES:].decode(errors="replace").strip()
+        # C++ code that gets no memory ends the process before Python could say so; the last line may be another's
+        if self.job.memory_mb > 0 and any(sign in said for sign in OUT_OF_MEMORY):
+            return JobEnded(self.job, over_the_cap(self.job.memory_mb), True)
+        if code < 0:
+            return JobEnded(self.job, f"the training process was killed by signal {-code}", False)
+        last = said.splitlines()[-1] if said else "it said nothing"
+        return JobEnded(self.job, f"the training process ended with code {code}: {last}", False)
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Read a JSON line; a library's own output is not one, and is passed over."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,0 +1,249 @@
+"""The training process: one round, or the final model, and then it ends; `edge_agent.training.entrypoint` starts it.
+
+Files go to the job's folder; what has happened goes to standard output as JSON lines {"event": …}. The client's half
+of a round is `federation.training.client_round`, the same code as in the simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from edge_agent.errors import AgentError, HopelessJobError, JobError
+from edge_agent.serving.soundness import Soundness
+from edge_agent.storage.files import sha256_of, write_file
+from edge_agent.storage.window_store import WindowStore
+from edge_agent.training.candidate import export_candidate
+from edge_agent.training.checkpoints import Epochs, checkpoint_path
+from edge_agent.training.job import CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, over_the_cap
+from edge_agent.training.local_data import LocalData, local_data
+from export.runtime import ExportError
+from federation import wire
+from federation.errors import FederationError
+from federation.methods import method_from_json
+from federation.records import Client, Examples, Tensors, Tree
+from federation.rounds.server_round import keeps_partial_work
+from federation.scores import scores_of
+from federation.training.client_round import Setup, steps_of, train_one
+from federation.training.forward import initial_client, initial_model, network
+from federation.training.prediction import predict
+from federation.wire import uploads
+from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
+from har_pipeline import PipelineError, PipelineSettings
+from models import build
+from models.errors import ModelError
+
+EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError, OSError)
+
+EVALUATION_BATCH = 256
+"""The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
+
+
+class Scene(NamedTuple):
+    """Everything that a job works with."""
+
+    job: Job
+    settings: PipelineSettings
+    data: LocalData
+    module: nn.Module
+    setup: Setup
+    initial: Client
+    broadcast: Tree
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job that a file describes; 0 if everything that was due is on disk."""
+    job = Job.model_validate_json(Path(arguments[0]).read_bytes())
+    torch.set_num_threads(job.threads)
+    try:
+        scene = set_scene(job)
+        client = train(scene) if job.kind == "train" else final_client(scene)
+        own = job.kind == "train" and job.plan.rollout.used  # nobody would use it: devices use what is released
+        if client is not None and not own:
+            export_candidate(job, scene.settings, scene.data, scene.module, scene.setup.method.deployed(client))
+    except EXPECTED as error:
+        tell(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, HopelessJobError))
+        return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _is_starved(error):
+            raise
+        tell(event="error", reason=over_the_cap(job.memory_mb), final=True)
+        return 1
+    return 0
+
+
+def _is_starved(error: Exception) -> bool:
+    # torch raises a RuntimeError where its allocator gets no memory
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
+
+
+def set_scene(job: Job) -> Scene:
+    """Read the windows and the broadcast, and build the model as the server did.
+
+    Raises:
+        JobError: if there is nothing to train on, or the broadcast is not the announced one.
+        FederationError: if the broadcast does not fit the plan.
+    """
+    settings = PipelineSettings.from_json(job.pipeline)
+    store = WindowStore(job.store)
+    try:
+        data = local_data(store.read(job.client, settings, job.plan.labels), job.plan.data, settings)
+    finally:
+        store.close()
+    if not len(data.train):
+        raise JobError(f"client {job.client} has no training windows for this plan")
+    plan, spec, method = job.plan, job.network, method_from_json(job.plan.method)
+    module = initial_model(lambda: build(spec.name, classes=len(plan.labels), **spec.options), plan.task.seed)
+    initial, setup = method.join(initial_client(module), plan.task), Setup(method, plan.task, network(module))
+    return Scene(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
+
+
+def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
+    if sha256_of(job.broadcast) != job.broadcast_sha256:
+        raise JobError(f"the broadcast in {job.broadcast} is damaged: its sha256 is not the announced one")
+    method = setup.method
+    reference = method.broadcast(method.server_init(initial.params, initial.buffers, setup.task), job.device)
+    schema = schema_of(reference)
+    tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
+    check_tree(tree, schema)
+    return _in_key_order(tree, reference)
+
+
+def train(scene: Scene) -> Client:
+    """Run the round and write the update, the client's new state and the result; returns the trained client.
+
+    Raises:
+        UpdateError: if training left NaN or infinity.
+        HopelessJobError: if the time was over before the work was done, and the federation drops partial work.
+    """
+    job, setup, data = scene.job, scene.setup, scene.data
+    begun = time.monotonic()
+    client, residual = kept_client(scene)
+    before = _on_holdout(scene, setup.method.receive(client, scene.broadcast)[0])
+    path = checkpoint_path(job.checkpoints, job, data.train)
+    epochs = Epochs(path, scene.initial, job.round_s, lambda epoch: tell(event="epoch", epoch=epoch))
+    x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.y)
+    result = train_one(
+        setup,
+        client,
+        scene.broadcast,
+        Examples(x, y),
+        client_id=job.device,
+        round_number=job.round,
+        watch=epochs,
+    )
+    steps, work = _work_done(setup, job, epochs, len(y))
+    check_tree(result.upload, upload_schema(setup.method, setup.task, scene.initial))
+    metrics = {**_measured(before, _on_holdout(scene, result.client)), **work, "train_loss": float(result.loss)}
+    record = {
+        "examples": len(y),
+        "steps": steps,
+        "class_counts": np.bincount(data.train.y, minlength=len(job.plan.labels)).tolist(),
+        # a device without holdout windows has no scores, and JSON no NaN
+        "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
+        "seconds": time.monotonic() - begun,
+    }
+    sent = uploads.encode(
+        result.upload,
+        setup.method.origin(scene.broadcast),
+        residual,
+        precision=job.precision,
+        compression=job.compression,
+    )
+    write_file(job.out / UPDATE, sent.data)
+    write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
+    write_file(job.out / RESULT, json.dumps(record).encode())
+    tell(event="trained")
+    return result.client
+
+
+def _work_done(setup: Setup, job: Job, epochs: Epochs, examples: int) -> tuple[int, dict[str, float]]:
+    """Return the steps that were done and, where the time was over before the last, the whole epochs among them."""
+    asked = steps_of(setup, examples)
+    if epochs.stopped_at is None:
+        return asked, {}
+    if not keeps_partial_work(job.plan.rounds, setup.method):
+        done = f"{epochs.stopped_at} of {asked} steps"
+        raise HopelessJobError(
+            f"the {job.round_s:g} s for a round were over after {done}, and this federation drops partial work; "
+            f"raise [training] round_s, or leave the round to faster devices"
+        )
+    return epochs.stopped_at, {"epochs": float(epochs.epochs)}
+
+
+def final_client(scene: Scene) -> Client | None:
+    """Lay the final broadcast over the client; None, with the reason in the result, if there is no global model."""
+    if not scene.setup.method.has_global_model:
+        reason = f"the method {scene.setup.method.name} has no global model"
+        write_file(scene.job.out / RESULT, json.dumps({"no_model": reason}).encode())
+        return None
+    return scene.setup.method.global_model(kept_client(scene)[0], scene.broadcast)
+
+
+def kept_client(scene: Scene) -> tuple[Client, Tree]:
+    """Return the client as its last round left it, or the initial one, and what its last upload lost.
+
+    Raises:
+        JobError: if the kept state is of another model.
+    """
+    path, initial = scene.job.client_state, scene.initial
+    if path is None:
+        return initial, {}
+    tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
+    params = _in_order(tree.get("params", {}), initial.params, "parameters")
+    kept, residual = uploads.parted(Client(params, tree.get("buffers", {}), tree.get("memory", {})))
+    if schema_of(kept.memory) != schema_of(initial.memory):
+        raise JobError("the kept client state has another memory than the plan's method; delete the data folder")
+    memory = _in_key_order(kept.memory, initial.memory)
+    return Client(params, _in_order(kept.buffers, initial.buffers, "buffers"), memory), residual
+
+
+def _in_order(tree: Tree, like: Tensors, name: str) -> Tensors:
+    # the wire sorts names; sums over parameters keep the model's order, so that a restart changes no rounding
+    if schema_of(tree) != schema_of(like):
+        raise JobError(f"the kept client state has other {name} than the plan's model; delete the data folder")
+    return {key: tree[key] for key in like}
+
+
+def _in_key_order(tree: Tree, like: Tree) -> Tree:
+    # as above: a proximal term sums over the names of the broadcast
+    return {
+        name: _in_key_order(tree.get(name, {}), value) if isinstance(value, dict) else tree[name]
+        for name, value in like.items()
+    }
+
+
+def _on_holdout(scene: Scene, client: Client) -> Soundness:
+    data, setup = scene.data, scene.setup
+    x = torch.from_numpy(data.normalized(data.holdout))
+    found = predict(setup.method, setup.network.evaluate, client, x, EVALUATION_BATCH)
+    return Soundness.of(data.holdout.y, found, scene.job.plan.labels)
+
+
+def _measured(before: Soundness, after: Soundness) -> dict[str, float]:
+    """Scores of the received and of the trained model; where the holdout can tell, also whether they work.
+
+    From the latter the server makes its score of a version, for devices that cannot check it themselves.
+    """
+    metrics: dict[str, float] = {}
+    for when, found in (("before", before), ("after", after)):
+        metrics |= {f"{kind}_{when}": value for kind, value in scores_of(found.matrix)._asdict().items()}
+        if (works := found.works) is not None:
+            metrics[f"works_{when}"] = float(works)
+    if before.most_frequent is not None and not before.obstacle:
+        metrics["macro_f1_most_frequent"] = before.most_frequent
+    return metrics
+
+
+def tell(**record: Any) -> None:
+    """Write one JSON line for the supervisor."""
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()

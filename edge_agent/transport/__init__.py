@@ -1,0 +1,1 @@
+"""The device's way to the server: broker, downloads, uploads, enrolment and credentials."""

@@ -1,0 +1,168 @@
+"""The device's own key, and what the server gave it for it: files in the data folder that only their owner may read."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from edge_agent.config.training import BrokerSection
+from edge_agent.errors import ConfigError
+from edge_agent.storage.files import write_file
+from federation.protocol.messages import UpdateManifest, write
+from federation.protocol.signing import Kind, wrap
+
+KEY_FILE, CREDENTIALS_FILE, PINNED_FILE = "device.key", "credentials.json", "server.fingerprint"
+PUBLIC_KEY_BYTES = 32
+LONGEST_SECRET = 1024
+
+
+def _raw_key(text: str) -> str:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError("the server's key is not base64") from error
+    if len(raw) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"the server's key has {len(raw)} bytes, an ed25519 key has {PUBLIC_KEY_BYTES}")
+    return text
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+Secret = Annotated[str, Field(min_length=1, max_length=LONGEST_SECRET, pattern=r"^[\x21-\x7e]+$")]
+
+
+class BrokerLogin(_Given):
+    """The device's account at the broker; the name is also its client id."""
+
+    username: Secret
+    password: Secret
+
+
+class Credentials(_Given):
+    """What an approved device gets."""
+
+    api_key: Secret
+    broker: BrokerLogin
+    server_key: Annotated[str, AfterValidator(_raw_key)]
+
+    @property
+    def server_key_bytes(self) -> bytes:
+        """The server's raw ed25519 public key, 32 bytes."""
+        return base64.b64decode(self.server_key)
+
+
+class Login(NamedTuple):
+    """How the device introduces itself to the broker."""
+
+    client_id: str
+    username: str | None
+    password: str | None
+
+
+def read_credentials(folder: Path) -> Credentials | None:
+    """Return what the server gave; None before it gave anything.
+
+    Raises:
+        ConfigError: if the file is damaged.
+    """
+    path = folder / CREDENTIALS_FILE
+    try:
+        return Credentials.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]  # not the whole error: it quotes what it has read, and that is secret
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        todo = "move it away, and get new ones with `edge_agent enrol` without a token"
+        raise ConfigError(f"{path} is damaged: {wrong}; {todo}") from None
+
+
+def write_credentials(folder: Path, credentials: Credentials) -> None:
+    """Keep what the server gave, readable by this user alone."""
+    write_file(folder / CREDENTIALS_FILE, credentials.model_dump_json().encode())  # its temporary file is 0600
+
+
+def pin_server(folder: Path, fingerprint: str) -> None:
+    """Keep which server the operator's token named: no other one's credentials are taken."""
+    write_file(folder / PINNED_FILE, fingerprint.encode())
+
+
+def pinned_server(folder: Path) -> str:
+    """Return the fingerprint of the key of the server that this device has enrolled with; empty before it has."""
+    try:
+        return (folder / PINNED_FILE).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{folder / PINNED_FILE} cannot be read: {error}; enrol with a new token") from error
+
+
+def has_key(folder: Path) -> bool:
+    """Whether the device has made its key: it has been enrolled, or has tried."""
+    return (folder / KEY_FILE).is_file()
+
+
+def device_key(folder: Path) -> Ed25519PrivateKey:
+    """Read the device's key, or make it.
+
+    Raises:
+        ConfigError: if the file is no such key.
+    """
+    path = folder / KEY_FILE
+    if not path.exists():
+        made = Ed25519PrivateKey.generate()
+        write_file(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    try:
+        found = load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"the device's key {path} cannot be used: {error}; move it away and enrol anew") from error
+    if not isinstance(found, Ed25519PrivateKey):
+        raise ConfigError(f"{path} holds a {type(found).__name__}, expected an ed25519 key; move it away")
+    return found
+
+
+def manifest_signer(folder: Path, federation: str, device: str) -> Callable[[UpdateManifest], bytes]:
+    """Return what makes an update's manifest ready to be sent: signed, if the device has a key.
+
+    Raises:
+        ConfigError: if the key's file is no such key.
+    """
+    if not has_key(folder):
+        return write
+    key = device_key(folder)
+    return lambda manifest: wrap(Kind.UPDATE, federation, device, write(manifest), key.sign)
+
+
+def login(settings: BrokerSection, credentials: Credentials | None, device: str) -> Login:
+    """Say how to introduce the device: as the config says, else as it was enrolled, else anonymously.
+
+    Raises:
+        ConfigError: if the password's file cannot be read.
+    """
+    if settings.username is not None:
+        # the broker binds a device's account to its own name as the client id
+        return Login(settings.username, settings.username, settings.password or _first_line(settings.password_file))
+    if credentials is None:
+        return Login(device, None, None)
+    return Login(credentials.broker.username, credentials.broker.username, credentials.broker.password)
+
+
+def _first_line(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.readline(LONGEST_SECRET).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"[broker] password_file {path} cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""What a federation's published models tell of one client."""

@@ -1,0 +1,129 @@
+"""A client's round from its identity: the seeds, the batch order, then `local_round`, alone or stacked.
+
+Simulation engines and the device call these; nothing else decides what a client does in a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Broadcast, Client, Examples
+from federation.training.callbacks import Watch
+from federation.training.forward import Network, reseed
+from federation.training.local_round import Compile, LocalRound, Work, local_round
+from federation.training.optimizers import optimizer_for
+from federation.training.schedule import Schedule, in_order, schedule, stack_schedules
+from federation.tree import expand, stack, unstack
+
+SWEEP = 64
+"""Examples a batch, or more, in which class statistics are measured: small batches only cost time there."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all clients of a federation have in common."""
+
+    method: Method
+    task: Task
+    network: Network
+
+
+def train_one(
+    setup: Setup,
+    client: Client,
+    broadcast: Broadcast,
+    examples: Examples,
+    *,
+    client_id: str,
+    round_number: int,
+    max_steps: int | None = None,
+    watch: Watch | None = None,
+) -> LocalRound:
+    """Run one client's round; `max_steps` cuts a straggler's work short, a `watch` resumes it or ends it."""
+    client = reseed(client, setup.task.seed, client_id, round_number)
+    order = _order(setup, len(examples.y), client_id, round_number, max_steps)
+    work = Work(examples, order, _sweep(setup, len(examples.y)))
+    optimizer = optimizer_for(setup.task)
+    return local_round(setup.method, setup.task, setup.network, optimizer, client, broadcast, work, watch=watch)
+
+
+def train_stacked(
+    setup: Setup,
+    clients: Sequence[Client],
+    broadcasts: Sequence[Broadcast],
+    examples: Sequence[Examples],
+    *,
+    client_ids: Sequence[str],
+    round_number: int,
+    max_steps: Sequence[int | None] | None = None,
+    compiled: Compile | None = None,
+) -> list[LocalRound]:
+    """Run K clients' rounds as one program, whose step `compiled` may make faster.
+
+    The results are those of `train_one`, up to float order.
+    """
+    limits = max_steps or [None] * len(clients)
+    orders = [
+        _order(setup, len(mine.y), name, round_number, limit)
+        for mine, name, limit in zip(examples, client_ids, limits, strict=True)
+    ]
+    sweeps = [_sweep(setup, len(mine.y)) for mine in examples]
+    work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(sweeps))
+    seeded = [
+        reseed(client, setup.task.seed, name, round_number) for client, name in zip(clients, client_ids, strict=True)
+    ]
+    same = all(broadcast is broadcasts[0] for broadcast in broadcasts)
+    received = expand(broadcasts[0], len(clients)) if same else stack(broadcasts)
+    result = local_round(
+        setup.method,
+        setup.task,
+        setup.network,
+        optimizer_for(setup.task, stacked=True),
+        stack(seeded),
+        received,
+        work,
+        stacked=True,
+        compiled=compiled,
+    )
+    return [LocalRound(*one) for one in unstack(tuple(result), len(clients))]
+
+
+def steps_of(setup: Setup, examples: int, max_steps: int | None = None) -> int:
+    """Count the optimizer steps of a client with that many examples."""
+    return _order(setup, examples, "", 0, max_steps).steps
+
+
+def pad_examples(examples: Sequence[Examples]) -> Examples:
+    """Stack ragged clients to x (K, n_max, ...) and y (K, n_max); the schedules never point at padding."""
+
+    def pad(value: Tensor, length: int) -> Tensor:
+        return torch.cat([value, value.new_zeros((length - len(value), *value.shape[1:]))])
+
+    longest = max(len(mine.y) for mine in examples)
+    return Examples(
+        torch.stack([pad(mine.x, longest) for mine in examples]),
+        torch.stack([pad(mine.y, longest) for mine in examples]),
+    )
+
+
+def _sweep(setup: Setup, count: int) -> Schedule:
+    return in_order(count, max(SWEEP, setup.task.batch_size))
+
+
+def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:
+    epochs = sum(phase.epochs for phase in setup.method.phases(setup.task))
+    return schedule(
+        count,
+        setup.task.batch_size,
+        epochs,
+        seed=setup.task.seed,
+        client_id=client_id,
+        round_number=round_number,
+        max_steps=max_steps,
+    )

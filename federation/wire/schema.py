@@ -1,0 +1,82 @@
+"""What an update must look like, derived from the method itself, and the check before it is believed."""
+
+from __future__ import annotations
+
+import difflib
+from typing import NamedTuple
+
+import torch
+
+from federation.errors import UpdateError
+from federation.method import Method
+from federation.plan import Task
+from federation.records import Client, Tree
+from federation.training.losses import no_training
+from federation.tree import flatten
+
+
+class TensorSpec(NamedTuple):
+    """Shape and dtype of one tensor on the wire."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+Schema = dict[str, TensorSpec]
+
+HEADER_BYTES = 1 << 20
+"""Room for a safetensors header beside the tensors."""
+
+
+def upload_schema(method: Method, task: Task, client: Client) -> Schema:
+    """Ask the method what a client of this shape uploads, without training it."""
+    state = method.server_init(client.params, client.buffers, task)
+    received, round_state = method.receive(method.join(client, task), method.broadcast(state, ""))
+    _, tree = method.upload(received, round_state, no_training(task, next(iter(client.params.values()))))
+    return schema_of(tree)
+
+
+def schema_of(tree: Tree) -> Schema:
+    """Read names, shapes and dtypes off a tree."""
+    return {name: spec_of(value) for name, value in flatten(tree).items()}
+
+
+def spec_of(value: torch.Tensor) -> TensorSpec:
+    """Read shape and dtype off a tensor."""
+    return TensorSpec(tuple(value.shape), value.dtype)
+
+
+def tensor_bytes(schema: Schema) -> int:
+    """Bytes of the tensors alone."""
+    return sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in schema.values())
+
+
+def size_limit(schema: Schema) -> int:
+    """Largest plausible encoding of that schema in bytes."""
+    return HEADER_BYTES + tensor_bytes(schema)
+
+
+def _finite(values: torch.Tensor) -> bool:
+    # a sum is finite only if every number is, and takes a fiftieth of the time; one that overflows tells nothing
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
+
+
+def check_tree(tree: Tree, schema: Schema) -> None:
+    """Accept a tree that has exactly the schema's tensors, all finite.
+
+    Raises:
+        UpdateError: naming the first tensor that is missing, unknown, misshapen, of another dtype, or not finite.
+    """
+    flat = flatten(tree)
+    for name in flat:
+        if name not in schema:
+            near = difflib.get_close_matches(name, schema, n=1)
+            raise UpdateError(f"unexpected tensor {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    for name, spec in schema.items():
+        if name not in flat:
+            raise UpdateError(f"tensor {name!r} of shape {spec.shape} is missing")
+        came = spec_of(flat[name])
+        if came != spec:
+            raise UpdateError(f"tensor {name!r} came as {came.dtype} {came.shape}, not {spec.dtype} {spec.shape}")
+        if came.dtype.is_floating_point and not _finite(flat[name]):
+            raise UpdateError(f"tensor {name!r} holds NaN or infinity")

@@ -1,0 +1,1 @@
+"""The command line: run, sweep, compare, analyse, report, presets, pretrain."""

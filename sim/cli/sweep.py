@@ -1,0 +1,179 @@
+"""The command `sweep`."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from sim.errors import SettingsError, SimError
+from sim.results.records import Selection
+from sim.sweep.grid import Axis, Cell, axis, cells, condition
+from sim.sweep.processes import Phase, Standing, command, is_finished, log_path, play
+from sim.sweep.record import Record, opened
+
+console = Console()
+
+SelectOption = Annotated[
+    Selection | None,
+    typer.Option(
+        help="Which round's scores are compared: chosen by validation, the last, or the best by test as in the papers. "
+        "Default: by validation where all runs have that, else the last."
+    ),
+]
+
+
+def sweep(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Directory of the sweep, with one directory a cell.")],
+    over: Annotated[
+        list[str],
+        typer.Option(help="KEY=V1,V2…: an option of `run`, or method.KEY, model.KEY, … of its --set; repeatable."),
+    ],
+    when: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V1,…:KEY=V1,…",
+            help="Where the first holds, sweep over the second too: method=fedali:model=cnn_alp; repeatable.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1,
+    baseline: Annotated[
+        str | None, typer.Option(help="Method that the comparison at the end tests the others against.")
+    ] = None,
+    select: SelectOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False,
+    run_options: Annotated[list[str] | None, typer.Argument(help="After `--`: options of every `run`.")] = None,
+) -> None:
+    """Run every combination of some options, and compare what came out; the same command goes on after a kill.
+
+    For example: python -m sim sweep --out runs/motionsense --over method=fedavg,fedprox,fedali --over seed=0,1,2
+    --when method=fedali:model=cnn_alp --when method=fedprox:method.mu=0.01,0.1 --jobs 2
+    -- --data motionsense --data-root ../shared/data --rounds 20
+    """
+    run = _RunOptions(context)
+    try:
+        made = cells(_axes(over), [condition(text) for text in when or []], run_options or [], run.flags)
+        run.check(made, run_options or [])
+        record = opened(out, made, run.parse)
+        if dry_run:
+            _print_commands(record)
+            return
+        _play(record, jobs)
+        _compare(record, baseline, select)
+    except (SimError, OSError) as error:
+        console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from error
+    if _print_failures(record):
+        raise typer.Exit(1)
+
+
+class _RunOptions:
+    """The options of the sibling command `run`, as its own parser knows them."""
+
+    def __init__(self, context: typer.Context) -> None:
+        group: Any = context.find_root().command
+        self._command = group.commands["run"]
+        long = {name: flag for each in self._command.params for name, flag in _long_flags(each.opts)}
+        self.flags = {name: flag for name, flag in long.items() if name not in ("out", "set")}
+
+    def parse(self, arguments: Sequence[str]) -> Mapping[str, Any]:
+        """Read the arguments of a run as `run` does; raises typer's UsageError."""
+        parsed = self._command.make_context("run", [*arguments, "--out", "DIR"])
+        return dict(parsed.params)
+
+    def check(self, made: Sequence[Cell], base: Sequence[str]) -> None:
+        """Find a slip in any cell's arguments before the first run starts; raises SettingsError or UsageError."""
+        common = self._command.make_context("run", [*base, "--out", "DIR"])
+        given = {name for name in common.params if common.get_parameter_source(name).name == "COMMANDLINE"}
+        for key in sorted(given - {"out"}):
+            if all(key in cell.options for cell in made):
+                raise SettingsError(f"{key} is given after `--` and swept over; give it in one place")
+        for cell in made:
+            self.parse(cell.arguments)
+
+
+def _long_flags(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name.removeprefix("--").replace("-", "_"), name) for name in names if name.startswith("--")]
+
+
+def _axes(texts: Sequence[str]) -> list[Axis]:
+    return [_every_method() if text == "method=all" else axis(text) for text in texts]
+
+
+def _every_method() -> Axis:
+    from federation.methods import METHODS
+
+    return Axis("method", tuple(METHODS))
+
+
+def _print_commands(record: Record) -> None:
+    for cell in record.cells:
+        done = "  # finished" if is_finished(record.folder / cell.name) else ""
+        typer.echo(shlex.join(["python", *command(cell, record.folder)]) + done)
+
+
+def _play(record: Record, jobs: int) -> None:
+    """Run the cells under a live display; a request to end ends the runs too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    record.write()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bars, closing(play(record.cells, record.folder, jobs)) as changes:
+        display = _Display(bars, len(record.cells))
+        for cell, standing in changes:
+            record.note(cell, standing)
+            display.show(cell, standing)
+
+
+class _Display:
+    """One bar for the sweep and one for each cell that is at work."""
+
+    def __init__(self, bars: Progress, total: int) -> None:
+        self._bars = bars
+        self._all = bars.add_task("cells", total=total)
+        self._tasks: dict[str, TaskID] = {}
+
+    def show(self, cell: Cell, standing: Standing) -> None:
+        if cell.name not in self._tasks:
+            self._tasks[cell.name] = self._bars.add_task(escape(cell.name), total=None)
+        task = self._tasks[cell.name]
+        self._bars.update(task, completed=standing.rounds, total=standing.of)
+        if standing.phase is not Phase.RUNNING:
+            self._bars.remove_task(task)
+            self._bars.advance(self._all)
+            colour = "red" if standing.phase is Phase.FAILED else "green"
+            took = "" if standing.phase is Phase.SKIPPED else f" in {standing.seconds:.0f} s"
+            console.print(f"[{colour}]{standing.phase}[/{colour}] {escape(cell.name)}{took}")
+
+
+def _compare(record: Record, baseline: str | None, select: Selection | None) -> None:
+    finished = record.in_phase(Phase.FINISHED, Phase.SKIPPED)
+    if not finished:
+        return
+    from sim.reports.comparison.compare import compare
+    from sim.reports.comparison.printed import print_comparison
+
+    out = record.folder / "comparison"
+    found = compare([record.folder / cell.name for cell in finished], out, baseline, select)
+    print_comparison(found, console)
+    console.print(f"Comparison: [bold]{out / 'comparison.html'}[/bold]")
+
+
+def _print_failures(record: Record) -> bool:
+    """List the cells that failed, each with its reason and its log; say whether there are any."""
+    failed = record.in_phase(Phase.FAILED)
+    if failed:
+        console.print(f"[bold red]{len(failed)} of {len(record.cells)} cells failed[/bold red]; the others are done:")
+    for cell in failed:
+        console.print(f"  {escape(cell.name)}: {escape(record.standings[cell.name].reason)}", soft_wrap=True)
+        console.print(f"    [dim]{escape(str(log_path(cell, record.folder)))}[/dim]", soft_wrap=True)
+    return bool(failed)

@@ -1,0 +1,69 @@
+"""Where a run's clients are kept, and why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from federation.records import Client
+from sim.client_store.disk import OnDisk
+from sim.client_store.memory import InMemory, Keeper
+from sim.client_store.null import Nothing
+from sim.engines.free_memory import free_memory
+from sim.engines.shared_memory import lay_out
+from sim.experiment import Keep
+
+SHARE = 0.5
+"""Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""
+
+
+class Choice(NamedTuple):
+    """A keeper, its name, and why it was chosen."""
+
+    keeper: Keeper
+    name: str
+    reason: str
+
+
+class Federation(NamedTuple):
+    """What all models' bytes follow from; `each` are those of one client that has not trained yet.
+
+    `chosen` is how many ways there are to choose a round whose models are kept beside the present ones.
+    """
+
+    clients: int
+    cohort: int
+    rounds: int
+    each: int
+    chosen: int = 1
+
+    @property
+    def most_bytes(self) -> int:
+        """Present and chosen rounds' models of who will have trained, and a round's uploads as large as they."""
+        trained = min(self.clients, self.cohort * self.rounds)
+        return self.each * (trained * min(1 + self.chosen, self.rounds) + self.cohort)
+
+
+def client_bytes(client: Client) -> int:
+    """Return the bytes of a client's model and memory."""
+    return lay_out(client._asdict()).size
+
+
+def choose(where: Keep, device: str, federation: Federation, folder: Path) -> Choice:
+    """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
+
+    Raises:
+        SpoolError: if the folder cannot hold them.
+    """
+    if where == "none":
+        return Choice(Nothing(), "none", "as asked; a client's model ends with its round")
+    if where == "memory" or not hasattr(os, "pwrite"):
+        return Choice(InMemory(), "memory", "as asked" if where == "memory" else "this system cannot map files")
+    if where == "disk":
+        return Choice(OnDisk(folder, device), "disk", f"as asked, in {folder}")
+    needed, free = federation.most_bytes, free_memory(device)
+    why = f"at most {needed / 1e9:,.1f} GB of models, {free / 1e9:,.1f} GB of memory are free"
+    if needed <= SHARE * free:
+        return Choice(InMemory(), "memory", why)
+    return Choice(OnDisk(folder, device), "disk", f"{why}: in {folder}")

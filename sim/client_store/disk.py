@@ -1,0 +1,68 @@
+"""Keeps the clients' models on the disk: memory holds a slot's number for each, and views while they are used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from federation.records import Client, Tree
+from federation.training.local_round import LocalRound
+from federation.tree import map_tree
+from sim.client_store.memory import Kept, Result
+from sim.client_store.mmap_arena import Layout, Slot, Spool
+from sim.engines.shared_memory import read
+
+
+class OnDisk:
+    """Lays client, upload and loss into one slot, where a tensor that two of them hold lies once.
+
+    So an upload of tensors of its own takes disk as long as its client is kept.
+    """
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self.spool, self.device = Spool(folder), device
+        self._layouts: dict[str, Layout] = {}  # clients with one network have one
+
+    def keep(self, result: LocalRound) -> tuple[Kept, Result]:
+        """Write the result.
+
+        Raises:
+            SpoolError: if the disk is full.
+        """
+        tree = {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
+        slot, layout = self.spool.lay(tree)
+        laid = _Laid(slot, self._layouts.setdefault(json.dumps(layout), layout), self.device)
+        return laid, laid
+
+
+class _Laid:
+    """A result on the disk."""
+
+    __slots__ = ("_device", "_layout", "_slot")
+
+    def __init__(self, slot: Slot, layout: Layout, device: str) -> None:
+        self._slot, self._layout, self._device = slot, layout, device
+
+    @property
+    def client(self) -> Client:
+        """The client's model and memory, as views."""
+        return Client(**self._read("client"))
+
+    @property
+    def upload(self) -> Tree:
+        """What travels, as views."""
+        upload: Tree = self._read("upload")
+        return upload
+
+    @property
+    def loss(self) -> Tensor:
+        """The last epoch's mean loss."""
+        loss: Tensor = self._read("loss")
+        return loss
+
+    def _read(self, part: str) -> Any:
+        found = read({part: self._layout[part]}, self._slot.memory)[part]
+        return found if self._device == "cpu" else map_tree(lambda value: value.to(self._device), found)

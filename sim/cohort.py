@@ -1,0 +1,43 @@
+"""Who works in a round, for how many steps, and who is lost to it: the same for every method under one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from federation.plan import RoundSettings
+from federation.rounds.server_round import keeps_partial_work, sample_cohort
+from federation.training.client_round import Setup, steps_of
+from sim.stragglers import steps_done, stragglers
+
+
+@dataclass(frozen=True)
+class Staff:
+    """A round's cohort, the optimizer steps that each client does, and those whose work does not reach the server."""
+
+    cohort: tuple[str, ...]
+    steps: Mapping[str, int]
+    lost: tuple[str, ...]
+
+    @property
+    def reporting(self) -> tuple[str, ...]:
+        """The clients whose updates come."""
+        lost = frozenset(self.lost)
+        return tuple(name for name in self.cohort if name not in lost)
+
+
+def staffed(
+    setup: Setup, rounds: RoundSettings, straggling: float, sizes: Mapping[str, int], round_number: int
+) -> Staff:
+    """Draw a round's cohort and its stragglers from clients with so many training examples.
+
+    A straggler is lost to the round, before it trains, unless the round keeps partial work.
+    """
+    seed = setup.task.seed
+    examples = sizes if rounds.sampling == "examples" else None
+    cohort = sample_cohort(rounds, sizes, seed=seed, round_number=round_number, examples=examples)
+    slow = stragglers(straggling, cohort, seed=seed, round_number=round_number)
+    whole = {name: steps_of(setup, sizes[name]) for name in cohort}
+    steps = {name: steps_done(slow[name], n) if name in slow else n for name, n in whole.items()}
+    partial = tuple(name for name in cohort if steps[name] < whole[name])
+    return Staff(cohort, steps, () if keeps_partial_work(rounds, setup.method) else partial)

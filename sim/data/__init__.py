@@ -1,0 +1,1 @@
+"""What the clients learn from: recordings, images and generated examples, and how they are divided."""

@@ -1,0 +1,73 @@
+"""New users: whole clients that are held out of the federation, and meet it when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import Field
+
+from federation.plan import Strict
+from federation.seeds import generator
+from har_pipeline import WindowedDataset, leave_devices_out, leave_subjects_out
+from sim.data.federated_data import FederatedData
+from sim.errors import SettingsError
+
+KINDS = ("leave-subjects-out", "leave-devices-out", "leave-clients-out")
+
+
+class Holdout(Strict):
+    """Whom to hold out: so many, drawn by the seed, or the named ones."""
+
+    kind: Literal["leave-subjects-out", "leave-devices-out", "leave-clients-out"]
+    out: int | tuple[str, ...] = Field(description="how many, or their names")
+    epochs: int = Field(default=20, ge=1, description="epochs of a newcomer's personalization")
+
+
+def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:
+    """Read `KIND:K` or `KIND:NAME,NAME…`; raises SettingsError."""
+    if text is None:
+        if options:
+            raise SettingsError(f"--set holdout.{next(iter(options))}: there is no --holdout to set it of")
+        return None
+    kind, colon, out = text.partition(":")
+    if kind not in KINDS or not (colon and out):
+        raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and how many or whom")
+    # one subject called 3 is "3,"
+    whom = int(out) if out.isdigit() else tuple(filter(None, out.split(",")))
+    return Holdout.model_validate({"kind": kind, "out": whom, **options})
+
+
+def leave_out(dataset: WindowedDataset, holdout: Holdout | None, seed: int) -> Sequence[str]:
+    """Return the clients of recordings that take part, without those of the subjects or devices held out."""
+    if holdout is None or holdout.kind == "leave-clients-out":
+        return tuple(dataset.clients)
+    leave = leave_subjects_out if holdout.kind == "leave-subjects-out" else leave_devices_out
+    return leave(dataset, holdout.out, seed=seed)[0]
+
+
+def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -> FederatedData:
+    """Hold out clients whatever they are; subjects and devices have been before, where the data know of them.
+
+    Raises:
+        SettingsError: for subjects or devices of data that have none, an unknown client, or if nobody is left.
+    """
+    if holdout is None or (holdout.kind != "leave-clients-out" and data.newcomers):
+        return data
+    if holdout.kind != "leave-clients-out":
+        raise SettingsError(f"{holdout.kind}: these data know no subjects or devices; use leave-clients-out")
+    out = _drawn(data, holdout.out, seed) if isinstance(holdout.out, int) else holdout.out
+    if strange := sorted(set(out) - data.clients.keys()):
+        raise SettingsError(f"leave-clients-out: there is no client {strange[0]!r}")
+    staying = {name: client for name, client in data.clients.items() if name not in out}
+    if not staying:
+        raise SettingsError("leave-clients-out: nobody is left to train; hold out fewer clients")
+    newcomers = {name: data.clients[name] for name in sorted(out)}
+    return replace(data, clients=staying, newcomers=newcomers, statistics={n: data.statistics[n] for n in staying})
+
+
+def _drawn(data: FederatedData, count: int, seed: int) -> list[str]:
+    if not 0 < count < len(data.clients):
+        raise SettingsError(f"cannot hold {count} of {len(data.clients)} clients out; leave at least one on each side")
+    return sorted(data.clients, key=lambda name: generator(seed, "holdout", name).random())[:count]

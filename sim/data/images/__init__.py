@@ -1,0 +1,16 @@
+"""Image data sets by name: found in a folder or archive as they are published, read within bounds, never unpacked."""
+
+from __future__ import annotations
+
+from sim.data.images import celeba, cifar, digits, emnist, folders, leaf
+from sim.data.images.assembly import image_federation
+from sim.data.images.labelled import LabelledImages
+from sim.data.images.moments import Moments, normalized
+from sim.data.images.reader import ImageReader
+
+__all__ = ["IMAGE_SETS", "ImageReader", "LabelledImages", "Moments", "image_federation", "normalized"]
+
+IMAGE_SETS: dict[str, ImageReader] = {
+    reader.name: reader
+    for reader in (*digits.READERS, emnist.READER, leaf.READER, *cifar.READERS, *folders.READERS, celeba.READER)
+}

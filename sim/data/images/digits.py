@@ -1,0 +1,59 @@
+"""MNIST and Fashion-MNIST: 70,000 grey images of 28 × 28, ten classes.
+
+LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998; Xiao, Rasul,
+Vollgraf, "Fashion-MNIST", 2017 (arXiv 1708.07747). Two forms: one .npz with clients and their test sets (every image of
+MNIST's t10k files is in it, so where it lies nothing else is read), or the four published idx files.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from har_pipeline import SourceError
+from har_pipeline.archive import Layout, Source
+from sim.data.images.idx import pattern, read_parts
+from sim.data.images.labelled import LabelledImages
+from sim.data.images.moments import FASHION_MNIST, MNIST, Moments
+from sim.data.images.npz import read_npz
+from sim.data.images.reader import Form, ImageReader, Options
+
+DIGITS = tuple("0123456789")
+CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+IDX = Layout(
+    files=pattern("", "train", "t10k"),
+    archives=re.compile(r"mnist", re.IGNORECASE),
+    expected="{train,t10k}-{images-idx3,labels-idx1}-ubyte, each with or without .gz",
+)
+
+
+def _reader(name: str, summary: str, labels: tuple[str, ...], moments: Moments) -> ImageReader:
+    def npz(source: Source, options: Options) -> LabelledImages:
+        if source.count > 1:
+            raise SourceError(f"{source.root} holds {source.count} files {name}*.npz; give the path of one")
+        for _, member in source.members():
+            with member.open() as stream:
+                return read_npz(stream, member.name, labels)
+        raise SourceError(f"{source.root} has changed while it was read")
+
+    def idx(source: Source, options: Options) -> LabelledImages:
+        parts = read_parts(source, "train", "t10k")
+        (train, _), _ = parts.values()
+        x, y = (np.concatenate(both) for both in zip(*parts.values(), strict=True))
+        return LabelledImages(x[:, np.newaxis], y.astype(np.int64), labels, np.arange(len(y)) < len(train))
+
+    packed = Layout(
+        files=re.compile(rf"(?:(?<=/)|^){name}[^/]*\.npz$", re.IGNORECASE),
+        archives=IDX.archives,
+        expected=f"{name}*.npz with the arrays X, y, client, is_test",
+    )
+    return ImageReader(
+        name, summary, lambda options: labels, lambda options: (1, 28, 28), (Form(packed, npz), Form(IDX, idx)), moments
+    )
+
+
+READERS = (
+    _reader("mnist", "MNIST: 70,000 digits, 28 × 28", DIGITS, MNIST),
+    _reader("fashion_mnist", "Fashion-MNIST: 70,000 pieces of clothing, 28 × 28", CLOTHES, FASHION_MNIST),
+)

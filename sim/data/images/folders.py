@@ -1,0 +1,80 @@
+"""Folders of pictures, `{train,test}/{class}/NAME.jpg`: CIFAR as JPEG files, or any data set of one's own."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from har_pipeline import SourceError
+from har_pipeline.archive import Layout, Source
+from har_pipeline.settings import nearest
+from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
+from sim.data.images.labelled import LabelledImages
+from sim.data.images.moments import CIFAR10, CIFAR100, COLOUR_TO_ONE, Moments
+from sim.data.images.pictures import read_picture
+from sim.data.images.reader import Form, ImageReader, Options, positive, square
+from sim.errors import SettingsError
+
+MOST_SIDE = 1024
+FILES = re.compile(r"(?:(?<=/)|^)(?P<part>train|test)/(?P<label>[^/]+)/[^/]+\.(?:jpe?g|png)$", re.IGNORECASE)
+
+
+def labels(options: Options) -> tuple[str, ...]:
+    """Return the option `labels`: the names of the classes' folders, in order; SettingsError where it is missing."""
+    given = options["labels"]
+    if isinstance(given, str) or len(given) < 2 or len(set(given)) != len(given):
+        raise SettingsError(f"option labels is {given!r}; expected the names of two or more classes' folders, in order")
+    return tuple(given)
+
+
+def read(source: Source, options: Options) -> LabelledImages:
+    """Read every picture, ordered by part, class and name whatever the container's order is."""
+    names, side = labels(options), positive(options, "side", MOST_SIDE)
+    found: list[tuple[str, int, bool, np.ndarray]] = []
+    for match, member in source.members():
+        label = match["label"]
+        if label not in names:
+            raise SourceError(f"{member.name} is in the folder {label!r}; {nearest(label, names)}")
+        with member.open() as stream:
+            picture = read_picture(stream, member.name, side)
+        found.append((member.name, names.index(label), match["part"].lower() == "train", picture))
+    found.sort(key=lambda each: (not each[2], each[1], each[0]))
+    _, y, train, pictures = zip(*found, strict=True)
+    return LabelledImages(np.stack(pictures), np.array(y, dtype=np.int64), names, np.array(train))
+
+
+def _reader(name: str, summary: str, names: tuple[str, ...], archives: str, moments: Moments) -> ImageReader:
+    layout = Layout(
+        files=FILES,
+        archives=re.compile(archives, re.IGNORECASE),
+        expected="{train,test}/{class}/NAME.jpg",
+    )
+    return ImageReader(
+        name=name,
+        summary=summary,
+        labels=labels,
+        shape=lambda options: square(options, MOST_SIDE),
+        forms=(Form(layout, read),),
+        moments=moments,
+        defaults={"labels": names, "side": 32},
+    )
+
+
+READERS = (
+    _reader(
+        "cifar10_jpg",
+        "CIFAR-10 as JPEG files: lossy, so scores do not compare with published ones",
+        CIFAR10_LABELS,
+        r"cifar.?10(?!\d)",
+        CIFAR10,
+    ),
+    _reader(
+        "cifar100_jpg",
+        "CIFAR-100 as JPEG files: lossy, so scores do not compare with published ones",
+        CIFAR100_LABELS,
+        r"cifar.?100",
+        CIFAR100,
+    ),
+    _reader("image_folder", "any pictures in {train,test}/{class}/; options labels, side", (), r".", COLOUR_TO_ONE),
+)

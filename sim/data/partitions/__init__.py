@@ -1,0 +1,64 @@
+"""Who has which examples: the table of partitions, and their JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from federation.errors import unknown_name
+from sim.data.partitions.dirichlet import Dirichlet
+from sim.data.partitions.equal import Equal
+from sim.data.partitions.n_way import NWay
+from sim.data.partitions.natural import Natural
+from sim.data.partitions.partition import Counts, Partition, Pool, Share, class_counts, with_validation
+from sim.data.partitions.shards import Shards
+from sim.errors import SettingsError
+
+__all__ = [
+    "PARTITIONS",
+    "Counts",
+    "Dirichlet",
+    "Equal",
+    "NWay",
+    "Natural",
+    "Partition",
+    "Pool",
+    "Shards",
+    "Share",
+    "class_counts",
+    "partition_from_json",
+    "partition_to_json",
+    "with_validation",
+]
+
+PARTITIONS: dict[str, type[Partition]] = {each.kind: each for each in (Natural, Dirichlet, NWay, Shards, Equal)}
+
+
+def partition_to_json(partition: Partition) -> dict[str, Any]:
+    """Return {"kind": …, every option}."""
+    return {"kind": partition.kind, **dataclasses.asdict(partition)}
+
+
+def partition_from_json(description: Mapping[str, Any]) -> Partition:
+    """Build a partition from its kind and (some of) its options; numbers may come as text.
+
+    Raises:
+        SettingsError: for an unknown kind or option, naming the nearest, or a value that does not fit.
+    """
+    options = dict(description)
+    kind = str(options.pop("kind", ""))
+    if kind not in PARTITIONS:
+        raise SettingsError(str(unknown_name("partition", kind, PARTITIONS)))
+    known = {field.name for field in dataclasses.fields(PARTITIONS[kind])}
+    for key in options:
+        if key not in known:
+            raise SettingsError(str(unknown_name(f"option of the partition {kind}", key, known)))
+    try:
+        return TypeAdapter(PARTITIONS[kind]).validate_python(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"{kind}: {where} = {first['input']!r}: {first['msg']}") from error

@@ -1,0 +1,175 @@
+"""What a partition is: a matrix of counts, clients × classes, and the seeded decks of examples that it is dealt from.
+
+Every partition by label decides only how many examples of each class a client gets; which ones is decided by one
+shuffled deck for each class, from which the clients take their runs one after another. So no example is dealt twice,
+and a client that is added at the end changes no other's examples as long as it changes no other's counts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from federation.seeds import generator
+from sim.data.partitions.apportion import apportion
+from sim.errors import SettingsError
+
+Indices = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64]  # (K, C) examples of each client and class
+Sizes = npt.NDArray[np.int64]  # (C,) examples of each class
+
+
+class Pool(NamedTuple):
+    """What is handed out: y (n,) int64 class of each example, train (n,) bool its published part.
+
+    `client` (n,) names whom each example belongs to by nature, where that is known.
+    """
+
+    y: Indices
+    classes: int
+    train: npt.NDArray[np.bool_]
+    client: npt.NDArray[np.str_] | None = None
+
+    def sizes(self, part: npt.NDArray[np.bool_] | None = None) -> Sizes:
+        """Count the examples of each class (C,), of one part or of all."""
+        return np.bincount(self.y if part is None else self.y[part], minlength=self.classes)
+
+
+NONE: Indices = np.empty(0, dtype=np.int64)
+
+
+class Share(NamedTuple):
+    """What one client got: ascending positions in the pool, train (a,), test (b,) and validation (c,), disjoint."""
+
+    train: Indices
+    test: Indices
+    validation: Indices = NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(ABC):
+    """How examples are divided among clients.
+
+    `test` says where a client's test set is from. "published": training examples are dealt from the published training
+    part, test examples from the published test part in the proportions of the client's training classes. "split": the
+    parts are laid together, and of what a client gets the share `test_share` is its test set, in the same proportions.
+    """
+
+    kind: ClassVar[str]
+    test: Literal["published", "split"] = "published"
+    test_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Refuse what no partition can do; raises SettingsError."""
+        if not 0 < self.test_share < 1:
+            raise SettingsError(f"{self.kind}: test_share is {self.test_share}; it must lie between 0 and 1")
+
+    @abstractmethod
+    def divide(self, pool: Pool, seed: int) -> dict[str, Share]:
+        """Return {client: its examples}, every client with at least one training example.
+
+        Raises:
+            SettingsError: if the pool cannot be divided so.
+        """
+
+    def require_test_part(self, pool: Pool) -> None:
+        """Refuse `test="published"` where nothing was published as test; raises SettingsError."""
+        if self.test == "published" and pool.train.all():
+            raise SettingsError(f'{self.kind}: these data have no published test part; set test="split"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelPartition(Partition):
+    """A partition into `clients` clients that is decided by labels alone: by its matrix of counts."""
+
+    clients: int = 20
+
+    def __post_init__(self) -> None:
+        """Refuse a federation of nobody; raises SettingsError."""
+        super().__post_init__()
+        if self.clients < 1:
+            raise SettingsError(f"{self.kind}: clients is {self.clients}; at least 1 is needed")
+
+    @abstractmethod
+    def counts(self, sizes: Sizes, seed: int) -> Counts:
+        """Return how many examples of each class (K, C) go to each client, of `sizes` (C,) that there are.
+
+        Raises:
+            SettingsError: if there are too few.
+        """
+
+    def test_counts(self, train: Counts, sizes: Sizes) -> Counts:
+        """Return how many published test examples (K, C) belong to training counts: all, in proportion.
+
+        Every client that trains on a class is tested on it as long as there is an example for each.
+        """
+        columns = [apportion(int(size), train[:, c], at_least=1) for c, size in enumerate(sizes)]
+        return np.stack(columns, axis=1)
+
+    def held_out(self, counts: Counts) -> Counts:
+        """Return how many of each client's examples (K, C) are its test set: `test_share`, with two or more one."""
+        totals = counts.sum(axis=1)
+        tested = np.clip(np.rint(self.test_share * totals).astype(np.int64), np.minimum(totals - 1, 1), totals - 1)
+        return np.stack([apportion(int(total), row) for total, row in zip(tested, counts, strict=True)])
+
+    def divide(self, pool: Pool, seed: int) -> dict[str, Share]:
+        """Deal every class's deck by the matrix of counts; see `Partition.divide`."""
+        self.require_test_part(pool)
+        if self.test == "published":
+            train = self.counts(pool.sizes(pool.train), seed)
+            test = self.test_counts(train, pool.sizes(~pool.train))
+            trained = deal(decks(pool, pool.train, seed, "train"), train)
+            tested = deal(decks(pool, ~pool.train, seed, "test"), test)
+            return named(list(map(Share, trained, tested)))
+        both = self.counts(pool.sizes(), seed)
+        test = self.held_out(both)
+        everything = decks(pool, np.ones_like(pool.train), seed, "all")
+        # each cell's run of its deck is cut in two, so that a client keeps its examples whatever its share
+        cut = deal(everything, np.stack([both - test, test], axis=1).reshape(-1, pool.classes))
+        return named(list(map(Share, cut[::2], cut[1::2])))
+
+
+def decks(pool: Pool, part: npt.NDArray[np.bool_], seed: int, name: str) -> list[Indices]:
+    """Shuffle the positions of each class's examples of one part, each class by its own stream."""
+    members = (np.flatnonzero(part & (pool.y == c)) for c in range(pool.classes))
+    return [generator(seed, "deck", name, c).permutation(deck) for c, deck in enumerate(members)]
+
+
+def deal(cards: list[Indices], counts: Counts) -> list[Indices]:
+    """Take from each class's deck the runs that counts (H, C) ask for; returns H ascending arrays of positions."""
+    ends, hands = counts.cumsum(axis=0), []
+    for low, high in zip(ends - counts, ends, strict=True):
+        runs = [deck[first:last] for deck, first, last in zip(cards, low, high, strict=True)]
+        hands.append(np.sort(np.concatenate(runs)))
+    return hands
+
+
+def with_validation(shares: Mapping[str, Share], y: Indices, share: float) -> dict[str, Share]:
+    """Cut a tail off every client's training examples: of each class the last round(share · n), in their order."""
+    cut = {name: tail(y[given.train], share) for name, given in shares.items()}
+    return {name: Share(given.train[~cut[name]], given.test, given.train[cut[name]]) for name, given in shares.items()}
+
+
+def tail(y: Indices, share: float) -> npt.NDArray[np.bool_]:
+    """Mark the last round(share · n) of the n examples of each class in y (n,)."""
+    marked = np.zeros(len(y), dtype=bool)
+    for label in np.unique(y):
+        members = np.flatnonzero(y == label)
+        marked[members[len(members) - round(share * len(members)) :]] = True
+    return marked
+
+
+def named(shares: list[Share]) -> dict[str, Share]:
+    """Name clients by number, padded with zeros to three digits or more: `client-007`."""
+    width = max(3, len(str(len(shares) - 1)))
+    return {f"client-{k:0{width}d}": share for k, share in enumerate(shares)}
+
+
+def class_counts(shares: Mapping[str, Share], y: Indices, classes: int, part: Literal["train", "test"]) -> Counts:
+    """Count one part's examples of each client and class (K, C), for the tables and the plots."""
+    return np.stack([np.bincount(y[getattr(share, part)], minlength=classes) for share in shares.values()])

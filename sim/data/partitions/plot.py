@@ -1,0 +1,125 @@
+"""A partition as a picture: every client's size, and its training examples by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from sim.data.partitions.partition import Counts, Indices, Share, class_counts
+from sim.reports.figures.style import BLUE, ORANGE, clean, draw, new_figure, plain_text
+
+NAMED_CLIENTS = 50
+"""Up to so many clients are named and stand in their order; more are ordered by class and size."""
+BUBBLE_CLASSES = 30
+"""Named clients have a bubble for each of up to so many classes; all else is a map of colours."""
+AREA, SMALLEST_AREA = 400.0, 1.5  # points² of the largest bubble, and of the smallest that is seen
+FULL_COLUMNS = 24  # with more clients than these, bubbles shrink with the columns
+
+
+def draw_partition(path: Path, shares: Mapping[str, Share], y: Indices, labels: Sequence[str]) -> Path:
+    """Write the figure as the PNG `path` and return it."""
+    train, test = (class_counts(shares, y, len(labels), part) for part in ("train", "test"))
+    return draw({path.stem: partition_figure(list(shares), train, test, labels)}, path.parent)[0]
+
+
+def partition_figure(names: Sequence[str], train: Counts, test: Counts, labels: Sequence[str]) -> Figure:
+    """Draw sizes above and classes below, clients from left to right; counts are (K, C)."""
+    named = len(names) <= NAMED_CLIENTS
+    order = np.arange(len(names)) if named else _by_class_and_size(train)
+    height = float(np.clip(0.32 * len(labels), 1.6, 8.0))
+    figure = new_figure(2.4 + height)
+    above, below = figure.subplots(2, 1, height_ratios=[1.5, height], sharex=True)
+    _sizes(above, train[order].sum(axis=1), test[order].sum(axis=1), logarithmic=not named)
+    (_bubbles if named and len(labels) <= BUBBLE_CLASSES else _map)(figure, below, train[order].T)
+    _name_classes(below, labels)
+    _name_clients(below, [names[k] for k in order], named)
+    return figure
+
+
+def _by_class_and_size(train: Counts) -> Indices:
+    """Order clients by the two classes that they have most of, then by size, so that like stand together."""
+    ranked = np.argsort(-train, axis=1, kind="stable")
+    return np.lexsort((-train.sum(axis=1), *ranked[:, :2].T[::-1]))
+
+
+def _sizes(axes: Axes, train: Indices, test: Indices, *, logarithmic: bool) -> None:
+    places = np.arange(len(train))
+    if logarithmic:
+        # a bar is one pixel and a half here, and the largest client hides the rest on a linear scale
+        axes.fill_between(places, train + test, 1, step="mid", color=ORANGE, label="test", linewidth=0)
+        axes.fill_between(places, train, 1, step="mid", color=BLUE, label="train", linewidth=0)
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=1)
+    else:
+        axes.bar(places, train, 0.85, color=BLUE, label="train")
+        axes.bar(places, test, 0.85, bottom=train, color=ORANGE, label="test")
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    clean(axes, "examples")
+    handles, names = axes.get_legend_handles_labels()
+    order = np.argsort(names)[::-1]
+    axes.legend(
+        [handles[k] for k in order],
+        [names[k] for k in order],
+        frameon=False,
+        ncols=2,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        borderaxespad=0.2,
+    )
+
+
+def _bubbles(figure: Figure, axes: Axes, counts: Counts) -> None:
+    """Draw a disc whose area is the count; the scale stands beside."""
+    classes, clients = np.nonzero(counts)
+    largest = counts.max()
+    area = AREA * min(1.0, (FULL_COLUMNS / counts.shape[1]) ** 2) / largest
+    axes.scatter(clients, classes, np.maximum(area * counts[classes, clients], SMALLEST_AREA), BLUE, linewidths=0)
+    axes.set_ylim(len(counts) - 0.4, -0.6)
+    axes.set_axisbelow(True)
+    axes.grid(color="#eeeeee", linewidth=0.8)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    for value in _scale(int(largest)):
+        axes.scatter([], [], max(area * value, SMALLEST_AREA), BLUE, linewidths=0, label=f"{value}")
+    figure.legend(
+        *axes.get_legend_handles_labels(), title="training\nexamples", loc="outside right center", frameon=False,
+        labelspacing=1.1,
+    )  # fmt: skip
+
+
+def _scale(largest: int) -> list[int]:
+    """Round numbers to compare a bubble with: the largest 1, 2 or 5 times a power of ten, and a quarter or so."""
+    steps = [step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power <= largest]
+    return sorted(set(steps[-1::-2][:3]))
+
+
+def _map(figure: Figure, axes: Axes, counts: Counts) -> None:
+    colours = colormaps["cividis"].with_extremes(bad="white")
+    scale = LogNorm(vmin=1, vmax=max(2, int(counts.max())))
+    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=colours, norm=scale, aspect="auto", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label="training examples; white: none", pad=0.01)
+
+
+def _name_classes(axes: Axes, labels: Sequence[str]) -> None:
+    step = -(-len(labels) // BUBBLE_CLASSES)
+    axes.set_yticks(range(0, len(labels), step), [plain_text(label) for label in labels[::step]], fontsize=9)
+
+
+def _name_clients(axes: Axes, names: Sequence[str], named: bool) -> None:
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    if named:
+        # `client-` is said once, below the axis
+        short = [plain_text(name.removeprefix("client-")) for name in names]
+        upright = len(names) <= 25 and max(map(len, short)) <= 3
+        axes.set_xticks(range(len(names)), short, rotation=0 if upright else 90, fontsize=8)
+        axes.set_xlabel("client")
+        return
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    axes.set_xlabel(f"{len(names)} clients, ordered by their two most frequent classes, then by size")

@@ -1,0 +1,31 @@
+"""Everybody's training examples in one place, for a method that no real federation could run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+from federation.records import Examples
+from sim.data.federated_data import ClientData, FederatedData, joined
+
+EVERYONE = "everyone"
+
+
+def pooled(data: FederatedData) -> FederatedData:
+    """Move all training examples to one client, `everyone`; the others keep only what they are scored on.
+
+    `everyone` has no test set, so it has no score of its own: only the pooled model's on the clients' sets is left.
+    """
+    union = joined([client.train for client in data.clients.values()])
+    tested = {
+        name: ClientData(_none_of(client.train), client.test, client.validation)
+        for name, client in data.clients.items()
+    }
+    clients = {**tested, EVERYONE: ClientData(union, _none_of(union))}
+    statistics = {**data.statistics, EVERYONE: reduce(add, (data.statistics[name] for name in data.clients))}
+    return replace(data, clients=clients, statistics=statistics)
+
+
+def _none_of(examples: Examples) -> Examples:
+    return Examples(examples.x[:0], examples.y[:0])

@@ -1,0 +1,32 @@
+"""Where a run's examples come from: recordings of motion sensors, images, or generated tasks, all by name."""
+
+from __future__ import annotations
+
+from har_pipeline import DATASETS
+from har_pipeline.combination import combination_of
+from har_pipeline.settings import nearest
+from sim.data.images import IMAGE_SETS
+from sim.data.sources import tasks
+from sim.data.sources.images import Images
+from sim.data.sources.recordings import Recordings
+from sim.data.sources.source import Progress, Source
+from sim.errors import SettingsError
+
+__all__ = ["DATA", "Progress", "Source", "source_named"]
+
+DATA = (*DATASETS, *IMAGE_SETS, tasks.NAME)
+
+
+def source_named(name: str) -> Source:
+    """Return the source of a data set, or of several sets of recordings joined by `+`.
+
+    Raises:
+        SettingsError: for a name that is not known.
+    """
+    if name == tasks.NAME:
+        return tasks.Tasks()
+    if name in IMAGE_SETS:
+        return Images(IMAGE_SETS[name])
+    if name in DATASETS or combination_of(name):
+        return Recordings(name)
+    raise SettingsError(f"unknown data set {name!r}; {nearest(name, DATA)}")

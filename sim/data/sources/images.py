@@ -1,0 +1,44 @@
+"""Images as a source: read as published, then dealt to clients by a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sim.data.federated_data import FederatedData
+from sim.data.images import ImageReader, image_federation
+from sim.data.partitions import PARTITIONS, partition_from_json, with_validation
+from sim.data.sources.source import Progress
+from sim.errors import SettingsError
+from sim.experiment import RunSettings
+
+
+class Images:
+    """One set of images."""
+
+    def __init__(self, reader: ImageReader) -> None:
+        self._reader = reader
+
+    def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Name the classes."""
+        return self._reader.labels(self._reader.options(options))
+
+    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return channels, height, width."""
+        return self._reader.shape(self._reader.options(options))
+
+    def load(
+        self, settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None
+    ) -> FederatedData:
+        """Read all images and deal them.
+
+        Raises:
+            SettingsError: without a partition.
+        """
+        if settings.partition is None:
+            raise SettingsError(f"{self._reader.name} is one pile of images; give --partition {'|'.join(PARTITIONS)}")
+        images = self._reader.read(root, settings.data_options)
+        dealt = partition_from_json(settings.partition).divide(images.pool, settings.task.seed)
+        shares = with_validation(dealt, images.y, settings.validation_share)
+        return image_federation(images, shares, self._reader.moments, settings.device)

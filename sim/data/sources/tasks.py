@@ -1,0 +1,55 @@
+"""Synthetic(φ1, φ2) as a source: every client is generated with a task of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from sim.data.federated_data import FederatedData
+from sim.data.sources.source import Progress
+from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
+from sim.errors import SettingsError
+from sim.experiment import RunSettings
+
+NAME = "synthetic_logistic"
+
+
+class Tasks:
+    """Generated logistic regressions; the options are the fields of SyntheticTasks."""
+
+    def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the ten classes."""
+        return LABELS
+
+    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the length of an input."""
+        return (DIMENSION,)
+
+    def load(
+        self, settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None
+    ) -> FederatedData:
+        """Draw all clients.
+
+        Raises:
+            SettingsError: for an impossible option, or a partition, which these tasks have by nature.
+        """
+        if settings.partition is not None:
+            raise SettingsError(f"{NAME} is drawn client by client; leave --partition out, or set data.clients")
+        tasks = _tasks(settings.data_options)
+        return synthetic_federation(
+            tasks, seed=settings.task.seed, device=settings.device, validation_share=settings.validation_share
+        )
+
+
+def _tasks(options: Mapping[str, Any]) -> SyntheticTasks:
+    known = set(SyntheticTasks.__dataclass_fields__)
+    if strange := sorted(set(options) - known):
+        raise SettingsError(f"{NAME} has no option {strange[0]!r}; it has {', '.join(sorted(known))}")
+    try:
+        return TypeAdapter(SyntheticTasks).validate_python(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SettingsError(f"{NAME}: {first['loc'][0]} = {first['input']!r}: {first['msg']}") from error

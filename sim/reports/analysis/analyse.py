@@ -1,0 +1,64 @@
+"""All analyses of one run, written to DIR/analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sim.errors import AnalysisError
+from sim.reports.analysis.attention import attention
+from sim.reports.analysis.convergence import convergence
+from sim.reports.analysis.discrepancy import discrepancy
+from sim.reports.analysis.embedding import embedding
+from sim.reports.analysis.finished import FinishedRun
+from sim.reports.analysis.gradients import gradients
+from sim.reports.analysis.margin import margin
+from sim.reports.analysis.page import write_page
+from sim.reports.analysis.section import Section
+from sim.reports.analysis.tokens import tokens
+
+Analysis = Callable[[FinishedRun], Section]
+
+ALWAYS: Mapping[str, Analysis] = {
+    "features": embedding,
+    "tokens": tokens,
+    "convergence": convergence,
+    "attention": attention,
+    "aggregate_margin": margin,
+}
+"""What every run is asked for; where it has no material the page says why."""
+
+
+def analyse(
+    run: FinishedRun,
+    *,
+    centralized: FinishedRun | None = None,
+    against: FinishedRun | None = None,
+    with_gradients: bool = False,
+) -> Path:
+    """Write DIR/analysis with its page analysis.html, and return the page's path.
+
+    Raises:
+        AnalysisError: if what was asked for by name (`centralized`, `against`, `with_gradients`) cannot be had.
+    """
+    wanted: dict[str, Analysis] = {}
+    if centralized is not None:
+        wanted["discrepancy"] = lambda each: discrepancy(each, centralized, against)
+    if with_gradients:
+        wanted["gradients"] = gradients
+    asked = [make(run) for make in wanted.values()]  # first, so that what fails fails before the long t-SNE
+    sections, missing = _possible(run)
+    config = run.directory.config
+    title = f"Analysis of {config.method_name} on {config.data} with {config.model}"
+    return write_page(run.directory.path / "analysis", title, [*sections, *asked], missing)
+
+
+def _possible(run: FinishedRun) -> tuple[list[Section], dict[str, str]]:
+    sections, missing = [], {}
+    for number, (name, make) in enumerate(ALWAYS.items()):
+        run.progress(name, number, len(ALWAYS))
+        try:
+            sections.append(make(run))
+        except AnalysisError as error:
+            missing[name] = str(error)
+    return sections, missing

@@ -1,0 +1,69 @@
+"""How far the server's prototypes move from round to round, per block, from the rounds' diagnostics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sim.errors import AnalysisError
+from sim.reports.analysis.diagnostics import Movement
+from sim.reports.analysis.finished import FinishedRun
+from sim.reports.analysis.section import Picture, Section
+from sim.reports.figures.style import COLOURS, DASHES, by_round, new_figure
+
+TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
+compare. Prototypes that have converged move little; a curve that stays high says that they still follow the network."""
+CAPTION = "Mean (left) and largest (right) movement of a prototype in a round, in percent of the mean length."
+
+Curves = dict[str, list[tuple[int, Movement]]]
+
+
+def convergence(run: FinishedRun) -> Section:
+    """Draw each block's movement by round.
+
+    Raises:
+        AnalysisError: if the run recorded no movement.
+    """
+    curves: Curves = {}
+    for number, each in run.diagnostics.items():
+        for block, moved in each.movement.items():
+            curves.setdefault(block, []).append((number, moved))
+    if not curves:
+        raise AnalysisError(_missing(run))
+    last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
+    table = tuple((f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items())
+    pictures = {"rounds": Picture(_figure(curves), CAPTION)}
+    return Section("convergence", "Convergence of prototypes", TEXT, {"last_relative": last}, pictures, table)
+
+
+def _missing(run: FinishedRun) -> str:
+    if run.keeps_prototypes:
+        return f"no diagnostics in rounds.jsonl of {run.directory.path}: an older version ran it; run it again"
+    return f"no prototypes on the server in a run of {run.method}"
+
+
+def _relative(moved: Movement, which: str) -> float:
+    return float(getattr(moved, which) / moved.length) if moved.length else 0.0
+
+
+def _figure(curves: Curves) -> Figure:
+    figure = new_figure(3.8)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, which in zip(panels, ("mean", "largest"), strict=True):
+        _lines(axes, curves, which)
+        axes.set_title(which, fontsize=11)
+    panels[1].set_ylabel("")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    return figure
+
+
+def _lines(axes: Axes, curves: Curves, which: str) -> None:
+    for index, (block, each) in enumerate(curves.items()):
+        rounds = [number for number, _ in each]
+        values = [100 * _relative(moved, which) for _, moved in each]
+        look: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
+        axes.plot(rounds, values, label=block, marker="o" if len(rounds) == 1 else "", **look)
+    by_round(axes, "movement (% of the mean length)", max(number for each in curves.values() for number, _ in each))
+    axes.set_ylim(bottom=0)

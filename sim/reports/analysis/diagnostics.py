@@ -1,0 +1,167 @@
+"""What a round did to the server's state, as one small JSON object in the round's line of `rounds.jsonl`.
+
+The simulation calls `diagnose` once a round with the state before and after it and the updates that it took. Nothing is
+computed here that a method computes: attention comes from the methods' own functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from federation.method import Method
+from federation.methods.fedatt import FedAtt
+from federation.methods.fedproto_margin import FedProtoMargin, normalized
+from federation.records import Tree, Update
+from sim.results.records import Record
+
+CLASSES = "classes"
+"""Name of the set of class prototypes, beside the blocks of the ALP layers."""
+
+
+MOST_WEIGHTS = 4096
+"""Of FedAtt so many weights are written a round; 600 rounds of them are 70 MB."""
+
+Weights = dict[str, dict[str, float]]
+
+
+class Movement(Record):
+    """How far a set of prototypes went in one round: ‖p(t+1) − p(t)‖ over prototypes, beside the mean of ‖p(t+1)‖."""
+
+    mean: float
+    largest: float
+    length: float
+
+
+class Diagnostics(Record):
+    """One round's; what a method has nothing of stays empty."""
+
+    movement: dict[str, Movement] = Field(default_factory=dict)
+    aggregate_margin: float | None = None
+    attention: Weights = Field(default_factory=dict)
+    """Weights by kind and client, each kind's sum 1: "examples", or "lpm", "apm" and "combined"; of FedAtt "layers"."""
+    effective_clients: dict[str, float] = Field(default_factory=dict)
+    """1/Σa² by parameter tensor, of FedAtt."""
+    layer_attention: Weights = Field(default_factory=dict)
+    """Weights by parameter tensor and client, of FedAtt, where they are few enough to be written in every round."""
+
+
+class Prototypes(NamedTuple):
+    """A set of prototypes (M, d), of which those with `known` (M,) exist."""
+
+    vectors: Tensor
+    known: Tensor
+
+
+def diagnose(method: Method, before: Tree, after: Tree, updates: Sequence[Update]) -> dict[str, Any]:
+    """Return the round's diagnostics as JSON; {} for a method that has none."""
+    sets = prototype_sets(after)
+    found = Diagnostics(
+        movement=_movements(prototype_sets(before), sets),
+        aggregate_margin=aggregate_margin(update.tensors for update in updates) if CLASSES in sets else None,
+        **_attention(method, before, updates),
+    )
+    record: dict[str, Any] = _rounded(found.model_dump(mode="json", exclude_defaults=True))
+    return record
+
+
+def _attention(method: Method, before: Tree, updates: Sequence[Update]) -> dict[str, Any]:
+    if isinstance(method, FedProtoMargin):
+        return {"attention": margin_attention(method, before, updates)}
+    if not isinstance(method, FedAtt):
+        return {}
+    layers = layer_attention(method, before, updates)
+    few = len(layers) * len(updates) <= MOST_WEIGHTS
+    return {
+        "attention": {"layers": _mean_over(layers)},
+        "effective_clients": {layer: effective_clients(each) for layer, each in layers.items()},
+        "layer_attention": layers if few else {},
+    }
+
+
+def prototype_sets(state: Tree) -> dict[str, Prototypes]:
+    """Return the server's prototypes: one set per ALP layer, or the class prototypes; {} for a method without."""
+    found = state.get("prototypes", {})
+    if isinstance(found, Tensor):
+        return {CLASSES: Prototypes(found, state["known"] > 0)}
+    blocks = {block.rstrip(".") or "alp": value for block, value in found.items()}
+    return {block: Prototypes(value, torch.ones(len(value), dtype=torch.bool)) for block, value in blocks.items()}
+
+
+def _movements(before: dict[str, Prototypes], after: dict[str, Prototypes]) -> dict[str, Movement]:
+    """Leave out prototypes that the round brought into being: they came from nowhere."""
+    moved = {}
+    for name, (vectors, known) in after.items():
+        both = known.cpu() & before[name].known.cpu()
+        if both.any():
+            distance = (vectors[both].double() - before[name].vectors[both].double()).norm(dim=-1)
+            length = vectors[both].double().norm(dim=-1).mean()
+            moved[name] = Movement(mean=float(distance.mean()), largest=float(distance.max()), length=float(length))
+    return moved
+
+
+def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
+    """Mean distance d⁻ between aggregate prototypes Σ n_k[c] p̂_k[c] / Σ n_k[c] of different classes.
+
+    Takes what clients upload, `prototypes` (C, D) and `counts` (C,), whichever mean of them the method itself keeps.
+    None where clients have fewer than two classes.
+
+    Michieli and Ozay 2021, eq. 15, repaired. Differs from the paper: as printed it takes the margin of a set against
+    itself, whose d⁺ is 0, so that it is 1 for every model.
+    """
+    came = list(uploads)
+    counts = torch.stack([each["counts"].double() for each in came])
+    scaled = torch.stack([normalized(each["prototypes"].double()) for each in came])  # p̂_k, (K, C, D)
+    examples = counts.sum(0)
+    aggregate = (counts[..., None] * scaled).sum(0) / examples.clamp(min=1)[:, None]
+    vectors = aggregate[examples > 0]
+    return float(torch.pdist(vectors).mean()) if len(vectors) > 1 else None
+
+
+def margin_attention(method: FedProtoMargin, state: Tree, updates: Sequence[Update]) -> Weights:
+    """Return a = v/Σv by kind and client, and the mean over kinds, by which the parameters were averaged (eq. 13)."""
+    weights = {update.client_id: method.attention(state, update) for update in updates}
+    kinds = next(iter(weights.values()), {})
+    shares = {kind: _shares({name: each[kind] for name, each in weights.items()}) for kind in kinds}
+    if len(shares) > 1:
+        shares["combined"] = {name: sum(each[name] for each in shares.values()) / len(kinds) for name in weights}
+    return shares
+
+
+def layer_attention(method: FedAtt, state: Tree, updates: Sequence[Update]) -> Weights:
+    """Return a = softmax over clients of ‖w_t − w_k‖ by parameter tensor and client (Ji et al. 2019, eq. 6)."""
+    scores: dict[str, dict[str, Tensor]] = {}
+    for update in updates:
+        # a sum of one client's: its exponent is that client's score
+        for layer, folded in method.fold(state, None, update)["layers"].items():
+            scores.setdefault(layer, {})[update.client_id] = folded["largest"]
+    return {
+        layer: dict(zip(each, torch.softmax(torch.stack(list(each.values())), 0).tolist(), strict=True))
+        for layer, each in scores.items()
+    }
+
+
+def effective_clients(weights: Mapping[str, float]) -> float:
+    """1/Σa²: how many equal weights would be as uneven as these, whose sum is 1."""
+    return 1 / sum(weight**2 for weight in weights.values())
+
+
+def _mean_over(layers: Weights) -> dict[str, float]:
+    names = next(iter(layers.values()), {})
+    return {name: sum(each[name] for each in layers.values()) / len(layers) for name in names}
+
+
+def _shares(weights: dict[str, float]) -> dict[str, float]:
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def _rounded(value: Any) -> Any:
+    """Keep five figures: a run of 600 rounds and 141 clients writes many of these numbers."""
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -1,0 +1,118 @@
+"""t-SNE maps of test features and class prototypes, coloured by class and by client.
+
+As figure 2 of Tan et al. 2022 (arXiv 2105.00243) and figure S3 of Michieli and Ozay 2021 (arXiv 2105.08982).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from federation.records import ClassStats
+from federation.training.losses import class_prototypes
+from federation.tree import total
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, Look, bare, edged
+from sim.reports.analysis.finished import FinishedRun
+from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.tsne import subsample, tsne
+from sim.reports.figures.style import new_figure
+
+TEXT = """Each dot is a test example, the same dots left and right. Stars are the aggregate prototypes
+Σ n_k[c] p_k[c] / Σ n_k[c]; diamonds on the left are the clients' own prototypes p_k[c], measured on training examples.
+t-SNE keeps neighbourhoods: distances between clusters and their sizes mean nothing."""
+MOST_DOTS = 1500
+MOST_DIAMONDS = 300
+
+
+class Cloud(NamedTuple):
+    """Features (n, D) with classes and clients, and prototypes to mark among them."""
+
+    features: Tensor
+    classes: Groups  # (n,)
+    clients: Groups  # (n,)
+    local: Tensor  # (m, D) prototypes of single clients
+    local_classes: Groups  # (m,)
+    shared: Tensor  # (C′, D) aggregate prototypes
+    shared_classes: Groups  # (C′,)
+
+
+def embedding(run: FinishedRun) -> Section:
+    """Map the features under the clients' own models, and under the server's if there is one."""
+    pictures = {}
+    if not run.pools_data:
+        pictures["clients"] = Picture(_figure(run, _own(run)), "Features under each client's own model, best round.")
+    if run.has_server_model:
+        caption = "Features of the same examples under the server's model, last round."
+        pictures["server"] = Picture(_figure(run, _server(run)), caption)
+    return Section("features", "Features and prototypes", TEXT, pictures=pictures)
+
+
+def _own(run: FinishedRun) -> Cloud:
+    chosen = {name: _drawn(run, name) for name in run.own_features}
+    return _cloud(run, {name: run.own_features[name][rows] for name, rows in chosen.items()}, chosen, run.own_stats)
+
+
+def _server(run: FinishedRun) -> Cloud:
+    chosen = {name: _drawn(run, name) for name in run.own_features}
+    tests = {name: run.data.clients[name].test.x[rows] for name, rows in chosen.items()}
+    features = {name: run.features(run.server, x) for name, x in tests.items()}
+    return _cloud(run, features, chosen, run.server_stats)
+
+
+def _drawn(run: FinishedRun, name: str) -> Tensor:
+    """Draw a client's share of the dots; every client has the same, as far as it has examples."""
+    share = max(1, MOST_DOTS // len(run.own_features))
+    return subsample(len(run.data.clients[name].test.y), share, run.settings.task.seed, name)
+
+
+def _cloud(
+    run: FinishedRun, features: Mapping[str, Tensor], chosen: Mapping[str, Tensor], stats: Mapping[str, ClassStats]
+) -> Cloud:
+    classes = torch.cat([run.data.clients[name].test.y[rows] for name, rows in chosen.items()])
+    numbers = {name: k for k, name in enumerate(run.clients)}
+    clients = np.concatenate([np.full(len(rows), numbers[name]) for name, rows in chosen.items()])
+    local, local_classes = _local(run, stats)
+    shared = total(stats.values())
+    known = shared.counts > 0
+    return Cloud(
+        torch.cat(list(features.values())),
+        classes.numpy(),
+        clients,
+        local,
+        local_classes,
+        class_prototypes(shared)[known],
+        known.nonzero()[:, 0].numpy(),
+    )
+
+
+def _local(run: FinishedRun, stats: Mapping[str, ClassStats]) -> tuple[Tensor, Groups]:
+    """Stack the clients' prototypes (m, D) and their classes (m,); too many to draw are subsampled."""
+    known = {name: each.counts > 0 for name, each in stats.items()}
+    vectors = torch.cat([class_prototypes(each)[known[name]] for name, each in stats.items()])
+    classes = torch.cat([mask.nonzero()[:, 0] for mask in known.values()])
+    rows = subsample(len(vectors), MOST_DIAMONDS, run.settings.task.seed, "prototypes")
+    return vectors[rows], classes[rows].numpy()
+
+
+def _figure(run: FinishedRun, cloud: Cloud) -> Figure:
+    run.progress("t-SNE of features", 0, 0)
+    places = tsne(torch.cat([cloud.features, cloud.local, cloud.shared]), run.settings.task.seed)
+    dots, diamonds, stars = np.split(places, np.cumsum([len(cloud.features), len(cloud.local)]))
+    figure = new_figure(6.0)
+    halves = figure.subfigures(1, 2, squeeze=False)[0]
+    left, right = (half.subplots() for half in halves)
+    by_class, by_client = Look(run.data.labels, "class", NAMED_CLASSES), Look(run.clients, "client")
+    by_class.dots(left, dots, cloud.classes)
+    by_class.prototypes(left, diamonds, cloud.local_classes, "d", 34.0)
+    by_class.prototypes(left, stars, cloud.shared_classes)
+    by_client.dots(right, dots, cloud.clients)
+    edged(right, stars, ["white"] * len(stars))  # they belong to no client
+    for half, axes, look in zip(halves, (left, right), (by_class, by_client), strict=True):
+        bare(axes, f"by {look.title}")
+        look.legend(half, [axes])
+    return figure

@@ -1,0 +1,179 @@
+"""A finished run opened again: its examples, the models that it left, and what its rounds recorded.
+
+Client models are those of the best round, which both scores come from; the server's model is that of the last round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from federation.methods import METHODS
+from federation.records import Batch, ClassStats, Examples, Output
+from federation.training.losses import class_stats
+from models.checkpoint import load_checkpoint
+from models.model import Model
+from sim.data.federated_data import FederatedData
+from sim.errors import AnalysisError, RunDirectoryError
+from sim.experiment import RunSettings
+from sim.reports.analysis.diagnostics import Diagnostics
+from sim.results.run_directory import RunDirectory
+from sim.run import load_data
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much."""
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Report to nobody."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run and its data; models and features are read and computed once, when first asked for."""
+
+    directory: RunDirectory
+    settings: RunSettings
+    data: FederatedData
+    progress: Progress = silent
+
+    @property
+    def method(self) -> str:
+        """Name of the run's method."""
+        return self.directory.config.method_name
+
+    @property
+    def pools_data(self) -> bool:
+        """Whether one model was trained on everybody's examples, so that no client has its own."""
+        return METHODS[self.method].pools_data
+
+    @property
+    def keeps_prototypes(self) -> bool:
+        """Whether the server's state has prototypes, of ALP layers or of classes."""
+        method = METHODS[self.method]
+        return method.sends_prototypes or bool(method.class_stats_at)
+
+    @cached_property
+    def clients(self) -> tuple[str, ...]:
+        """The clients that left a model; all of them where data were pooled.
+
+        Raises:
+            AnalysisError: if none did.
+        """
+        names = tuple(name for name in self.data.clients if self.pools_data or self._file(name).is_file())
+        if not names:
+            raise AnalysisError(f"no client left a model in {self.directory.path / 'models'}; run it again")
+        return names
+
+    @property
+    def trained(self) -> list[str]:
+        """Those of the clients that have training examples."""
+        return [name for name in self.clients if len(self.data.clients[name].train.y)]
+
+    def model(self, client: str) -> Model:
+        """Read the model that a client serves with, in evaluation mode."""
+        return self.server if self.pools_data else load_checkpoint(self._file(client))[0]
+
+    @cached_property
+    def server(self) -> Model:
+        """The server's model.
+
+        Raises:
+            AnalysisError: if the method has none.
+        """
+        if not self._file("global").is_file():
+            raise AnalysisError(f"no global model in a run of {self.method} ({self.directory.path})")
+        return load_checkpoint(self._file("global"))[0]
+
+    @property
+    def has_server_model(self) -> bool:
+        """Whether the run left a global model."""
+        return self._file("global").is_file()
+
+    @cached_property
+    def diagnostics(self) -> dict[int, Diagnostics]:
+        """What the rounds recorded, by round; rounds of an older version recorded nothing."""
+        found = {record.round: record.diagnostics for record in self.directory.rounds}
+        try:
+            return {number: Diagnostics.model_validate(each) for number, each in found.items() if each}
+        except ValidationError as error:
+            raise RunDirectoryError(f"{self.directory.path / 'rounds.jsonl'}: diagnostics: {error}") from error
+
+    @cached_property
+    def own_features(self) -> dict[str, Tensor]:
+        """Features (n_k, D) of each client's test examples under its own model; clients without any are left out.
+
+        Raises:
+            AnalysisError: if no client with a model has a test example.
+        """
+        tests = {name: self.data.clients[name].test for name in self.clients}
+        names = [name for name in self.clients if len(tests[name].y)]
+        if not names:
+            raise AnalysisError(f"no client with a model has a test example in {self.directory.path}")
+        return {name: self.features(self.model(name), tests[name].x) for name in self._counted("features", names)}
+
+    @cached_property
+    def own_stats(self) -> dict[str, ClassStats]:
+        """Sums of each client's training features by class, under its own model."""
+        names = self._counted("prototypes", self.trained)
+        return {name: self.stats(self.model(name), self.data.clients[name].train) for name in names}
+
+    @cached_property
+    def server_stats(self) -> dict[str, ClassStats]:
+        """Sums of each client's training features by class, under the server's model."""
+        names = self._counted("prototypes, by the server's model,", self.trained)
+        return {name: self.stats(self.server, self.data.clients[name].train) for name in names}
+
+    @torch.no_grad()
+    def features(self, model: Model, x: Tensor) -> Tensor:
+        """Map x (n, ...) to features (n, D) in the batches of the run's evaluation."""
+        return torch.cat([model(part).features for part in torch.split(x, self.settings.eval_batch)])
+
+    def stats(self, model: Model, examples: Examples) -> ClassStats:
+        """Sum the features of some examples by class."""
+        features = self.features(model, examples.x)
+        batch = Batch(examples.x, examples.y, torch.ones(len(examples.y)))
+        return class_stats(Output(features, features, {}), batch, self.settings.task.classes)
+
+    def _counted(self, what: str, names: list[str]) -> Iterator[str]:
+        for done, name in enumerate(names):
+            self.progress(f"{what} of client {name}", done, len(names))
+            yield name
+
+    def _file(self, name: str) -> Path:
+        return self.directory.path / "models" / f"{name}.safetensors"
+
+
+def open_run(path: Path, root: Path | None, cache: Path | None, progress: Progress = silent) -> FinishedRun:
+    """Open a finished run and prepare its data again.
+
+    Raises:
+        AnalysisError: if the run is not finished.
+        RunDirectoryError: if `path` is not a run's directory, or its settings are not this version's.
+    """
+    directory = RunDirectory(path)
+    if not directory.finished:
+        done, planned = len(directory.rounds), directory.config.planned_rounds
+        raise AnalysisError(f"{path} is not finished ({done} of {planned} rounds); repeat its command to go on with it")
+    settings = _settings(directory)
+    data = load_data(settings, root, cache, lambda done, client: progress(f"windows of client {client}", done, 0))
+    return FinishedRun(directory, settings, data, progress)
+
+
+def _settings(directory: RunDirectory) -> RunSettings:
+    """Read config.json as settings again, on the CPU wherever the run was."""
+    path = directory.path / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    names = {field.alias or name for name, field in RunSettings.model_fields.items()}
+    try:
+        settings = RunSettings.model_validate({key: value for key, value in config.items() if key in names})
+    except ValidationError as error:
+        raise RunDirectoryError(f"{path} is not a run's of this version: {error}") from error
+    return settings.model_copy(update={"device": "cpu"})

@@ -1,0 +1,154 @@
+"""How scores answer to options in which runs differ: β, γ, G, λ, or whatever was swept.
+
+Ek et al. 2024 (arXiv 2411.10595), ablations over β and the numbers of prototypes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sim.errors import AnalysisError
+from sim.reports.analysis.section import Picture, Section
+from sim.reports.comparison.comparability import settings_of
+from sim.reports.figures.style import COLOURS, DASHES, MEASURES, clean, new_figure, plain_text
+from sim.results.records import Summary
+from sim.results.run_directory import RunDirectory
+
+SCORES = ("personalization", "generalization", "global")
+TEXT = """Macro-F1 of runs that differ in {key} and, along one line, in nothing else but the seed."""
+CAPTION = """Mean over seeds; bars are one standard deviation over seeds where there are several. Values stand at even
+distances, in ascending order."""
+MOST_LINES = 12
+
+
+class Point(NamedTuple):
+    """One value of an option: the mean of a score over seeds, its deviation over them, and how many there are."""
+
+    mean: float
+    std: float
+    seeds: int
+
+
+Line = dict[str, dict[str, Point]]
+"""Score by the text of the option's value, then by the score's name."""
+
+
+def sensitivity(paths: Sequence[Path]) -> list[Section]:
+    """Return one section for each option that the runs differ in.
+
+    Raises:
+        AnalysisError: if a run is not finished, or no two differ in one option alone.
+    """
+    runs = [RunDirectory(path) for path in paths]
+    if unfinished := [str(run.path) for run in runs if not run.finished]:
+        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to go on with them")
+    settings = [settings_of(run) for run in runs]
+    keys = sorted({key for each in settings for key in each if len({repr(other.get(key)) for other in settings}) > 1})
+    found = {key: _lines(key, keys, runs, settings) for key in keys}
+    sections = [_section(key, lines) for key, lines in found.items() if lines]
+    if not sections:
+        differ = f"they differ in {', '.join(keys)} together" if keys else "they differ in nothing but the seed"
+        raise AnalysisError(f"no two of these {len(runs)} runs differ in one option alone; {differ}")
+    return sections
+
+
+def _lines(
+    key: str, keys: Sequence[str], runs: Sequence[RunDirectory], settings: Sequence[Mapping[str, Any]]
+) -> dict[str, Line]:
+    """Group runs that agree in all but `key` and the seed, and keep the groups with two values or more."""
+    groups: dict[str, dict[str, list[tuple[Any, Summary]]]] = defaultdict(lambda: defaultdict(list))
+    for run, own in zip(runs, settings, strict=True):
+        if key in own and run.summary:
+            rest = ", ".join(
+                f"{other.rpartition('.')[2]}={shown(own[other])}" for other in keys if other != key and other in own
+            )
+            groups[rest][shown(own[key])].append((own[key], run.summary))
+    lines = {}
+    for rest, values in groups.items():
+        ordered = sorted(values, key=lambda text: _order(values[text][0][0]))
+        if len(ordered) > 1:
+            lines[rest] = {text: _points([summary for _, summary in values[text]]) for text in ordered}
+    return lines
+
+
+def shown(value: Any) -> str:
+    """Write an option's value shortly: a list of six prototype counts as its first and last."""
+    if isinstance(value, (list, tuple)):
+        texts = [shown(each) for each in value]
+        return f"[{texts[0]}…{texts[-1]}]" if len(texts) > 2 else f"[{', '.join(texts)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    if isinstance(value, (list, tuple)) and all(isinstance(each, (int, float)) for each in value):
+        return 1, tuple(value)
+    return (0, value) if isinstance(value, (int, float)) else (2, str(value))
+
+
+def _points(summaries: Sequence[Summary]) -> dict[str, Point]:
+    values = {
+        "personalization": [each.personalization.macro_f1.mean for each in summaries if each.personalization],
+        "generalization": [each.generalization.macro_f1.mean for each in summaries if each.generalization],
+        "global": [each.global_.macro_f1 for each in summaries if each.global_ and each.global_.macro_f1 is not None],
+    }
+    return {
+        score: Point(statistics.fmean(each), statistics.pstdev(each), len(each))
+        for score, each in values.items()
+        if each
+    }
+
+
+def _section(key: str, lines: Mapping[str, Line]) -> Section:
+    if len(lines) > MOST_LINES:
+        raise AnalysisError(
+            f"{key}: {len(lines)} combinations of the other options; give at most {MOST_LINES} at a time"
+        )
+    values = {
+        rest or "all runs": {
+            text: {score: point._asdict() for score, point in each.items()} for text, each in line.items()
+        }
+        for rest, line in lines.items()
+    }
+    name = key.replace(".", "_")
+    pictures = {"scores": Picture(_figure(key, lines), CAPTION)}
+    return Section(name, f"Sensitivity to {key}", TEXT.format(key=key), values, pictures, _table(lines))
+
+
+def _table(lines: Mapping[str, Line]) -> tuple[tuple[str, str], ...]:
+    rows = []
+    for rest, line in lines.items():
+        for text, scores in line.items():
+            told = " / ".join(f"{100 * scores[score].mean:.2f}" if score in scores else "–" for score in SCORES)
+            rows.append((f"{text} ({rest})" if rest else text, told))
+    return (("value", " / ".join(SCORES) + ", macro-F1 (%)"), *rows)
+
+
+def _figure(key: str, lines: Mapping[str, Line]) -> Figure:
+    followed = [score for score in SCORES if any(score in each for line in lines.values() for each in line.values())]
+    ticks = list(dict.fromkeys(text for line in lines.values() for text in line))
+    figure = new_figure(3.6 + 0.2 * len(lines))
+    panels = figure.subplots(1, len(followed), squeeze=False)[0]
+    for axes, score in zip(panels, followed, strict=True):
+        for index, (rest, line) in enumerate(lines.items()):
+            _line(axes, index, rest, {ticks.index(text): each[score] for text, each in line.items() if score in each})
+        clean(axes, MEASURES["macro_f1"], plain_text(key))
+        axes.set_title(score, fontsize=11)
+        axes.set_xticks(range(len(ticks)), ticks, rotation=0 if max(map(len, ticks)) < 7 else 30)
+        axes.margins(x=0.08, y=0.15)
+    if len(lines) > 1:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _line(axes: Axes, index: int, rest: str, points: Mapping[int, Point]) -> None:
+    look: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
+    means = [100 * point.mean for point in points.values()]
+    bars = [100 * point.std for point in points.values()] if any(point.seeds > 1 for point in points.values()) else None
+    axes.errorbar(list(points), means, bars, marker="o", capsize=4, label=plain_text(rest), **look)

@@ -1,0 +1,131 @@
+"""Which settings tell runs apart, and which of these differences forbid or qualify a comparison."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sim.results.run_directory import RunDirectory
+
+# What changes neither the data, nor the training, nor the scores beyond float order.
+_ENVIRONMENT = frozenset(
+    (
+        *("schema_version", "engine", "workers", "chunk", "compile", "keep", "device", "threads"),
+        *("preset", "versions", "hardware", "gradient_dissimilarity"),
+    )
+)
+_DERIVED = frozenset({"parameters", "split_leaks"})
+# Runs that differ here were tested on other examples, so no rank between them means anything.
+_TESTED_ON = frozenset({"data_options", "pipeline", "clients_by", "partition", "holdout", "scale", "split", "labels"})
+# What a row is: runs that differ elsewhere, in how they were trained, can be ranked, but not by their method alone.
+_ROW = frozenset({"data", "method", "model", "alternatives"})
+
+Settings = dict[str, Any]
+Runs = Sequence[RunDirectory]
+
+
+def settings_of(run: RunDirectory) -> Settings:
+    """All settings but the seed and the environment, as `section.key`."""
+    flat = _flat(run.config.model_dump(exclude=set(_ENVIRONMENT | _DERIVED)))
+    flat.pop("task.seed", None)
+    return flat
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Settings:
+    flat: Settings = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": inner}
+    return flat
+
+
+def _section(key: str) -> str:
+    return key.split(".")[0]
+
+
+def tested_on(run: RunDirectory) -> Settings:
+    """Return the settings that decide which examples are tested on."""
+    return {key: value for key, value in sorted(settings_of(run).items()) if _section(key) in _TESTED_ON}
+
+
+def training_differences(first: RunDirectory, second: RunDirectory) -> list[str]:
+    """Name the settings of the training, apart from method and model, in which two runs differ."""
+    ours, theirs = settings_of(first), settings_of(second)
+    return [key for key in _training_keys([first, second]) if repr(ours.get(key)) != repr(theirs.get(key))]
+
+
+def _training_keys(runs: Iterable[RunDirectory]) -> list[str]:
+    keys = {key for run in runs for key in settings_of(run)}
+    keys = {key for key in keys if _section(key) not in _TESTED_ON | _ROW}
+    # a network without ALP has none of its options
+    return sorted(key for key in keys if not key.startswith(("model_options.alp", "model_options.placement")))
+
+
+def written(settings: Settings, keys: Iterable[str]) -> str:
+    """Write some settings as `key=value, …`, each key without its section."""
+    return ", ".join(f"{key.rpartition('.')[2]}={settings.get(key)}" for key in keys)
+
+
+def labels_of(runs: Runs) -> list[str]:
+    """Name rows by method, and by the settings that tell the rows of one method apart."""
+    labels = []
+    for run in runs:
+        own = settings_of(run)
+        twins = [settings_of(other) for other in runs if other.config.method_name == run.config.method_name]
+        keys = {key: None for twin in [own, *twins] for key in twin}
+        apart = [key for key in keys if key != "model" and len({repr(twin.get(key)) for twin in twins}) > 1]
+        told = written(own, apart)
+        labels.append(f"{run.config.method_name} ({told})" if told else run.config.method_name)
+    return labels
+
+
+def refusals(members: Sequence[Runs]) -> tuple[str, ...]:
+    """Why these rows cannot be ranked at all."""
+    runs = [run for same in members for run in same]
+    reasons = []
+    for seed in sorted({run.config.seed for run in runs}):
+        tested = {repr(_test_examples(run)) for run in runs if run.config.seed == seed}
+        if len(tested) > 1:
+            reasons.append(f"the clients or their test examples differ between runs of seed {seed}")
+    return tuple(reasons)
+
+
+def _test_examples(run: RunDirectory) -> dict[str, tuple[int, ...]]:
+    """Count by client and class, without clients that only train, such as the one that pools all data."""
+    return {name: client.test_per_class for name, client in sorted(run.clients.items()) if client.test}
+
+
+def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ...]:
+    """What a reader must know before believing a rank."""
+    pairs = [(label, runs[0]) for label, runs in zip(labels, members, strict=True)]
+    keys = _training_keys(run for _, run in pairs)
+    notes = [_differs(key, pairs, partial(_setting, key)) for key in keys]
+    seeds = {label: tuple(run.config.seed for run in runs) for label, runs in zip(labels, members, strict=True)}
+    if len(set(seeds.values())) > 1:
+        notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(came)}" for label, came in seeds.items()))
+    if len({(run.config.hardware, run.config.engine) for runs in members for run in runs}) > 1:
+        notes.append("seconds come from different hardware or engines and must not be compared")
+    for split in sorted({run.config.split for runs in members for run in runs if run.config.split_leaks}):
+        notes.append(f"the split {split!r} leaks: overlapping windows are in training and test")
+    return tuple(note for note in notes if note)
+
+
+def _setting(key: str, run: RunDirectory) -> object:
+    return settings_of(run).get(key)
+
+
+def _differs(
+    key: str, pairs: Iterable[tuple[str, RunDirectory]], value: Callable[[RunDirectory], object]
+) -> str | None:
+    """Say which rows have which value, or None where all agree."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for label, run in pairs:
+        rows[str(value(run))].append(label)
+    if len(rows) < 2:
+        return None
+    return f"{key} differs: " + "; ".join(f"{came} ({_listed(dict.fromkeys(who))})" for came, who in rows.items())
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in values)

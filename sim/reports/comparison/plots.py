@@ -1,0 +1,121 @@
+"""The figures of a comparison: scores over rounds and over bytes, differences to the baseline, ranks over data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sim.reports.comparison.records import FOLLOWED, PAIRED, Curve, Group, OverDatasets, Row
+from sim.reports.comparison.tables import significant
+from sim.reports.figures.style import BLACK, BLUE, COLOURS, DASHES, MEASURES, by_round, clean, new_figure, plain_text
+
+SHOWN = {"global_per_client": "global, per client"}
+
+
+def over_rounds(group: Group) -> Figure | None:
+    """Macro-F1 by round of every row, one panel a score that was followed."""
+
+    def axis(axes: Axes) -> None:
+        by_round(axes, MEASURES["macro_f1"], max(row.rounds for row in group.rows))
+
+    return _overlay(group, lambda curve: curve.rounds, axis)
+
+
+def over_bytes(group: Group) -> Figure | None:
+    """Macro-F1 by what all clients together have moved so far, up and down; None where nothing is moved."""
+
+    def axis(axes: Axes) -> None:
+        clean(axes, MEASURES["macro_f1"], "moved up and down by all clients so far (MB)")
+        axes.set_xscale("log")
+
+    federated = replace(group, rows=tuple(replace(row, curves={}) if row.reference else row for row in group.rows))
+    return _overlay(federated, lambda curve: [moved / 1e6 for moved in curve.moved_bytes if moved], axis)
+
+
+def _overlay(group: Group, abscissa: Callable[[Curve], Sequence[float]], axis: Callable[[Axes], None]) -> Figure | None:
+    """Draw a line for every row; `abscissa` leaves out curves that have no place on its axis by returning nothing."""
+    shown = {
+        score: {
+            index: curve for index, row in enumerate(group.rows) if (curve := row.curves.get(score)) and abscissa(curve)
+        }
+        for score in FOLLOWED
+    }
+    followed = [score for score, found in shown.items() if found]
+    if not followed:
+        return None
+    figure = new_figure(4.2 + 0.22 * ((len(group.rows) + 3) // 4))
+    panels = figure.subplots(1, len(followed), squeeze=False, sharey=True)[0]
+    handles = {}
+    for axes, score in zip(panels, followed, strict=True):
+        for index, curve in shown[score].items():
+            across = abscissa(curve)
+            values = [100 * value for value in curve.values[-len(across) :]]
+            (handles[group.rows[index].label],) = axes.plot(across, values, **_look(index, len(values)))
+        axis(axes)
+        axes.set_title(score, fontsize=11)
+        axes.label_outer()
+    labels = [plain_text(label) for label in handles]
+    figure.legend(list(handles.values()), labels, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _look(index: int, points: int) -> dict[str, Any]:
+    """Tell up to 28 rows apart: 7 colours and 4 dashes have no common divisor."""
+    dash = DASHES[index % len(DASHES)]
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": dash, "marker": "o" if points == 1 else ""}
+
+
+def differences(group: Group) -> Figure | None:
+    """Each row's macro-F1 minus the baseline's with its interval over seeds, filled where it is significant.
+
+    Below it, thin and grey, the spread over clients: one standard deviation to either side.
+    """
+    rows = [row for row in group.rows if row.tests]
+    scores = [score for score in PAIRED if any(f"{score}.macro_f1" in row.tests for row in rows)]
+    if not scores:
+        return None
+    figure = new_figure(1.3 + 0.3 * len(rows))
+    panels = figure.subplots(1, len(scores), squeeze=False, sharey=True)[0]
+    for axes, score in zip(panels, scores, strict=True):
+        for place, row in enumerate(rows):
+            _difference(axes, place, row, f"{score}.macro_f1")
+        axes.axvline(0, color=BLACK, linewidth=1)
+        clean(axes, "", "difference in macro-F1 (points)")
+        axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+        axes.set_title(SHOWN.get(score, score), fontsize=11)
+    panels[0].set_yticks(range(len(rows)), [plain_text(f"{row.label} − {row.baseline}") for row in rows], fontsize=9)
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    return figure
+
+
+def _difference(axes: Axes, place: int, row: Row, column: str) -> None:
+    test = row.tests.get(column)
+    if test is None:
+        return
+    spread = [100 * (test.difference + side * test.spread.std) for side in (-1, 1)]
+    axes.plot(spread, [place + 0.25] * 2, color="#777777", linewidth=0.8, marker="|", markersize=5)
+    if test.low is not None and test.high is not None:
+        axes.plot([100 * test.low, 100 * test.high], [place, place], color=BLUE, linewidth=2.5)
+    face = BLUE if significant(test) else "white"
+    axes.plot(100 * test.difference, place, "o", color=BLUE, markerfacecolor=face, markersize=6)
+
+
+def critical_difference(over: OverDatasets) -> Figure:
+    """Average ranks, each in the middle of a bar as long as the critical difference: who overlaps is not told apart."""
+    ranks = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
+    half = over.ranking.critical_difference / 2
+    figure = new_figure(1.3 + 0.3 * len(ranks))
+    axes = figure.subplots()
+    for place, (_, rank) in enumerate(ranks):
+        axes.plot([rank - half, rank + half], [place, place], color=BLUE, linewidth=2)
+        axes.plot(rank, place, "o", color=BLUE, markersize=6)
+    label = f"average rank (1 is best); critical difference {over.ranking.critical_difference:.2f}"
+    clean(axes, "", label)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+    axes.set_yticks(range(len(ranks)), [f"{plain_text(name)} ({rank:.2f})" for name, rank in ranks], fontsize=9)
+    axes.set_ylim(len(ranks) - 0.5, -0.5)
+    return figure

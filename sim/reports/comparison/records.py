@@ -1,0 +1,120 @@
+"""What a comparison consists of: groups of rows, their scores, curves and tests; the layout of comparison.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sim.results.records import Selection
+from sim.results.statistics import PairedTest, Ranking
+
+SCORES = ("personalization", "worst", "generalization", "global")
+MEASURES = ("macro_f1", "accuracy")
+COLUMNS = tuple(f"{score}.{measure}" for measure in MEASURES for score in SCORES)
+NEW_USERS = "new_users_"
+"""Begins the columns, one for each k, of clients that took no part, after k labelled examples of each class."""
+FOLLOWED = ("personalization", "global")
+"""The scores that runs have after every round."""
+PAIRED = ("personalization", "generalization", "global_per_client")
+"""The scores that are tested: those that every client has one of, so that their spread over clients is known."""
+PAIRED_COLUMNS = tuple(f"{score}.{measure}" for measure in MEASURES for score in PAIRED)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score between 0 and 1; `clients_std` is the mean over seeds of the std over clients."""
+
+    mean: float
+    clients_std: float | None = None
+    seeds_std: float | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean over seeds of a macro-F1, by round, and the bytes that all clients together had moved by then."""
+
+    rounds: tuple[int, ...]
+    moved_bytes: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The rounds that a way of choosing them chose in a row's runs, and their scores."""
+
+    rounds: tuple[int, ...]
+    scores: Mapping[str, Score | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration, over its seeds; bytes are per client and round, seconds per run.
+
+    `train_seconds` are of one client's local round, `client_bytes` what it holds meanwhile.
+
+    `scores`, `ranks`, `tests` and `chosen_rounds` are of the comparison's selection; `selected` has the rounds and the
+    scores of every selection that all of the row's runs have. `tests` are against the row `baseline`, None for a
+    baseline itself; a `reference` sees what no federation can, and takes no part in the ranks.
+    """
+
+    label: str
+    method: str
+    model: str
+    reference: bool
+    seeds: tuple[int, ...]
+    directories: tuple[str, ...]
+    clients: int
+    rounds: int
+    chosen_rounds: tuple[int, ...]
+    scores: Mapping[str, Score | None]
+    ranks: Mapping[str, int]
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    train_seconds: float | None
+    client_bytes: float | None
+    curves: Mapping[str, Curve]
+    selected: Mapping[Selection, Selected]
+    baseline: str | None = None
+    tests: Mapping[str, PairedTest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that were tested on the same examples, with one family of models; unranked where `refused` gives a reason.
+
+    `where` names the settings that tell this group from others of the same data and family.
+    """
+
+    data: str
+    model: str
+    where: str
+    rows: tuple[Row, ...]
+    refused: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The group's name in tables and figures."""
+        return f"{self.data} · {self.model}" + (f" · {self.where}" if self.where else "")
+
+
+@dataclass(frozen=True)
+class OverDatasets:
+    """Ranks of methods over the data sets that all of them ran on, by one score, with one family of models."""
+
+    model: str
+    column: str
+    datasets: tuple[str, ...]
+    ranking: Ranking
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All groups, by the scores of one selection; `warnings` name the runs left out, and what was kept apart."""
+
+    groups: tuple[Group, ...]
+    selection: Selection
+    over_datasets: tuple[OverDatasets, ...] = ()
+    warnings: tuple[str, ...] = ()
+    schema: int = field(default=3, init=False)

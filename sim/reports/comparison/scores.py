@@ -1,0 +1,127 @@
+"""From the runs of one configuration, a seed each, to what its row says."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from sim.reports.comparison.comparability import Runs
+from sim.reports.comparison.records import COLUMNS, FOLLOWED, NEW_USERS, Curve, Score, Selected
+from sim.results.records import SELECTIONS, MeanStd, Plain, RoundRecord, SelectedRound, Selection, Spread, Summary
+from sim.results.run_directory import RunDirectory
+
+
+def summary_of(run: RunDirectory) -> Summary:
+    """Return the summary of a finished run."""
+    if run.summary is None:
+        raise ValueError(f"{run.path} is not finished; only finished runs become rows")
+    return run.summary
+
+
+def client_scores(runs: Runs, score: str, measure: str, selection: Selection) -> dict[tuple[int, str], float]:
+    """Return one score of every client that has it in the chosen round, by seed and client."""
+    name = "global_" if score.startswith("global") else score
+    parts = {
+        (run.config.seed, client): getattr(chosen, name)
+        for run in runs
+        for client, scores in run.client_scores.items()
+        if (chosen := scores.selected(selection)) is not None
+    }
+    values = {key: getattr(part, measure) for key, part in parts.items() if part is not None}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+# ---- the row's numbers
+
+
+def selected(runs: Runs) -> dict[Selection, Selected]:
+    """Return every way of choosing a round that all of the runs have, with the rounds and their scores."""
+    found: dict[Selection, Selected] = {}
+    for selection in SELECTIONS:
+        rounds = tuple(chosen.round for run in runs if (chosen := summary_of(run).selected(selection)))
+        if len(rounds) == len(runs):
+            found[selection] = Selected(rounds, row_scores(runs, selection))
+    return found
+
+
+def row_scores(runs: Runs, selection: Selection) -> dict[str, Score | None]:
+    """Return every column's score in the chosen round, None where the method or a run has none."""
+    shots = sorted({k for run in runs if (new := summary_of(run).new_users) for k in new.shots})
+    columns = (*COLUMNS, *(f"{NEW_USERS}{k}.macro_f1" for k in shots))
+    split = {column: column.split(".") for column in columns}
+    return {column: _score(runs, score, measure, selection) for column, (score, measure) in split.items()}
+
+
+def _score(runs: Runs, score: str, measure: str, selection: Selection) -> Score | None:
+    values = [_value(run, score, measure, selection) for run in runs]
+    means = [value.mean if isinstance(value, MeanStd) else value for value in values]
+    known = [mean for mean in means if mean is not None]
+    if len(known) < len(runs):
+        return None
+    stds = [value.std for value in values if isinstance(value, MeanStd)]
+    return Score(
+        mean=statistics.fmean(known),
+        clients_std=statistics.fmean(stds) if stds else None,
+        seeds_std=statistics.stdev(known) if len(known) > 1 else None,
+    )
+
+
+def _value(run: RunDirectory, score: str, measure: str, selection: Selection) -> MeanStd | float | None:
+    summary = summary_of(run)
+    if score == "worst":
+        return run.worst_tenth(measure, selection)
+    if score.startswith(NEW_USERS):
+        shots = summary.new_users.shots if summary.new_users else {}
+        part = shots.get(int(score.removeprefix(NEW_USERS)))
+        return getattr(part, measure) if part else None
+    chosen = summary.selected(selection)
+    return _of(chosen, score, measure) if chosen else None
+
+
+def _of(record: SelectedRound | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
+    part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
+    return getattr(part, measure) if part else None
+
+
+def ranks(scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool]) -> list[dict[str, int]]:
+    """1 for the best, 2 for the second, else 0; scores that print the same share a rank."""
+    found = [dict.fromkeys(row, 0) for row in scores]
+    for column in {column: None for row in scores for column in row}:
+        printed = [
+            round(100 * score.mean, 2) if takes_part and (score := row.get(column)) else None
+            for row, takes_part in zip(scores, ranked, strict=True)
+        ]
+        places = sorted({value for value in printed if value is not None}, reverse=True)
+        for rank, value in enumerate(places[:2] if len(places) > 1 else [], 1):
+            for row_ranks, came in zip(found, printed, strict=True):
+                if came == value:
+                    row_ranks[column] = rank
+    return found
+
+
+# ---- curves
+
+
+def curves(runs: Runs) -> dict[str, Curve]:
+    """Return macro-F1 by round of the scores that were followed, over the rounds that all seeds evaluated."""
+    found = {score: _curve(runs, score) for score in FOLLOWED}
+    return {score: curve for score, curve in found.items() if curve.rounds}
+
+
+def _curve(runs: Runs, score: str) -> Curve:
+    by_round: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for run in runs:
+        for record, moved in zip(run.rounds, accumulate(r.moved_bytes for r in run.rounds), strict=True):
+            for value in _macro_f1(record, score):
+                by_round[record.round].append((moved, value))
+    full = {number: tuple(zip(*points, strict=True)) for number, points in by_round.items() if len(points) == len(runs)}
+    means = [(number, *map(statistics.fmean, points)) for number, points in full.items()]
+    return Curve(*zip(*means, strict=True)) if means else Curve((), (), ())
+
+
+def _macro_f1(record: RoundRecord, score: str) -> Iterator[float]:
+    value = _of(record, score, "macro_f1")
+    if value is not None:
+        yield value.mean if isinstance(value, MeanStd) else value

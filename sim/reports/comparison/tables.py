@@ -1,0 +1,217 @@
+"""A comparison as tables of cells, from which HTML, Markdown and the terminal are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sim.reports.comparison.records import COLUMNS, NEW_USERS, PAIRED_COLUMNS, SCORES, Group, OverDatasets, Row, Score
+from sim.results.records import SELECTIONS
+from sim.results.statistics import PairedTest, least_sign_flip_p
+from sim.results.tables import SELECTED, byte_size, duration, percent
+
+SIGNIFICANT = 0.05
+RANKS_NOTE = "Best in bold, second underlined; equal after rounding shares a place. Scores in %, MB = 10⁶ bytes."
+SEEDS_NOTE = (
+    "Over several seeds: the mean of the means, ± the mean of the standard deviations over clients; "
+    "beside it the sample standard deviation of the means over seeds. ± over clients is how unlike clients are."
+)
+REFERENCE_NOTE = "* trains on everybody's data in one place: a reference, which takes no part in the ranks."
+TESTS_NOTE = (
+    "Difference to the baseline in percentage points, seed by seed (each the mean over clients), and the mean over the "
+    "common seeds with its 95 % confidence interval by Student's t. p: of the paired t test over seeds, two-sided, by "
+    "Holm's correction over the rows of a column; bold where it is below 0.05. signs: the exact permutation test over "
+    "seeds, which assumes no distribution and is not corrected; with n seeds it is never below 2/2ⁿ, so fewer than six "
+    "cannot reach 0.05. One seed has neither interval nor p: it is no evidence about a method, however many clients "
+    "there are, since all of them descend from one server's model. clients: the spread (standard deviation) of the "
+    "clients' differences, and how many are better (↑), equal (=) and worse off (↓); it says who gains, not how sure "
+    "the difference is."
+)
+RANKING_NOTE = (
+    "Average rank over data sets (1 is best). Bars are as long as Nemenyi's critical difference at α = 0.05 (Demšar "
+    "2006): methods whose bars overlap are not told apart by these data sets."
+)
+SHORT = {
+    "personalization": "pers.",
+    "worst": "worst 10 %",
+    "generalization": "gen.",
+    "global": "global",
+    "global_per_client": "global p. c.",
+    "macro_f1": "F1",
+    "accuracy": "acc.",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry: its text, 1 if best or significant, 2 if second, and what stands beside it in small."""
+
+    text: str
+    rank: int = 0
+    note: str = ""
+
+
+Table = tuple[list[str], list[list[Cell]]]
+"""Head and rows."""
+
+
+def scores_table(group: Group) -> Table:
+    """Scores and cost of a group's rows; the model has a column where rows differ in it."""
+    mixed = len({row.model for row in group.rows}) > 1
+    columns = list(dict.fromkeys([*COLUMNS, *(column for row in group.rows for column in row.scores)]))
+    head = ["method", *(["model"] if mixed else []), *map(column_name, columns)]
+    head += ["up", "down", "time", "rounds", "round", "seeds"]
+    return head, [_score_row(row, columns, mixed) for row in group.rows]
+
+
+def column_name(column: str) -> str:
+    """Name a column in a few letters."""
+    score, measure = column.split(".")
+    if score.startswith(NEW_USERS):
+        return f"new users, k = {score.removeprefix(NEW_USERS)} {SHORT[measure]}"
+    return f"{SHORT[score]} {SHORT[measure]}"
+
+
+def _score_row(row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
+    model = [Cell(row.model)] if mixed else []
+    cost = [*traffic(row), duration(row.seconds)]
+    counts = [str(row.rounds), listed(row.chosen_rounds), listed(row.seeds)]
+    scores = [score_cell(row, column) for column in columns]
+    return [Cell(row_name(row)), *model, *scores, *map(Cell, cost + counts)]
+
+
+def row_name(row: Row) -> str:
+    """Name a row, with an asterisk if it is a reference."""
+    return row.label + ("*" if row.reference else "")
+
+
+def traffic(row: Row) -> tuple[str, str]:
+    """Bytes up and down; a reference's are nobody's: its data lie where it trains."""
+    return ("–", "–") if row.reference else (byte_size(row.bytes_up), byte_size(row.bytes_down))
+
+
+def score_cell(row: Row, column: str) -> Cell:
+    """One score of a row, such as `personalization.macro_f1`."""
+    cell = plain_cell(score := row.scores.get(column))
+    return cell if score is None else replace(cell, rank=row.ranks[column])
+
+
+def listed(values: Sequence[int]) -> str:
+    """Join numbers by commas."""
+    return ", ".join(map(str, values))
+
+
+def spanned(values: Sequence[int]) -> str:
+    """Write many numbers in little room: the only one, or the least and the largest."""
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+# ---- tests
+
+
+def paired_table(group: Group) -> Table | None:
+    """Each row against its baseline, seed by seed; None where no row was tested."""
+    rows = [row for row in group.rows if row.tests]
+    if not rows:
+        return None
+    columns = [column for column in PAIRED_COLUMNS if any(column in row.tests for row in rows)]
+    head = ["method", "baseline", *map(column_name, columns), "seeds"]
+    return head, [_paired_row(row, columns) for row in rows]
+
+
+def _paired_row(row: Row, columns: Sequence[str]) -> list[Cell]:
+    seeds = next(iter(row.tests.values())).seeds
+    cells = [paired_cell(row.tests.get(column)) for column in columns]
+    return [Cell(row_name(row)), Cell(row.baseline or ""), *cells, Cell(listed(seeds))]
+
+
+def paired_cell(test: PairedTest | None) -> Cell:
+    """A difference over seeds with its interval and p, then the spread over clients."""
+    if test is None:
+        return Cell("–")
+    bounds = "" if test.low is None or test.high is None else f" [{points(test.low)}, {points(test.high)}]"
+    return Cell(points(test.difference) + bounds, int(significant(test)), f"{chance(test)}; {client_spread(test)}")
+
+
+def significant(test: PairedTest) -> bool:
+    """Whether the corrected p over seeds is below 0.05; never for a single seed."""
+    return test.p_holm is not None and test.p_holm < SIGNIFICANT
+
+
+def chance(test: PairedTest) -> str:
+    """Write what the seeds say of chance."""
+    if test.p_holm is None:
+        return "one seed, no evidence"
+    if test.p_signs is None:
+        return f"p {p_text(test.p_holm)}"
+    least = "" if test.p_signs > least_sign_flip_p(len(test.seeds)) else ", the least"
+    return f"p {p_text(test.p_holm)}, signs {p_text(test.p_signs)}{least}"
+
+
+def client_spread(test: PairedTest) -> str:
+    """Write the spread over clients."""
+    std, better, equal, worse = test.spread
+    return f"clients ± {100 * std:.2f}, {better} ↑ {equal} = {worse} ↓"
+
+
+# ---- three rounds
+
+
+def selected_table(group: Group) -> Table:
+    """Macro-F1 of each row in the rounds chosen by validation, not at all, and by test."""
+    chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
+    wanted = [f"{score}.macro_f1" for score in SCORES]
+    head = ["method", "model", "round chosen", "round", *map(column_name, wanted)]
+    return head, [
+        [Cell(row_name(row)), Cell(row.model), Cell(SELECTED[selection]), Cell(listed(found.rounds))]
+        + [plain_cell(found.scores.get(column)) for column in wanted]
+        for row in group.rows
+        for selection in chosen
+        if (found := row.selected.get(selection))
+    ]
+
+
+def plain_cell(score: Score | None) -> Cell:
+    """One score without a rank: mean and spread over clients, and over seeds beside it."""
+    if score is None:
+        return Cell("–")
+    std = "" if score.clients_std is None else f" ± {percent(score.clients_std)}"
+    return Cell(percent(score.mean) + std, 0, "" if score.seeds_std is None else f"seeds ± {percent(score.seeds_std)}")
+
+
+def points(difference: float) -> str:
+    """Write a difference between -1 and 1 in percentage points with its sign."""
+    return f"{100 * difference:+.2f}".replace("-", "−")
+
+
+def p_text(p: float) -> str:
+    """Write a p-value."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def ranking_table(over: OverDatasets) -> Table:
+    """Methods by their average rank."""
+    rows = sorted(over.ranking.ranks.items(), key=lambda item: item[1])
+    return ["method", "average rank"], [[Cell(name), Cell(f"{rank:.2f}")] for name, rank in rows]
+
+
+def ranking_title(over: OverDatasets) -> str:
+    """Say what was ranked."""
+    score, measure = over.column.split(".")
+    return f"{over.model}: {score}, {SHORT[measure]}, over {', '.join(over.datasets)}"
+
+
+def ranking_summary(over: OverDatasets) -> str:
+    """Say what Friedman's test found."""
+    ranking = over.ranking
+    return (
+        f"Friedman's χ² = {ranking.chi2:.2f} ({len(ranking.ranks)} methods, {ranking.datasets} data sets), "
+        f"p {p_text(ranking.p)}; critical difference {ranking.critical_difference:.2f}."
+    )
+
+
+def group_notes(group: Group) -> list[str]:
+    """Every reason not to trust a rank of this group, the gravest first."""
+    refused = [f"NOT COMPARABLE, therefore not ranked: {reason}" for reason in group.refused]
+    return [*refused, *(f"Caution: {warning}" for warning in group.warnings)]

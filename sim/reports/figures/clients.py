@@ -1,0 +1,121 @@
+"""The figures over clients and classes: both scores of each client, its examples, and the confusion matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from sim.reports.figures.style import BLUE, MEASURES, ORANGE, SCORE_STYLES, clean, new_figure, plain_text
+from sim.results.records import Counts
+from sim.results.run_directory import RunDirectory
+
+NAMED_CLIENTS = 50
+"""Up to so many clients are named on an axis; beyond, the names would touch."""
+ANNOTATED_CLASSES = 12
+
+
+def client_scores(run: RunDirectory) -> Figure | None:
+    """Both scores of every client, in the order of personalization."""
+    own = {name: s.personalization.macro_f1 for name, s in run.client_scores.items() if s.personalization}
+    known = {name: score for name, score in own.items() if score is not None}
+    if not known:
+        return None
+    names = sorted(known, key=lambda name: known[name])
+    figure = new_figure(4.2)
+    axes = figure.subplots()
+    for score, (colour, marker) in list(SCORE_STYLES.items())[:2]:
+        parts = [getattr(run.client_scores[name], score) for name in names]
+        values = [100 * (part.macro_f1 if part and part.macro_f1 is not None else np.nan) for part in parts]
+        axes.plot(range(len(names)), values, marker, color=colour, label=score, markersize=5)
+        axes.axhline(float(np.nanmean(values)), color=colour, linewidth=1, linestyle=":")
+    clean(axes, MEASURES["macro_f1"])
+    axes.set_ylim(0, 102)
+    _name_clients(axes, names, "client, in the order of personalization; dotted: the means")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _name_clients(axes: Axes, names: Sequence[str], label: str) -> None:
+    """Put clients on the x-axis: by name while the names fit, else by position."""
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    if len(names) > NAMED_CLIENTS:
+        step = 10 * -(-len(names) // 100)
+        axes.set_xticks([0, *range(step - 1, len(names), step)], ["1", *map(str, range(step, len(names) + 1, step))])
+        axes.set_xlabel(f"{label} ({len(names)} clients)")
+        return
+    upright = len(names) <= 25 and max(map(len, names)) <= 3
+    shown = [plain_text(name if len(name) <= 28 else name[:27] + "…") for name in names]
+    axes.set_xticks(range(len(names)), shown, rotation=0 if upright else 90, fontsize=8)
+    axes.set_xlabel(label)
+
+
+def partition(run: RunDirectory) -> Figure | None:
+    """Examples of each client by part, and of each client and class (training)."""
+    if not run.clients:
+        return None
+    names, labels = list(run.clients), run.config.labels
+    figure = new_figure(3.2 + 0.3 * min(len(labels), 30))
+    sizes, classes = figure.subplots(2, 1, height_ratios=[1.6, 0.35 * min(len(labels), 30)], sharex=True)
+    below = np.zeros(len(names))
+    for part, colour, hatch in (("train", BLUE, ""), ("test", ORANGE, "//" if len(names) <= NAMED_CLIENTS else "")):
+        counts = np.array([getattr(run.clients[name], part) for name in names])
+        look: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0} if hatch else {}
+        sizes.bar(range(len(names)), counts, 0.85, bottom=below, color=colour, label=part, **look)
+        below += counts
+    clean(sizes, "examples")
+    sizes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    _class_map(figure, classes, np.array([run.clients[name].train_per_class for name in names]).T, labels)
+    _name_clients(classes, names, "client; white: no training example of this class")
+    return figure
+
+
+def _class_map(figure: Figure, axes: Axes, counts: npt.NDArray[np.int64], labels: Sequence[str]) -> None:
+    colours = colormaps["cividis"].with_extremes(bad="white")
+    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=colours, aspect="auto", interpolation="nearest", vmin=0)
+    step = -(-len(labels) // 30)
+    axes.set_yticks(range(0, len(labels), step), [plain_text(label) for label in labels[::step]], fontsize=9)
+    figure.colorbar(image, ax=axes, label="training examples", pad=0.01)
+
+
+def confusion(run: RunDirectory, score: str) -> Figure | None:
+    """Confusion matrix of one score, each row in percent of its true class."""
+    counts: Counts | None = getattr(run.confusions, "global_" if score == "global" else score)
+    if counts is None:
+        return None
+    matrix = np.array(counts, float)
+    total = matrix.sum(1, keepdims=True)
+    shares = np.divide(100 * matrix, total, out=np.full_like(matrix, np.nan), where=total > 0)
+    figure = new_figure(4.9, 5.6)
+    axes = figure.subplots()
+    colours = colormaps["Blues"].with_extremes(bad="#eeeeee")
+    image = axes.imshow(np.ma.masked_invalid(shares), cmap=colours, vmin=0, vmax=100)
+    _name_classes(axes, run.config.labels)
+    if len(matrix) <= ANNOTATED_CLASSES:
+        _annotate(axes, shares)
+    figure.colorbar(image, ax=axes, format=PercentFormatter(decimals=0), label="of the true class", shrink=0.85)
+    axes.set_title(score, fontsize=11)
+    return figure
+
+
+def _name_classes(axes: Axes, labels: Sequence[str]) -> None:
+    step = -(-len(labels) // 30)
+    shown = [plain_text(label) for label in labels[::step]]
+    axes.set_xticks(range(0, len(labels), step), shown, rotation=90, fontsize=9)
+    axes.set_yticks(range(0, len(labels), step), shown, fontsize=9)
+    axes.set(xlabel="predicted", ylabel="true")
+
+
+def _annotate(axes: Axes, shares: npt.NDArray[np.float64]) -> None:
+    for (row, column), share in np.ndenumerate(shares):
+        if not np.isnan(share):
+            # 0.4 must not read as 0: what is rare and what never happens are different findings
+            text = f"{share:.0f}" if share >= 1 or share == 0 else "<1"
+            colour = "white" if share > 55 else "#444444"
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)

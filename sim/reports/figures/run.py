@@ -1,0 +1,186 @@
+"""The plots of a run; each is a function from what was read to a Figure, or None without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sim.reports.figures.clients import client_scores, confusion, partition
+from sim.reports.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    MEASURES,
+    ORANGE,
+    PURPLE,
+    SCORE_STYLES,
+    SKY,
+    VERMILLION,
+    by_round,
+    clean,
+    draw,
+    new_figure,
+)
+from sim.results.records import MeanStd, Plain, RoundRecord, Spread
+from sim.results.run_directory import RunDirectory
+
+
+def draw_run(run: RunDirectory) -> list[Path]:
+    """Draw every figure that the run has data for, into DIR/plots, and return the paths."""
+    return draw({name: builder(run) for name, builder in FIGURES.items()}, run.path / "plots")
+
+
+def learning_curves(run: RunDirectory) -> Figure | None:
+    """Scores by round: mean ± std over clients of their own models, and the server's model."""
+    if not run.evaluated_rounds:
+        return None
+    figure = new_figure(4.2)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (measure, label) in zip(panels, MEASURES.items(), strict=True):
+        _score_lines(axes, run, measure)
+        by_round(axes, label, run.rounds[-1].round)
+        axes.set_ylim(0, 101)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def _score_lines(axes: Axes, run: RunDirectory, measure: str) -> None:
+    spreads = [(record.round, record.personalization) for record in run.rounds if record.personalization]
+    _band(axes, spreads, measure, "personalization (mean ± std over clients)", BLUE)
+    server = [(record.round, record.global_) for record in run.rounds if record.global_]
+    if server:
+        values = [100 * (getattr(scores, measure) or np.nan) for _, scores in server]
+        axes.plot([number for number, _ in server], values, "--", color=GREEN, label="global (server's model)")
+    if run.summary:
+        best = run.summary.best_round
+        axes.axvline(best, color="#888888", linewidth=1, linestyle=":", label=f"best round by test ({best})")
+    if run.summary and run.summary.generalization:
+        score = getattr(run.summary.generalization, measure)
+        label = "generalization (best round by test)"
+        axes.errorbar(best, 100 * score.mean, 100 * score.std, fmt="s", color=VERMILLION, capsize=4, label=label)
+
+
+def _band(axes: Axes, spreads: Sequence[tuple[int, Spread]], measure: str, label: str, colour: str) -> None:
+    numbers = [number for number, _ in spreads]
+    means = 100 * np.array([getattr(spread, measure).mean for _, spread in spreads])
+    stds = 100 * np.array([getattr(spread, measure).std for _, spread in spreads])
+    marker = "o" if len(numbers) == 1 else ""
+    axes.plot(numbers, means, color=colour, marker=marker, label=label)
+    axes.fill_between(numbers, np.maximum(means - stds, 0), np.minimum(means + stds, 100), color=colour, alpha=0.18)
+
+
+def train_loss(run: RunDirectory) -> Figure | None:
+    """Training loss by round, the mean over clients weighted by examples."""
+    if not run.rounds:
+        return None
+    figure = new_figure(2.8)
+    axes = figure.subplots()
+    marker = "o" if len(run.rounds) == 1 else ""
+    losses = [np.nan if r.train_loss is None else r.train_loss for r in run.rounds]
+    axes.plot([r.round for r in run.rounds], losses, color=BLACK, marker=marker)
+    by_round(axes, "training loss (mean)", run.rounds[-1].round)
+    axes.set_ylim(bottom=0)
+    return figure
+
+
+def gradient_dissimilarity(run: RunDirectory) -> Figure | None:
+    """How much the clients' gradients disagreed before each round; None where the run did not measure it."""
+    found = {record.round: each for record in run.rounds if (each := record.gradient_dissimilarity)}
+    if not found:
+        return None
+    figure = new_figure(2.8)
+    axes = figure.subplots()
+    marker = "o" if len(found) == 1 else ""
+    axes.plot(
+        list(found), [each.value for each in found.values()], color=BLUE, marker=marker, label="(1/K) Σ‖∇L_k − ∇L‖²"
+    )
+    axes.plot(list(found), [each.overall for each in found.values()], "--", color=BLACK, marker=marker, label="‖∇L‖²")
+    by_round(axes, "squared length", run.rounds[-1].round)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    return figure
+
+
+def score_over_bytes(run: RunDirectory) -> Figure | None:
+    """Scores by what all clients together have moved so far; None where nothing travels."""
+    moved = list(accumulate(record.moved_bytes / 1e6 for record in run.rounds))
+    if not run.evaluated_rounds or not moved[-1]:
+        return None
+    figure = new_figure(3.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (measure, label) in zip(panels, MEASURES.items(), strict=True):
+        for score, (colour, marker) in SCORE_STYLES.items():
+            points = [
+                (x, y) for x, record in zip(moved, run.rounds, strict=True) for y in _percent(record, score, measure)
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), "-", marker=marker, markersize=3, color=colour, label=score)
+        clean(axes, label, "moved up and down by all clients so far (MB)")
+        axes.set_ylim(0, 101)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def _percent(record: RoundRecord, score: str, measure: str) -> Iterator[float]:
+    """Yield a round's score, the mean where it is of many clients, if it has one."""
+    part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
+    value: MeanStd | float | None = getattr(part, measure) if part else None
+    if value is not None:
+        yield 100 * (value.mean if isinstance(value, MeanStd) else value)
+
+
+def cost(run: RunDirectory) -> Figure | None:
+    """Bytes that a client has moved so far, and seconds of each round by phase."""
+    if not run.rounds:
+        return None
+    figure = new_figure(3.8)
+    traffic, time = figure.subplots(1, 2)
+    _traffic(traffic, run.rounds)
+    _seconds(time, run.rounds)
+    return figure
+
+
+def _traffic(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
+    numbers = [record.round for record in rounds]
+    series = (("down", VERMILLION, "-", "v"), ("up", BLUE, "--", "^"))
+    for direction, colour, dash, marker in series:
+        moved = np.cumsum([getattr(record, f"bytes_{direction}") for record in rounds]) / 1e6
+        axes.plot(numbers, moved, dash, color=colour, label=direction, marker=marker if len(numbers) == 1 else "")
+    by_round(axes, "moved so far per client (MB)", numbers[-1])
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, loc="upper left")
+
+
+def _seconds(axes: Axes, rounds: Sequence[RoundRecord]) -> None:
+    numbers, below = np.array([record.round for record in rounds]), np.zeros(len(rounds))
+    hatches = {"train": (BLUE, ""), "aggregate": (ORANGE, "//"), "evaluate": (SKY, "..")}
+    if any("gradients" in record.seconds for record in rounds):
+        hatches["gradients"] = (PURPLE, "xx")
+    for phase, (colour, hatch) in hatches.items():
+        seconds = np.array([record.seconds.get(phase, 0.0) for record in rounds])
+        look: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0} if len(rounds) <= 40 else {}
+        axes.bar(numbers, seconds, 0.9 if look else 1.0, bottom=below, color=colour, label=phase, **look)
+        below += seconds
+    by_round(axes, "time of the round (s)", int(numbers[-1]))
+    axes.set_ylim(0, 1.25 * max(float(below.max()), 1e-9))
+    axes.legend(frameon=False, loc="upper center", ncols=len(hatches))
+
+
+FIGURES: dict[str, Callable[[RunDirectory], Figure | None]] = {
+    "learning_curves": learning_curves,
+    "train_loss": train_loss,
+    "gradient_dissimilarity": gradient_dissimilarity,
+    "client_scores": client_scores,
+    "confusion_personalization": lambda run: confusion(run, "personalization"),
+    "confusion_generalization": lambda run: confusion(run, "generalization"),
+    "confusion_global": lambda run: confusion(run, "global"),
+    "partition": partition,
+    "score_over_bytes": score_over_bytes,
+    "cost": cost,
+}

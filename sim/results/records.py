@@ -1,0 +1,248 @@
+"""The parts of the files that `python -m sim run` writes, each validated when it is read."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Selection = Literal["validation", "last", "best"]
+
+
+class Record(BaseModel):
+    """An immutable part of a file; keys that a later version adds are ignored."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, protected_namespaces=())
+
+
+class MeanStd(Record):
+    """Mean and population standard deviation over clients."""
+
+    mean: float
+    std: float
+
+
+class Spread(Record):
+    """Scores over clients, each between 0 and 1."""
+
+    macro_f1: MeanStd
+    accuracy: MeanStd
+
+
+def _none_for_nan(value: object) -> object:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+class Plain(Record):
+    """Scores of one model on one set; None where the set was empty."""
+
+    macro_f1: Annotated[float | None, BeforeValidator(_none_for_nan)]
+    accuracy: Annotated[float | None, BeforeValidator(_none_for_nan)]
+
+
+class Config(Record):
+    """`config.json`: all that the numbers depend on, and where they were made; settings unknown here are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    schema_version: int = Field(alias="schema")
+    data: str
+    data_options: dict[str, Any] = {}
+    pipeline: dict[str, Any] = {}
+    clients_by: str = "client"
+    partition: dict[str, Any] | None = None
+    holdout: dict[str, Any] | None = None
+    scale: float = 1.0
+    model: str
+    model_options: dict[str, Any] = {}
+    alternatives: tuple[dict[str, Any], ...] = ()
+    init: dict[str, Any] | None = None
+    method: dict[str, Any]
+    task: dict[str, Any]
+    rounds: dict[str, Any]
+    stragglers: float = 0.0
+    precision: str = "lossless"
+    autocast: str = "float32"
+    engine: str
+    workers: int | None = None
+    chunk: int | None = None
+    compile: bool = False
+    device: str = "cpu"
+    threads: int = 1
+    eval_every: int = 1
+    union_limit: int | None = None
+    gradient_dissimilarity: bool = False
+    split: str
+    validation_share: float = 0.0
+    split_leaks: bool
+    normalization: str
+    labels: tuple[str, ...]
+    preset: str | None = None
+    versions: dict[str, str] = {}
+    hardware: str = ""
+    parameters: dict[str, int] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unfold_model(cls, value: Any) -> Any:
+        """Take a model written as {name, options} apart."""
+        if isinstance(value, dict) and isinstance(model := value.get("model"), dict):
+            return {**value, "model": model.get("name"), "model_options": model.get("options", {})}
+        return value
+
+    @property
+    def method_name(self) -> str:
+        """Name of the federated method."""
+        return str(self.method["name"])
+
+    @property
+    def planned_rounds(self) -> int:
+        """Rounds that the run was asked for."""
+        return int(self.rounds["rounds"])
+
+    @property
+    def seed(self) -> int:
+        """Seed of partitions, cohorts, initial weights and batch orders."""
+        return int(self.task.get("seed", 0))
+
+
+class ClientExamples(Record):
+    """One line of `clients.json`: examples by part and class."""
+
+    train: int
+    validation: int = 0
+    test: int
+    train_per_class: tuple[int, ...]
+    test_per_class: tuple[int, ...]
+
+
+class GradientDissimilarity(Record):
+    """Before a round: (1/K) Σ‖∇L_k − ∇L‖² over its cohort at the server's model, and ‖∇L‖² beside it."""
+
+    value: float
+    overall: float
+
+
+class RoundRecord(Record):
+    """One line of `rounds.jsonl`; `bytes_*` are means over the round's clients."""
+
+    round: int
+    cohort: tuple[str, ...]
+    train_loss: float | None  # none where nobody trained
+    evaluated: bool
+    personalization: Spread | None = None
+    generalization: Spread | None = None
+    global_: Plain | None = Field(default=None, alias="global")
+    validation: Spread | None = None  # on what was cut off the training sets, and the round is chosen by
+    bytes_up: float
+    bytes_down: float
+    gradient_dissimilarity: GradientDissimilarity | None = None  # where the run was asked for it
+    lost: tuple[str, ...] = ()  # of the cohort, those whose update never came
+    capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more
+    left_out: dict[str, str] = {}  # why a client's update was not used
+    seconds: dict[str, float]
+    diagnostics: dict[str, Any] = {}  # `sim.reports.analysis.diagnostics` knows what is inside
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes of all clients up and down; who was lost took the download, and sent nothing."""
+        return self.bytes_down * len(self.cohort) + self.bytes_up * (len(self.cohort) - len(self.lost))
+
+
+class NewUsers(Record):
+    """How a finished federation serves clients that took no part in it, after k labelled examples of each class.
+
+    `client_models` is the mean over all clients' own models, in methods without a server model.
+    """
+
+    clients: tuple[str, ...]
+    epochs: int
+    shots: dict[int, Spread | None]
+    client_models: Spread | None = None
+
+
+SELECTIONS: tuple[Selection, ...] = ("validation", "last", "best")
+"""The ways of choosing the round whose scores are reported, the one to trust first."""
+
+
+class SelectedRound(Record):
+    """The scores of one round.
+
+    Both client scores are None where no client has a model and a test set of its own: the method pooled their data.
+    """
+
+    round: int
+    personalization: Spread | None
+    generalization: Spread | None
+    global_: Plain | None = Field(default=None, alias="global")
+    global_per_client: Spread | None = None
+
+
+class Summary(Record):
+    """`summary.json`, which exists once the last round is done.
+
+    The scores that stand by themselves are of the best round by test.
+    """
+
+    clients: int
+    rounds: int
+    seed: int
+    best_round: int
+    personalization: Spread | None
+    generalization: Spread | None
+    global_: Plain | None = Field(default=None, alias="global")
+    global_per_client: Spread | None = None
+    validation: SelectedRound | None
+    last: SelectedRound
+    new_users: NewUsers | None = None
+    seconds: dict[str, float]
+    bytes_up: float
+    bytes_down: float
+    client_bytes: float | None = None  # that a client holds while it trains; none in runs of an earlier version
+
+    def selected(self, selection: Selection) -> SelectedRound | None:
+        """The scores of the round that was chosen so; None by validation where there were no examples for it."""
+        if selection == "best":
+            own = {name: getattr(self, name) for name in SelectedRound.model_fields if name != "round"}
+            return SelectedRound(round=self.best_round, **own)
+        chosen: SelectedRound | None = getattr(self, selection)
+        return chosen
+
+    @property
+    def trusted(self) -> Selection:
+        """The selection that claims may rest on: by validation, or else the last round, which is no choice."""
+        return "validation" if self.validation else "last"
+
+
+class ClientRound(Record):
+    """One client in one round: its own model's scores, and the server's model's on its test set."""
+
+    personalization: Plain | None = None
+    generalization: Plain | None = None
+    global_: Plain | None = Field(default=None, alias="global")
+
+
+class ClientScore(ClientRound):
+    """One client's entry of `client_scores.json`; the scores that stand by themselves are of the best round by test."""
+
+    validation: ClientRound | None
+    last: ClientRound
+    train: int
+    test: int
+
+    def selected(self, selection: Selection) -> ClientRound | None:
+        """The scores of the round that was chosen so."""
+        chosen: ClientRound | None = self if selection == "best" else getattr(self, selection)
+        return chosen
+
+
+Counts = tuple[tuple[int, ...], ...]
+
+
+class Confusions(Record):
+    """Counts (C, C) summed over clients: rows true, columns predicted."""
+
+    personalization: Counts | None = None
+    generalization: Counts | None = None
+    global_: Counts | None = Field(default=None, alias="global")

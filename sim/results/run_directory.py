@@ -1,0 +1,109 @@
+"""Typed reading of what `python -m sim run` wrote, finished or not; the only reader of these files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from federation.scores import lowest_tenth
+from sim.errors import RunDirectoryError
+from sim.results.records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Selection, Summary
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run's directory; every file but `config.json` may be missing while the run goes on.
+
+    Raises RunDirectoryError on opening if `path` holds no readable `config.json`, and on reading a damaged file.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        """Fail early on a directory that is not a run's."""
+        object.__setattr__(self, "path", Path(self.path))
+        if not (self.path / "config.json").is_file():
+            came = "has no config.json" if self.path.is_dir() else "is not a directory"
+            raise RunDirectoryError(f"{self.path} {came}; expected the --out of `python -m sim run`")
+        if (version := self.config.schema_version) != 1:
+            raise RunDirectoryError(f"{self.path / 'config.json'} has schema {version}; this version reads schema 1")
+
+    @cached_property
+    def config(self) -> Config:
+        """The run's settings."""
+        return self._require("config.json", Config)
+
+    @cached_property
+    def clients(self) -> Mapping[str, ClientExamples]:
+        """Examples of each client; empty before the data is prepared."""
+        return self._read("clients.json", dict[str, ClientExamples]) or {}
+
+    @cached_property
+    def rounds(self) -> tuple[RoundRecord, ...]:
+        """The rounds done so far, in order; a last line that a kill cut short of its newline is left out."""
+        path = self.path / "rounds.jsonl"
+        if not path.is_file():
+            return ()
+        whole = path.read_text("utf-8").rpartition("\n")[0]
+        adapter = TypeAdapter(RoundRecord)
+        return tuple(
+            _parse(adapter, line, f"{path}, line {number}") for number, line in enumerate(whole.splitlines(), 1)
+        )
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """The final scores; None until the run is finished."""
+        return self._read("summary.json", Summary)
+
+    @cached_property
+    def client_scores(self) -> Mapping[str, ClientScore]:
+        """Scores of each client at the best round; empty until the run is finished."""
+        return self._read("client_scores.json", dict[str, ClientScore]) or {}
+
+    @cached_property
+    def confusions(self) -> Confusions:
+        """Confusion matrices at the best round; all None until the run is finished."""
+        return self._read("confusion.json", Confusions) or Confusions()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round is done and summarized."""
+        return self.summary is not None
+
+    def worst_tenth(self, measure: str, selection: Selection = "best") -> float | None:
+        """Mean personalization of the lowest tenth of the clients by that measure, one client at least."""
+        rounds = [each for s in self.client_scores.values() if (each := s.selected(selection))]
+        scores = [getattr(each.personalization, measure) for each in rounds if each.personalization]
+        known = [score for score in scores if score is not None]
+        return lowest_tenth(known) if known else None
+
+    @property
+    def evaluated_rounds(self) -> tuple[RoundRecord, ...]:
+        """The rounds that have scores."""
+        return tuple(record for record in self.rounds if record.personalization is not None)
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        return self._require(name, kind) if (self.path / name).is_file() else None
+
+    def _require(self, name: str, kind: type[T]) -> T:
+        path = self.path / name
+        return _parse(TypeAdapter(kind), path.read_text("utf-8"), str(path))
+
+
+def _parse(adapter: TypeAdapter[T], text: str, where: str) -> T:
+    """Read JSON, or say which key of which file is wrong and what came."""
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise RunDirectoryError(
+            f"{where}: {key}: {first['msg']}; the file is damaged, not a run's, or another version's"
+        ) from error

@@ -1,0 +1,51 @@
+"""The models that a run leaves for `python -m export`: the server's, and each client's of the best round."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+from federation.records import Client
+from models.checkpoint import CheckpointInfo, save_checkpoint
+from sim.architectures import Architecture
+from sim.data.federated_data import FederatedData
+from sim.experiment import RunSettings
+from sim.simulation import Simulation
+
+SERVER = "global"
+
+
+def save_models(simulation: Simulation, settings: RunSettings, out: Path) -> None:
+    """Write `models/{client}.safetensors`, each with its own network, and `models/global.safetensors` if there is one.
+
+    A client that serves with a part of what it keeps (Ditto's personal model) leaves that part.
+    """
+    if simulation.setup.method.has_global_model:
+        _save(out, SERVER, simulation.server_model(), simulation.networks[0], settings, simulation)
+    for name, client in simulation.board.best.clients.items():
+        _save(out, name, client, simulation.network_of[name], settings, simulation)
+
+
+def _save(
+    out: Path, name: str, client: Client, network: Architecture, settings: RunSettings, simulation: Simulation
+) -> None:
+    mean, std = _normalization(name, simulation.data)
+    info = CheckpointInfo(
+        model=network.model.name,
+        options=network.model.options,
+        labels=simulation.data.labels,
+        mean=mean,
+        std=std,
+        method=settings.method["name"],
+        round=simulation.round_number if name == SERVER else simulation.board.best.round,
+        federation=f"sim-{settings.data}",
+    )
+    served = network.setup.method.deployed(client)
+    save_checkpoint(out / "models" / f"{name}.safetensors", {**served.params, **served.buffers}, info)
+
+
+def _normalization(name: str, data: FederatedData) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    # under `client` normalization the server's model has no statistics of its own: it gets the sum of all clients'
+    statistics = data.statistics.get(name) or reduce(add, data.statistics.values())
+    return tuple(statistics.mean.tolist()), tuple(statistics.std.tolist())

@@ -1,0 +1,134 @@
+"""What a finished run leaves in its directory: the summary, every client's scores, the confusion matrices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from federation import wire
+from sim.best_round import Chosen
+from sim.checkpoint import write_atomically
+from sim.evaluation import Matrix, plain, spread, total
+from sim.experiment import RunSettings
+from sim.results.records import Selection
+from sim.simulation import Simulation
+
+Generalization = dict[int, dict[str, Matrix]]
+"""Confusion matrices of each client's model on the union of test sets, by the round of the models."""
+
+
+def write_results(simulation: Simulation, settings: RunSettings, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
+    """Score the chosen rounds' models on the union of test sets, write the files, and return the summary.
+
+    The best round's scores stand by themselves, those of the last and of the one chosen by validation under their own
+    names. `extra` is laid over the summary; its "seconds" are added to the simulation's.
+    """
+    chosen = simulation.board.selections(simulation.scored_clients())
+    general: Generalization = {}
+    for each in filter(None, chosen.values()):
+        if each.round not in general:  # two that chose the same round have the same models
+            general[each.round] = simulation.generalization(each)
+    write_json(out / "client_scores.json", _client_scores(simulation, chosen, general))
+    write_json(out / "confusion.json", _confusion(simulation.board.best, general))
+    seconds = {**simulation.seconds, **extra.pop("seconds", {})}
+    summary = {
+        **_summary(simulation, settings),
+        "best_round": simulation.board.best.round,
+        **_by_selection({name: _selected(each, general) for name, each in chosen.items()}),
+        **_bytes(out),
+        "client_bytes": client_bytes(simulation),
+        **extra,
+        "seconds": {**{k: round(v, 3) for k, v in seconds.items()}, "total": round(sum(seconds.values()), 3)},
+    }
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+def _by_selection(found: Mapping[Selection, Mapping[str, Any] | None]) -> dict[str, Any]:
+    """Lay the best round's entries beside the others' under their names."""
+    best = {key: value for key, value in (found["best"] or {}).items() if key != "round"}
+    return {**best, "validation": found["validation"], "last": found["last"]}
+
+
+def _selected(chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
+    if chosen is None:
+        return None
+    return {
+        "personalization": chosen.record["personalization"],
+        "generalization": spread(general[chosen.round]),
+        "global": chosen.record["global"],
+        "global_per_client": chosen.record["global_per_client"],
+        "round": chosen.round,
+    }
+
+
+def _summary(simulation: Simulation, settings: RunSettings) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "method": settings.method["name"],
+        "model": "+".join(model.name for model in settings.models),
+        "data": settings.data,
+        "clients": len(simulation.data.clients),
+        "rounds": settings.rounds.rounds,
+        "epochs_total": settings.rounds.rounds * settings.task.epochs,
+        "seed": settings.task.seed,
+    }
+
+
+def _bytes(out: Path) -> dict[str, float]:
+    lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return {name: float(np.mean([line[name] for line in lines])) for name in ("bytes_up", "bytes_down")}
+
+
+def client_bytes(simulation: Simulation) -> float:
+    """Return the bytes that one client holds while it trains, the mean over its networks.
+
+    That is its network, what the method remembers on it, and what the round's loss needs beside them, such as the
+    received model as an anchor; not the examples, the optimizer's moments and the activations.
+    """
+    method = simulation.setup.method
+    broadcast = method.broadcast(simulation.state, min(simulation.network_of))
+    held = [method.receive(network.initial, broadcast) for network in simulation.networks]
+    return float(np.mean([wire.tensor_bytes({**client._asdict(), "round": state}) for client, state in held]))
+
+
+def _client_scores(
+    simulation: Simulation, chosen: Mapping[Selection, Chosen | None], general: Generalization
+) -> dict[str, Any]:
+    counts, last = simulation.data.per_class(), simulation.board.last
+    return {
+        name: {
+            **_by_selection({which: _client(name, each, general) for which, each in chosen.items()}),
+            "test": counts[name]["test"],
+            "train": counts[name]["train"],
+        }
+        for name in sorted(last.matrices.keys() | last.served.keys())
+    }
+
+
+def _client(name: str, chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
+    if chosen is None:
+        return None
+    return {
+        "personalization": _scores(chosen.matrices.get(name)),
+        "generalization": _scores(general[chosen.round].get(name)),
+        "global": _scores(chosen.served.get(name)),
+    }
+
+
+def _scores(matrix: Matrix | None) -> dict[str, float | None] | None:
+    return None if matrix is None else plain(matrix)
+
+
+def _confusion(best: Chosen, general: Generalization) -> dict[str, Any]:
+    parts = {"personalization": best.matrices, "generalization": general[best.round], "global": best.served}
+    return {name: total(part).tolist() if spread(part) else None for name, part in parts.items()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all."""
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
