@@ -12,6 +12,7 @@ from importlib.metadata import packages_distributions
 from typing import Any
 
 import pytest
+from setuptools import find_packages
 
 from tests.repository.imports import PACKAGES, REPOSITORY, all_imports, imports_in, modules
 
@@ -66,14 +67,19 @@ def imported(package: str) -> frozenset[str]:
     return frozenset(normalized(known[top][0]) for top in tops)
 
 
-def test_every_package_is_listed() -> None:
+def installed_packages() -> set[str]:
+    """Packages that an installation copies."""
+    return set(find_packages(str(REPOSITORY), include=project()["tool"]["setuptools"]["packages"]["find"]["include"]))
+
+
+def test_every_package_is_installed() -> None:
     on_disk = {name for name, file in modules().items() if file.name == "__init__.py"}
-    assert set(project()["tool"]["setuptools"]["packages"]) == on_disk
+    assert installed_packages() == on_disk
 
 
 def test_every_other_file_is_package_data() -> None:
     settings = project()["tool"]["setuptools"]
-    listed = set(settings["packages"])
+    listed = installed_packages()
     tracked = subprocess.run(
         ["git", "ls-files", "--", *PACKAGES], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.splitlines()

@@ -100,7 +100,7 @@ ALSO_OUTSIDE = {
 ALSO_OURS = {
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
 }
-COMMAND_LINES = ("typer", "rich")  # in the modules of these names, in every package
+COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package
 COMMAND_LINE_MODULES = ("__main__", "cli")
 
 FORBIDDEN_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "types", "manager"})
@@ -117,7 +117,7 @@ def rule_for(module: str) -> Rule:
     base = TABLE[own]
     outside = [package for name in names for package in ALSO_OUTSIDE.get(name, ())]
     ours = [package for name in names for package in ALSO_OURS.get(name, ())]
-    shown = COMMAND_LINES if module.rpartition(".")[2] in COMMAND_LINE_MODULES else ()
+    shown = COMMAND_LINES if set(module.split(".")) & set(COMMAND_LINE_MODULES) else ()
     return replace(base, ours=(own, *base.ours, *ours), outside=(*base.outside, *outside, *shown))
 
 
