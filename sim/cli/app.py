@@ -237,7 +237,7 @@ def compare(
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="Directory of a run.")]) -> None:
     """Draw a run's plots and write its report.html again."""
-    from sim.reports.figures.run import draw_run
+    from sim.reports.figures.run_figures import draw_run
     from sim.reports.report import write_report
     from sim.results.run_directory import RunDirectory
 
@@ -258,7 +258,7 @@ def _run(
 ) -> None:
     from sim.cli.options import assignments, run_settings
     from sim.data.sources import source_named
-    from sim.reports.figures.run import draw_run
+    from sim.reports.figures.run_figures import draw_run
     from sim.reports.report import write_report
     from sim.results.run_directory import RunDirectory
     from sim.results.tables import print_summary

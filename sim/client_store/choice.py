@@ -10,9 +10,9 @@ from federation.records import Client
 from sim.client_store.disk import OnDisk
 from sim.client_store.memory import InMemory, Keeper
 from sim.client_store.null import Nothing
-from sim.engines.free_memory import free_memory
-from sim.engines.shared_memory import lay_out
 from sim.experiment import Keep
+from sim.memory.free_memory import free_memory
+from sim.memory.shared_memory import lay_out
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""

@@ -12,8 +12,8 @@ from federation.records import Client, Tree
 from federation.training.local_round import LocalRound
 from federation.tree import map_tree
 from sim.client_store.memory import Kept, Result
-from sim.client_store.mmap_arena import Layout, Slot, Spool
-from sim.engines.shared_memory import read
+from sim.memory.mmap_arena import Layout, Slot, Spool
+from sim.memory.shared_memory import read
 
 
 class OnDisk:

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from federation.records import Tree
-from sim.client_store.mmap_arena import Slot, Spool
-from sim.engines.shared_memory import lay_out, read
 from sim.errors import EngineError, SpoolError
+from sim.memory.mmap_arena import Slot, Spool
+from sim.memory.shared_memory import lay_out, read
 
 ATTEMPTS = 3
 PATIENCE_S = 5.0

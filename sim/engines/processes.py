@@ -13,12 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from federation.records import Client, Examples, Tree
 from federation.training.client_round import Setup
 from federation.training.local_round import LocalRound
-from sim.client_store.mmap_arena import Spool
 from sim.engines import serial, stacked
-from sim.engines.allocator import keep_freed_memory
 from sim.engines.compiled import Compiler
 from sim.engines.fork_map import forked
 from sim.engines.job import Job
+from sim.memory.allocator import keep_freed_memory
+from sim.memory.mmap_arena import Spool
 
 SMALL_STEP = 40_000_000
 """Floating-point operations of a training step below which the cost of calling torch is most of its time.

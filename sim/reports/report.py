@@ -14,7 +14,7 @@ from federation.scores import f1_per_class
 from har_pipeline import DATASETS
 from har_pipeline.combination import combination_of
 from sim.cli.repeat import repeat_command
-from sim.reports.figures.run import FIGURES, draw_run
+from sim.reports.figures.run_figures import FIGURES, draw_run
 from sim.results import tables
 from sim.results.records import ClientScore, Config, NewUsers, Plain
 from sim.results.run_directory import RunDirectory

@@ -39,7 +39,9 @@ def numbers(out: Path) -> Any:
 
 def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill -9 the command once two of four rounds are written, then give it again."""
-    monkeypatch.setattr("sim.reports.figures.run.draw_run", lambda _run: None)  # most of the time, and tested elsewhere
+    monkeypatch.setattr(
+        "sim.reports.figures.run_figures.draw_run", lambda _run: None
+    )  # most of the time, and tested elsewhere
     killed = tmp_path / "killed"
     process = subprocess.Popen(
         [sys.executable, "-m", "sim", *arguments(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -92,7 +94,7 @@ def test_errors_are_one_line_that_helps(words: list[str], message: str, tmp_path
 
 
 def test_a_method_starts_with_an_optimizer_that_it_works_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.reports.figures.run.draw_run", lambda _run: None)
+    monkeypatch.setattr("sim.reports.figures.run_figures.draw_run", lambda _run: None)
     sets = [word for text in [*DATA, *ALP] for word in ("--set", text)]
     words = ["run", "--method", "scaffold", "--model", "cnn_alp", "--rounds", "1", *sets]
     done = CliRunner(env={"COLUMNS": "300"}).invoke(

@@ -27,7 +27,7 @@ from sim.errors import SettingsError
 from sim.evaluation import Evaluator
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.gradients import gradients
-from sim.reports.figures.run import gradient_dissimilarity
+from sim.reports.figures.run_figures import gradient_dissimilarity
 from sim.results.run_directory import RunDirectory
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation

@@ -20,8 +20,8 @@ from sim.data.federated_data import FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked, choose, ray_cluster
 from sim.engines.fork_map import ATTEMPTS, forked
 from sim.engines.processes import TOGETHER, operations_of_a_step, work_of
-from sim.engines.shared_memory import ALIGNMENT, buffers, lay_out, read
 from sim.errors import EngineError, SettingsError
+from sim.memory.shared_memory import ALIGNMENT, buffers, lay_out, read
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.local_rounds import FAMILIES, ROUNDING_SWITCHES, all_rounds, first_round, some_rounds

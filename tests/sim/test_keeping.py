@@ -16,11 +16,12 @@ from federation.tree import flatten
 from sim import checkpoint
 from sim.checkpoint import Checkpoint
 from sim.client_store import Federation, InMemory, OnDisk, choice, choose, client_bytes, remembered
-from sim.client_store.mmap_arena import PAGE
 from sim.data.federated_data import FederatedData
-from sim.engines import Processes, Stacked, free_memory
+from sim.engines import Processes, Stacked
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import in_blocks
+from sim.memory import free_memory
+from sim.memory.mmap_arena import PAGE
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, needs_fork, settings_for

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from sim.reports.figures import clients, run
+from sim.reports.figures import client_figures, run_figures
 from sim.results.run_directory import RunDirectory
 from tests.sim.example_run import write_run
 
@@ -61,15 +61,15 @@ def _touch(first: object, second: object) -> bool:
 
 
 def test_the_overlap_check_sees_an_overlap() -> None:
-    figure = run.new_figure(3)
+    figure = run_figures.new_figure(3)
     axes = figure.subplots()
     axes.set_xticks(range(60), ["a long client name"] * 60)
     assert overlapping(figure)
 
 
-@pytest.mark.parametrize("name", list(run.FIGURES))
+@pytest.mark.parametrize("name", list(run_figures.FIGURES))
 def test_no_label_covers_another_with_many_clients(name: str, run_141: RunDirectory) -> None:
-    figure = run.FIGURES[name](run_141)
+    figure = run_figures.FIGURES[name](run_141)
     if name == "confusion_global":
         assert figure is None
     else:
@@ -80,7 +80,7 @@ def test_no_label_covers_another_with_many_clients(name: str, run_141: RunDirect
 @pytest.mark.parametrize("name", ["client_scores", "partition"])
 def test_46_named_clients_stay_apart(name: str, tmp_path: Path) -> None:
     run = RunDirectory(write_run(tmp_path / "run", clients=46, names=NAMES_46))
-    figure = run.FIGURES[name](run)
+    figure = run_figures.FIGURES[name](run)
     assert figure is not None
     assert overlapping(figure) == []
     shown = {label.get_text() for label in figure.axes[-2 if name == "partition" else 0].get_xticklabels()}
@@ -88,7 +88,7 @@ def test_46_named_clients_stay_apart(name: str, tmp_path: Path) -> None:
 
 
 def test_learning_curves_show_percent_of_the_file(run_24: RunDirectory) -> None:
-    figure = run.learning_curves(run_24)
+    figure = run_figures.learning_curves(run_24)
     assert figure is not None
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     expected = [100 * r.personalization.macro_f1.mean for r in run_24.rounds if r.personalization]
@@ -99,7 +99,7 @@ def test_learning_curves_show_percent_of_the_file(run_24: RunDirectory) -> None:
 
 
 def test_client_scores_rise_and_keep_pairs_together(run_24: RunDirectory) -> None:
-    figure = run.client_scores(run_24)
+    figure = run_figures.client_scores(run_24)
     assert figure is not None
     own, other = (line.get_ydata() for line in figure.axes[0].get_lines() if len(line.get_ydata()) == 24)
     assert list(own) == sorted(own)
@@ -111,7 +111,7 @@ def test_confusion_rows_are_shares_of_the_true_class(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", config={"labels": ["a", "b", "c"]})
     empty_row = '{"personalization": [[3, 1, 0], [0, 0, 0], [1, 0, 999]], "generalization": null, "global": null}'
     (path / "confusion.json").write_text(empty_row)
-    figure = clients.confusion(RunDirectory(path), "personalization")
+    figure = client_figures.confusion(RunDirectory(path), "personalization")
     assert figure is not None
     shown = figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(shown[0], [75, 25, 0])
@@ -120,14 +120,14 @@ def test_confusion_rows_are_shares_of_the_true_class(tmp_path: Path) -> None:
 
 
 def test_traffic_adds_up(run_24: RunDirectory) -> None:
-    figure = run.cost(run_24)
+    figure = run_figures.cost(run_24)
     assert figure is not None
     for line in figure.axes[0].get_lines():
         assert line.get_ydata()[-1] == pytest.approx(12 * 1.780232)
 
 
 def test_scores_stand_over_the_bytes_of_all_clients(run_24: RunDirectory) -> None:
-    figure = run.score_over_bytes(run_24)
+    figure = run_figures.score_over_bytes(run_24)
     assert figure is not None
     own, server = figure.axes[0].get_lines()
     assert own.get_xdata()[-1] == pytest.approx(12 * 24 * 2 * 1.780232)
@@ -136,8 +136,8 @@ def test_scores_stand_over_the_bytes_of_all_clients(run_24: RunDirectory) -> Non
 
 
 def test_draw_run_writes_png(run_24: RunDirectory) -> None:
-    paths = run.draw_run(run_24)
-    assert [path.stem for path in paths] == list(run.FIGURES)
+    paths = run_figures.draw_run(run_24)
+    assert [path.stem for path in paths] == list(run_figures.FIGURES)
     for path in paths:
         assert path.parent == run_24.path / "plots"
         assert path.read_bytes().startswith(b"\x89PNG\r\n")
@@ -145,7 +145,7 @@ def test_draw_run_writes_png(run_24: RunDirectory) -> None:
 
 
 def test_an_unfinished_run_draws_what_it_has(tmp_path: Path) -> None:
-    paths = run.draw_run(RunDirectory(write_run(tmp_path / "run", finished=False)))
+    paths = run_figures.draw_run(RunDirectory(write_run(tmp_path / "run", finished=False)))
     assert [path.stem for path in paths] == [
         *("learning_curves", "train_loss", "gradient_dissimilarity", "partition", "score_over_bytes", "cost"),
     ]
@@ -153,9 +153,9 @@ def test_an_unfinished_run_draws_what_it_has(tmp_path: Path) -> None:
 
 def test_one_round_two_clients_and_a_name_like_a_formula(tmp_path: Path) -> None:
     run = RunDirectory(write_run(tmp_path / "run", clients=2, rounds=1, names=("$x", "a$_{y$")))
-    assert len(run.draw_run(run)) == len(run.FIGURES)
+    assert len(run_figures.draw_run(run)) == len(run_figures.FIGURES)
 
 
 def test_nothing_of_pyplot_is_loaded() -> None:
-    code = "import sys, sim.reports.figures.run; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, sim.reports.figures.run_figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from sim.cli import app
 from sim.cli.options import run_settings
 from sim.errors import RunDirectoryError
-from sim.reports.figures.run import FIGURES
+from sim.reports.figures.run_figures import FIGURES
 from sim.reports.report import repeat_command, write_report
 from sim.results.run_directory import RunDirectory
 from sim.results.tables import byte_size, duration, percent, print_summary

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from federation.records import Tree
-from sim.client_store.mmap_arena import PAGE, Spool
-from sim.engines.shared_memory import read
 from sim.errors import SpoolError
+from sim.memory.mmap_arena import PAGE, Spool
+from sim.memory.shared_memory import read
 
 
 def test_a_slot_is_free_once_nothing_refers_to_it(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_slot_is_free_once_nothing_refers_to_it(tmp_path: Path) -> None:
 
 
 def test_a_tree_larger_than_a_segment_and_one_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.client_store.mmap_arena.SEGMENT", 2 * PAGE)
+    monkeypatch.setattr("sim.memory.mmap_arena.SEGMENT", 2 * PAGE)
     spool = Spool(tmp_path)
     values = [torch.arange(float(n)) for n in (10, 5000, 20, 1000, 30)]
     laid = [spool.lay({"x": value}) for value in values]
@@ -91,7 +91,7 @@ def test_a_limit_of_the_system_is_an_error_and_no_signal(tmp_path: Path) -> None
     program = f"""
 import resource, torch
 from pathlib import Path
-from sim.client_store.mmap_arena import SEGMENT, Spool
+from sim.memory.mmap_arena import SEGMENT, Spool
 spool = Spool(Path({str(tmp_path)!r}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (SEGMENT, SEGMENT))
 slot, layout = spool.lay({{"x": torch.ones(1000)}})

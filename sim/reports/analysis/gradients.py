@@ -11,7 +11,7 @@ from models.model import Model
 from sim.dissimilarity import dissimilarity, mean_gradient
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import Picture, Section
-from sim.reports.figures.run import gradient_dissimilarity
+from sim.reports.figures.run_figures import gradient_dissimilarity
 from sim.reports.report import CAPTIONS
 
 TEXT = """(1/K) Σ‖∇L_k − ∇L‖² at the server's model of the last round: L_k is the mean cross-entropy over client k's

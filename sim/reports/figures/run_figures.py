@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.reports.figures.clients import client_scores, confusion, partition
+from sim.reports.figures.client_figures import client_scores, confusion, partition
 from sim.reports.figures.style import (
     BLACK,
     BLUE,

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from federation.records import Tree
-from sim.engines.shared_memory import Packing, buffers, lay_out
 from sim.errors import SpoolError
+from sim.memory.shared_memory import Packing, buffers, lay_out
 
 SEGMENT = 1 << 30
 """Bytes that are mapped at a time; address space, not memory. A larger tree gets a larger segment."""
