@@ -15,7 +15,7 @@ DATA ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help setup check test demo bench check-aarch64 walkthrough lock sbom
+.PHONY: help setup check test test-ci test-slow demo bench check-aarch64 walkthrough lock sbom
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -38,9 +38,15 @@ check: $(STAMP)  ## lint, formatting, types (what pre-commit runs)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 
-test: $(STAMP)  ## the tests, without those marked slow
+test: $(STAMP)  ## the tests that take seconds, in under four minutes on two cores
 	@# files in their order: live federations, few tests but long, would all come last and leave cores idle
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not ci" -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-ci: $(STAMP)  ## what CI runs besides: federations of real processes, kills, learning, compiled steps
+	$(BIN)/python -m pytest -m "ci and not slow" -n auto --dist load $(PYTEST_ARGS)
+
+test-slow: $(STAMP)  ## what takes minutes to hours: two hundred kills, every optimizer compiled, every database
+	$(BIN)/python -m pytest -m slow -n 1 $(PYTEST_ARGS)
 
 check-aarch64: $(STAMP)  ## a wheel for 64-bit ARM exists for everything that a device needs (asks pip's index)
 	$(BIN)/python deploy/check_aarch64.py

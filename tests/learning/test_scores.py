@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from federation.methods import METHODS
 from tests.conftest import DATA
@@ -20,19 +21,28 @@ Record = Callable[[str, object], None]
 
 REAL = [name for name, one in FEDERATIONS.items() if not one.is_generated]
 GENERATED = [name for name, one in FEDERATIONS.items() if one.is_generated]
+ALWAYS = ("MotionSense", "fedali on MotionSense", "MNIST, SGD", "fedavg on generated recordings")
+"""Federations of the default run: a convolution in time, in images, prototypes, and what a clone without data sees."""
+
+
+def watched(names: list[str]) -> list[ParameterSet]:
+    """Return the names, those that are not always run left to CI."""
+    return [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.ci) for name in names]
+
+
 BOTH_WAYS = ("fedavg", "fedali", "scaffold")
 """Methods whose federations on generated recordings are watched beside the real ones; the others' in their stead."""
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", watched(REAL))
 def test_scores_on_real_recordings_and_pictures_lie_in_their_bands(
     name: str, gaitway_data: Path, record_property: Record
 ) -> None:
     check(name, gaitway_data, record_property)
 
 
-@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize("name", watched(GENERATED))
 def test_scores_on_generated_recordings_lie_in_their_bands(name: str, record_property: Record) -> None:
     if DATA.is_dir() and FEDERATIONS[name].method not in BOTH_WAYS:
         pytest.skip("the same method is watched on real recordings, which are there")

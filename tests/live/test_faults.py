@@ -15,7 +15,7 @@ MINUTES = 2.0
 CUTS = [4_000, 6_500, 9_000, 11_001, 5_000]
 """Bytes after which a device's connections are cut, one after the other; an update has about 15 000."""
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.ci]
 
 
 def test_a_network_that_cuts_chunks_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def settings() -> Any:
     return few.model_copy(update={"rounds": few.rounds.model_copy(update={"rounds": ROUNDS})})
 
 
+@pytest.mark.ci
 @pytest.mark.service
 def test_a_few_kills_change_nothing(undisturbed: Tree, tmp_path: Path) -> None:
     episode(tmp_path, undisturbed, seed=0, kills=6)

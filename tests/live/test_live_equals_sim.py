@@ -19,8 +19,8 @@ MINUTES = 2.0
     ("method", "models"),
     [
         pytest.param("fedavg", ("", ""), marks=pytest.mark.slow),  # the kills and the network's faults run it as well
-        ("fedali", ("", "")),
-        ("fedproto", ("", "hart")),
+        pytest.param("fedali", ("", ""), marks=pytest.mark.ci),  # what the devices adopt they export first
+        pytest.param("fedproto", ("", "hart"), marks=pytest.mark.ci),
     ],
 )
 def test_the_live_federation_is_the_simulation(method: str, models: tuple[str, str], tmp_path: Path) -> None:

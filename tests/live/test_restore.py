@@ -118,10 +118,10 @@ class Installation:
 @pytest.mark.parametrize(
     ("database", "enrolled"),
     [
-        pytest.param("sqlite", False, id="sqlite-open"),
+        pytest.param("sqlite", False, id="sqlite-open", marks=pytest.mark.ci),
         pytest.param("sqlite", True, id="sqlite-enrolled", marks=pytest.mark.slow),
         pytest.param("postgresql", False, id="postgresql-open", marks=pytest.mark.slow),
-        pytest.param("postgresql", True, id="postgresql-enrolled"),
+        pytest.param("postgresql", True, id="postgresql-enrolled", marks=pytest.mark.ci),
     ],
 )
 def test_a_restored_server_finishes_all_rounds(

@@ -40,6 +40,7 @@ def wait_for(programs: Fleet, **wanted: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.ci  # three quarters of a minute
 @pytest.mark.service
 def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_path: Path) -> None:
     settings = run_settings("fedavg")
@@ -70,6 +71,7 @@ def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_pat
     assert_same(wire.decode(data, limit_bytes=len(data)), expected, "the model")
 
 
+@pytest.mark.ci  # three quarters of a minute
 @pytest.mark.service
 def test_a_version_that_does_not_work_is_adopted_by_nobody_and_halts_its_rollout(tmp_path: Path) -> None:
     settings = run_settings("fedavg", minutes=4.0)  # 36 windows of six activities in each holdout

@@ -91,13 +91,16 @@ def test_a_state_stays_in_the_store_while_the_simulation_has_its_tensors(few: Fe
         assert disk.engine._states == {}  # here they are on the disk, and go to the store when they are asked for
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=() if name == "cnn" else pytest.mark.ci) for name in MODELS]
+)
 def test_a_step_on_ray_is_torchs(model: str) -> None:
     every = itertools.product(OPTIMIZERS, (torch.float32, torch.float64))
     found = gaps(RayCluster(2, "cpu"), [three_steps(model, optimizer, dtype) for optimizer, dtype in every])
     assert not too_far(found, model, reordered=False)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("method", "model"),
     [("scaffold", "cnn"), ("moon", "hart"), ("fedpac", "mnist_cnn"), ("fedali", "hart_alp"), ("ditto", "vit_tiny"),

@@ -16,8 +16,8 @@ from sim.engines import Engine, Processes, Serial, Stacked
 from tests.sim.local_rounds import OPTIMIZERS, gaps, three_steps, too_far
 from tests.sim.small_runs import needs_fork
 
-COMPILED = ("cnn", "vit_tiny")
-"""A convolution and an attention, by default: a program takes tens of seconds."""
+COMPILED_IN_CI = {("cnn", "adam"), ("vit_tiny", "adam")}
+"""A convolution and an attention: a program takes half a minute to compile."""
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -35,7 +35,9 @@ def test_a_step_is_torchs(engine: Engine, model: str) -> None:
 @pytest.mark.parametrize(
     ("model", "optimizer"),
     [
-        pytest.param(model, optimizer, marks=[] if model in COMPILED and optimizer == "adam" else pytest.mark.slow)
+        pytest.param(
+            model, optimizer, marks=pytest.mark.ci if (model, optimizer) in COMPILED_IN_CI else pytest.mark.slow
+        )
         for model, optimizer in itertools.product(MODELS, OPTIMIZERS)
     ],
 )
