@@ -14,7 +14,7 @@ SHELL = ("bash", "sh", "shell", "console")
 _NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->", re.S)
 _COMMAND = re.compile(
     r"^(?:[A-Z_]+=\S+ )*(?:sudo |\.venv/|~/|/opt/)?"
-    r"(?:python3?|pip|make|curl|gaitway|systemctl|journalctl|docker|apt(?:-get)?|mosquitto\w*|cd|cp|install|export|git|"
+    r"(?:python3?|pip|make|curl|gaitway|ray|systemctl|journalctl|docker|apt(?:-get)?|mosquitto\w*|cd|cp|install|export|git|"
     r"pkg|proot-distro|psql|pg_\w+|openssl|echo|nginx|caddy|kubectl|sed|uv|promtool|bin/\S+|gaitway/bin/\S+|docs/\S+\.sh|"
     r"GAITWAY_\w+=\S+)(?:\s|$)"
 )

@@ -10,6 +10,8 @@ started on this machine.
 
 from __future__ import annotations
 
+import os
+import socket
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -30,6 +32,9 @@ from sim.errors import EngineError
 AHEAD = 4
 """Tasks that wait for each worker: enough that none is idle, few enough that the store does not fill."""
 RETRIES = 3
+
+
+CONNECT_S = 5.0
 
 
 class RayCluster:
@@ -74,11 +79,28 @@ class RayCluster:
         except ImportError as error:
             raise EngineError("engine ray needs Ray: pip install 'gaitway[ray]'") from error
         if not ray.is_initialized():
-            ray.init(num_cpus=self.workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            self._start(ray)
         self._ray = ray
         task = ray.remote(_train)
         gpus = int(self._on_gpu)
         self._task = task.options(num_returns=2, num_cpus=1 - gpus, num_gpus=gpus, max_retries=RETRIES)
+
+    def _start(self, ray: Any) -> None:
+        """Join the cluster at RAY_ADDRESS, or start one on this machine."""
+        address = os.environ.get("RAY_ADDRESS")
+        _must_listen(address or "")
+        workers = None if address else self.workers  # a cluster that is there has its own
+        try:
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ray.exceptions.RayError, ValueError) as error:
+            # Ray asks for a token from 2.59 on, and says of a missing one only that it failed to connect
+            raise EngineError(
+                f"no Ray cluster lets us in at RAY_ADDRESS={address}: {error}. One that asks for a token needs "
+                "RAY_AUTH_MODE=token here and the head's token in ~/.ray/auth_token or RAY_AUTH_TOKEN; "
+                "docs/cluster.md has the steps"
+                if address
+                else f"Ray does not start on this machine: {error}"
+            ) from error
 
     def _begin(self, job: Job, round_number: int, broadcasts: dict[int, Any]) -> list[Any]:
         """Start a client's task, and return the references of its state and of the rest."""
@@ -180,3 +202,17 @@ def _torch(tree: Any, device: str) -> Any:
         return torch.from_numpy(np.array(value)).to(device)
 
     return map_tree(copied, tree)
+
+
+def _must_listen(address: str) -> None:
+    """Ray itself waits minutes for an address where nobody listens."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except OSError as error:
+        raise EngineError(
+            f"no Ray cluster listens at RAY_ADDRESS={address}: {error}; `ray start --head --port={port}` starts one "
+            "there, and without RAY_ADDRESS one starts on this machine"
+        ) from error

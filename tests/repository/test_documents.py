@@ -26,6 +26,7 @@ RUN_BY = {
     "operations.md": "deploy/walkthrough.py",
     "rest.md": RUN_HERE,
     "phones.md": RUN_HERE,
+    "cluster.md": RUN_HERE,
 }
 """Who runs the blocks of a document that do not say `not run`."""
 

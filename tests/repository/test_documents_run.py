@@ -19,10 +19,16 @@ from tests.repository.test_documents import DOCUMENTS, RUN_BY, RUN_HERE
 HERE = [file for file in DOCUMENTS if RUN_BY.get(file.name) == RUN_HERE]
 
 
-@pytest.mark.slow
+IN_CI = ("cluster.md",)
+"""Those that take less than a minute."""
+
+
 @pytest.mark.service
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("file", HERE, ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(one, marks=pytest.mark.ci if one.name in IN_CI else pytest.mark.slow, id=one.name) for one in HERE],
+)
 def test_a_documents_commands_work_in_their_order(file: Path, tmp_path: Path) -> None:
     shell = _shell()
     for name in (*PACKAGES, "demo", "docs", "deploy"):

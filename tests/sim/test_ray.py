@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -164,3 +165,12 @@ def test_without_ray_the_extra_is_named(few: FederatedData, monkeypatch: pytest.
     simulation.engine = RayCluster(2, "cpu")
     with pytest.raises(EngineError, match=r"pip install 'gaitway\[ray\]'"):
         list(simulation.play())
+
+
+def test_an_address_where_nobody_listens_is_told_at_once(few: FederatedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:  # bound, not listening: its port is refused
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        with pytest.raises(EngineError, match=r"no Ray cluster listens at RAY_ADDRESS=127\.0\.0\.1"):
+            next(iter(RayCluster(None, "cpu").run([], 1)))
