@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import BindParameter, Select, bindparam, func, select, true
 from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload
 
 from aggregator_api import adoptions, records, views
@@ -31,6 +31,7 @@ from aggregator_api.tables import (
 )
 from aggregator_api.updates.screening import LEFT_OUT
 from federation.protocol.messages import UpdateManifest, VersionScore
+from federation.server_round import Standing
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -53,32 +54,46 @@ def federations(session: Session, only: str | None, window: Window) -> views.Pag
 
 def federation(session: Session, row: FederationRow) -> views.FederationDetail:
     """Describe a federation."""
-    current, epoch = records.open_round(session, row), epochs.current(session)
-    devices = session.scalar(select(func.count()).where(DeviceRow.federation_id == row.id))
+    now = session.execute(_DETAIL, {"federation": row.id}).one()
     return views.FederationDetail.model_validate(
         {
-            **views.FederationSummary.model_validate(row).model_dump(),
-            "plan": row.plan,
-            "epoch": epoch.epoch,
-            "restored_at": epoch.restored_at,
-            "summary": _in_words(session, row, current, epoch),
-            "round": records.last_number(session, row),
-            "round_phase": current.phase if current else None,
-            "devices": devices,
-            "devices_online": records.count_online(session, row),
-            "model": _version(session, records.current_version(session, row)),
+            **_columns(row),
+            "epoch": now.EpochRow.epoch,
+            "restored_at": now.EpochRow.restored_at,
+            "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow),
+            "round": now.last or 0,
+            "round_phase": now.RoundRow.phase if now.RoundRow else None,
+            "devices": now.devices,
+            "devices_online": now.online,
+            "model": _versions(session, [now.ModelVersionRow])[0],
         }
     )
 
 
-def _in_words(session: Session, row: FederationRow, current: RoundRow | None, epoch: EpochRow) -> str:
+def _detail() -> Select[Any]:
+    """Select all that a federation's description needs of the moment, with one statement: it is asked for most."""
+    here: BindParameter[int] = bindparam("federation")
+    counted = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == here)
+    online = counted.where(DeviceRow.state.not_in(records.OFFLINE_STATES))
+    last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == here)
+    figures = (("devices", counted), ("online", online), ("last", last))
+    query = select(EpochRow, ModelVersionRow, RoundRow, *(each.scalar_subquery().label(name) for name, each in figures))
+    query = query.select_from(ModelAliasRow).join(ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id)
+    is_open = (RoundRow.federation_id == here) & RoundRow.phase.not_in(records.ENDED)
+    query = query.join(EpochRow, true()).outerjoin(RoundRow, is_open)
+    return query.where(ModelAliasRow.federation_id == here, ModelAliasRow.alias == "stable")
+
+
+_DETAIL = _detail()
+
+
+def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRow) -> str:
     """Say where a federation stands, and whether the server was restored."""
-    number = records.last_number(session, row)
     if current is None:
-        now = f"{row.status}, no round is open after round {number}"
+        now = f"{status}, no round is open after round {number}"
     else:
         parts = current.awaited + current.received
-        now = f"{row.status}, round {number} is {current.phase}: {current.received} of {parts} devices have reported"
+        now = f"{status}, round {number} is {current.phase}: {current.received} of {parts} devices have reported"
     return "; ".join(filter(None, (now, epochs.restored_words(epoch))))
 
 
@@ -90,19 +105,16 @@ def rounds(session: Session, row: FederationRow, window: Window) -> views.Page[v
 
 def round_detail(session: Session, row: RoundRow) -> views.RoundDetail:
     """Describe a round; the database counts its devices."""
-    outcomes = _outcomes(session, row)
+    part = ParticipationRow
+    query = select(part.invited, part.outcome, func.count()).where(part.round_id == row.id)
+    counts = session.execute(query.group_by(part.invited, part.outcome)).all()
     return views.RoundDetail(
         **views.RoundView.model_validate(row).model_dump(),
         base_model=row.base_version.broadcast_sha256,
-        invited=records.invited(session, row),
-        received=outcomes.get("received", 0),
-        lost=outcomes.get("lost", 0),
+        invited=sum(count for invited, _, count in counts if invited),
+        received=sum(count for _, outcome, count in counts if outcome == Standing.RECEIVED),
+        lost=sum(count for _, outcome, count in counts if outcome == Standing.LOST),
     )
-
-
-def _outcomes(session: Session, row: RoundRow) -> dict[str, int]:
-    query = select(ParticipationRow.outcome, func.count()).where(ParticipationRow.round_id == row.id)
-    return {row[0]: row[1] for row in session.execute(query.group_by(ParticipationRow.outcome))}
 
 
 def participants(session: Session, row: RoundRow, window: Window) -> views.Page[views.Participant]:
@@ -134,13 +146,27 @@ def devices(
     session: Session, row: FederationRow, enrolment: str | None, tag: str | None, window: Window
 ) -> views.Page[views.Device]:
     """List the devices of a federation, all or those of one enrolment state or of one group."""
-    query = select_devices(enrolment, tag).where(DeviceRow.federation_id == row.id)
-    return page(session, query, DeviceRow.id, window, views.Device.model_validate)
+    # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
+    query = _of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
+    query = query.where(DeviceRow.id > window.cursor).order_by(DeviceRow.id).limit(window.limit + 1)
+    found = session.execute(query).mappings().all()
+    tags: dict[int, list[str]] = {each["id"]: [] for each in found[: window.limit]}
+    named = select(DeviceTagRow.device_id, DeviceTagRow.tag).where(DeviceTagRow.device_id.in_(tags))
+    for device, name in session.execute(named.order_by(DeviceTagRow.tag)):
+        tags[device].append(name)
+    items = [views.Device(**each, tags=tags[each["id"]]) for each in found[: window.limit]]
+    return views.Page(items=items, next_cursor=items[-1].id if len(found) > window.limit else None)
+
+
+_SHOWN_OF_DEVICES = [getattr(DeviceRow, name) for name in views.Device.model_fields if name != "tags"]
 
 
 def select_devices(enrolment: str | None, tag: str | None) -> Select[DeviceRow]:
     """Select devices with their groups."""
-    query = select(DeviceRow).options(selectinload(DeviceRow.tag_rows))
+    return _of_devices(select(DeviceRow).options(selectinload(DeviceRow.tag_rows)), enrolment, tag)
+
+
+def _of_devices(query: Select[Row], enrolment: str | None, tag: str | None) -> Select[Row]:
     if enrolment is not None:
         query = query.where(DeviceRow.enrolment == enrolment)
     if tag is not None:
@@ -165,7 +191,8 @@ def update_view(row: UpdateRow) -> views.UpdateView:
 def model_versions(session: Session, row: FederationRow, window: Window) -> views.Page[views.ModelVersion]:
     """List the global models of a federation."""
     query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
-    return page(session, query, ModelVersionRow.id, window, lambda version: _version(session, version))
+    found, following = _shown(session, query, ModelVersionRow.id, window)
+    return views.Page(items=_versions(session, found), next_cursor=following)
 
 
 def aliases(session: Session, row: FederationRow) -> list[views.Alias]:
@@ -192,7 +219,7 @@ def model_version(session: Session, row: FederationRow, number: int) -> views.Mo
     )
     if found is None:
         raise NotFoundError(f"federation {row.name!r} has no model version {number}")
-    return _version(session, found)
+    return _versions(session, [found])[0]
 
 
 def events(session: Session, row: FederationRow, window: Window) -> views.Page[views.Event]:
@@ -237,17 +264,38 @@ def page(
     view: Callable[[Row], Item],
 ) -> views.Page[Item]:
     """Return the part of a listing that a window shows; rows are ordered by `key`."""
+    found, following = _shown(session, query, key, window)
+    return views.Page(items=[view(row) for row in found], next_cursor=following)
+
+
+def _shown(
+    session: Session, query: Select[Row], key: InstrumentedAttribute[int], window: Window
+) -> tuple[Sequence[Row], int | None]:
+    """Return the rows of a page, and the cursor of the next one."""
     found: Sequence[Row] = session.scalars(query.where(key > window.cursor).order_by(key).limit(window.limit + 1)).all()
     shown = found[: window.limit]
-    following = getattr(shown[-1], key.key) if len(found) > window.limit else None
-    return views.Page(items=[view(row) for row in shown], next_cursor=following)
+    return shown, getattr(shown[-1], key.key) if len(found) > window.limit else None
 
 
-def _version(session: Session, row: ModelVersionRow) -> views.ModelVersion:
-    aliases = session.scalars(select(ModelAliasRow.alias).where(ModelAliasRow.version_id == row.id))
-    url = f"/v1/blobs/{row.broadcast_sha256}"
-    said = {"aliases": sorted(aliases), "url": url, "score": _score(adoptions.score_of(session, row))}
-    return views.ModelVersion.model_validate({**_columns(row), **said})
+def _versions(session: Session, rows: Sequence[ModelVersionRow]) -> list[views.ModelVersion]:
+    """Describe model versions; however many, with two statements."""
+    ids = [row.id for row in rows]
+    named = select(ModelAliasRow.version_id, ModelAliasRow.alias).where(ModelAliasRow.version_id.in_(ids))
+    aliases: dict[int, list[str]] = {}
+    for version, alias in session.execute(named.order_by(ModelAliasRow.alias)):
+        aliases.setdefault(version, []).append(alias)
+    scores = adoptions.scores_of(session, ids)
+    return [
+        views.ModelVersion.model_validate(
+            {
+                **_columns(row),
+                "aliases": sorted(aliases.get(row.id, ())),
+                "url": f"/v1/blobs/{row.broadcast_sha256}",
+                "score": _score(scores.get(row.id)),
+            }
+        )
+        for row in rows
+    ]
 
 
 def _score(found: VersionScore | None) -> dict[str, Any] | None:

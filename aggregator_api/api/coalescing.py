@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,39 +18,49 @@ Answer = TypeVar("Answer")
 
 REST = 4.0
 """Rest between two pieces of work of one key, in times that the one before has taken; others may join meanwhile."""
-LONGEST_REST_S = 0.1
+LONGEST_REST_S = 0.05
+
+
+@dataclass
+class _Piece(Generic[Answer]):
+    """Work that has not begun, and how many wait for it."""
+
+    answer: asyncio.Future[Answer]
+    work: Callable[[], Awaitable[Answer]]
+    callers: int = 0
 
 
 class Coalescing(Generic[Answer]):
     """Work under way, by its key; used on one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Hashable, tuple[asyncio.Future[Answer], Callable[[], Awaitable[Answer]]]] = {}
+        self._waiting: dict[Hashable, _Piece[Answer]] = {}
         self._workers: dict[Hashable, asyncio.Task[None]] = {}
 
     async def get(self, key: Hashable, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return what `work`, or another caller's of the same key, makes from now on; its error is raised here too."""
-        found = self._waiting.get(key)
-        if found is None:
+        piece = self._waiting.get(key)
+        if piece is None:
             loop = asyncio.get_running_loop()
-            found = self._waiting[key] = loop.create_future(), work
+            piece = self._waiting[key] = _Piece(loop.create_future(), work)
             if key not in self._workers:
                 self._workers[key] = loop.create_task(self._work(key))
-        return await asyncio.shield(found[0])  # who gives up does not take the answer from the others
+        piece.callers += 1
+        return await asyncio.shield(piece.answer)  # who gives up does not take the answer from the others
 
     async def _work(self, key: Hashable) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while (found := self._waiting.pop(key, None)) is not None:
-                answer, work = found
+            while (piece := self._waiting.pop(key, None)) is not None:
                 began = loop.time()
                 try:
-                    answer.set_result(await work())
+                    piece.answer.set_result(await piece.work())
                 except Exception as error:
-                    answer.set_exception(error)
-                    answer.exception()  # nobody may be left to hear it
-                # without a rest, work on a few questions that many ask would keep every other thread from Python's lock
-                await asyncio.sleep(min(LONGEST_REST_S, REST * (loop.time() - began)))
+                    piece.answer.set_exception(error)
+                    piece.answer.exception()  # nobody may be left to hear it
+                if piece.callers > 1:  # who asks alone waits for nobody
+                    # without a rest, work on a few questions that many ask would keep Python's lock from the others
+                    await asyncio.sleep(min(LONGEST_REST_S, REST * (loop.time() - began)))
         finally:
             del self._workers[key]
 

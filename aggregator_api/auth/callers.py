@@ -1,13 +1,19 @@
-"""From the key that a request shows to its `Caller`: looked up in the database, and remembered for a second."""
+"""From the key that a request shows to its `Caller`: looked up in the database, and remembered for a second.
+
+A key in use is looked up again before its second is over, beside the requests that show it: of these only the first
+one waits for a busy database.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 
 from anyio import CapacityLimiter, to_thread
@@ -19,6 +25,8 @@ from aggregator_api.keys import Caller
 
 log = logging.getLogger(__name__)
 
+AGAIN_S = 0.5
+"""A key that is shown after so long is looked up again, and opens until that is done or its time is over."""
 REMEMBERED_S = 1.0
 """A key that another process revokes opens this one for so long at the most."""
 MOST = 10_000
@@ -34,7 +42,9 @@ class Callers:
         self._clock = clock
         self._lock = Lock()
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()  # sha256 of the key -> whose, when
+        self._forgotten = 0
         self._noted: dict[str, float] = {}
+        self._refreshing: dict[bytes, asyncio.Task[Caller | None]] = {}
         self._limiter: CapacityLimiter | None = None
 
     async def find(self, database: Database, key: str) -> Caller | None:
@@ -44,29 +54,51 @@ class Callers:
         digest = hashlib.sha256(key.encode()).digest()
         with self._lock:
             caller, since = self._known.get(digest, (None, -math.inf))
-        if caller is not None and self._clock() - since < REMEMBERED_S:
-            return caller
-        if self._limiter is None:
-            self._limiter = CapacityLimiter(LOOKUPS_AT_ONCE)  # it belongs to the running event loop
-        return await to_thread.run_sync(self._look_up, database, key, digest, limiter=self._limiter)
+        age = self._clock() - since
+        if caller is None or age >= REMEMBERED_S:
+            return await self._find(database, key, digest)
+        if age >= AGAIN_S and digest not in self._refreshing:
+            self._refreshing[digest] = task = asyncio.get_running_loop().create_task(self._find(database, key, digest))
+            task.add_done_callback(partial(self._refreshed, digest))
+        return caller
 
     def forget(self) -> None:
         """Look every key up again: some may have been revoked."""
         with self._lock:
+            self._forgotten += 1
             self._known.clear()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no key is being looked up beside its requests."""
+        return not self._refreshing
 
     def __len__(self) -> int:
         return len(self._known)
 
+    async def _find(self, database: Database, key: str, digest: bytes) -> Caller | None:
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(LOOKUPS_AT_ONCE)  # it belongs to the running event loop
+        look_up = partial(self._look_up, database, key, digest)
+        return await to_thread.run_sync(look_up, limiter=self._limiter)
+
+    def _refreshed(self, digest: bytes, task: asyncio.Task[Caller | None]) -> None:
+        del self._refreshing[digest]
+        if not task.cancelled() and task.exception() is None and task.result() is None:
+            with self._lock:
+                self._known.pop(digest, None)  # it was revoked: not even until its second is over
+        # a database that does not answer is told of by the first request that has to wait for it
+
     def _look_up(self, database: Database, key: str, digest: bytes) -> Caller | None:
-        now, moment = time.time(), self._clock()
+        now, moment, forgotten = time.time(), self._clock(), self._forgotten
         with database.read() as session:
             caller = keys.find(session, key, now)
         if caller is None:
             return None
         with self._lock:
-            self._known[digest] = caller, moment
-            self._known.move_to_end(digest)
+            if forgotten == self._forgotten:  # else it may have been revoked since it was read
+                self._known[digest] = caller, moment
+                self._known.move_to_end(digest)
             while len(self._known) > MOST:
                 self._known.popitem(last=False)
             due = moment - self._noted.get(caller.id, -math.inf) >= keys.USED_EVERY_S

@@ -12,6 +12,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from aggregator_api import listings
+from aggregator_api.api import coalescing
 from aggregator_api.api.coalescing import Coalescing
 from aggregator_api.api.concurrency import ConcurrencyLimit
 from tests.aggregator_api.bench import Bench
@@ -41,6 +42,26 @@ def test_a_read_joins_only_work_that_has_not_begun() -> None:
         return await asyncio.gather(*first, *later), calls
 
     assert asyncio.run(play()) == ([1, 1, 1, 2, 2], 2)
+
+
+def test_who_asks_alone_waits_for_no_rest_and_a_crowd_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coalescing, "LONGEST_REST_S", 30.0)
+    monkeypatch.setattr(coalescing, "REST", 1e9)
+
+    async def play() -> None:
+        answers = Coalescing[int]()
+
+        async def work() -> int:
+            await asyncio.sleep(0.001)
+            return 3
+
+        for _ in range(5):
+            assert await asyncio.wait_for(answers.get("k", work), 5) == 3
+        assert await asyncio.gather(*(answers.get("k", work) for _ in range(2))) == [3, 3]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(answers.get("k", work), 0.1)
+
+    asyncio.run(play())
 
 
 def test_an_error_is_everybodys_and_forgotten() -> None:
