@@ -86,6 +86,8 @@ class Gate:
         """Return the answer to a wrong key."""
         address = network(scope["state"]["client_address"])
         if wait := self._failures.take(address):
+            runtime: Runtime = scope["app"].state.runtime
+            runtime.refusals.count(_refused(scope, "access.limit", "too many wrong keys"))
             return TooManyError(f"too many wrong keys from {address}; the next is read in {wait:.1f} s", wait_s=wait)
         return UnauthorizedError(reason)
 
@@ -102,11 +104,14 @@ class Gate:
 
 def _note_refusal(scope: Scope, reason: str) -> None:
     """Write a missing, wrong or insufficient key into the audit, with the part of it that is no secret."""
-    named = keys.prefix_in(Headers(scope=scope).get("authorization", ""))
-    address = scope["state"]["client_address"]
-    detail = f"{scope['method']} {scope['path'][:100]}: {reason}"
     runtime: Runtime = scope["app"].state.runtime
-    runtime.refusals.note(Intent(named or "unknown", address, "access.refuse", detail=detail))
+    runtime.refusals.note(_refused(scope, "access.refuse", reason))
+
+
+def _refused(scope: Scope, action: str, reason: str) -> Intent:
+    named = keys.prefix_in(Headers(scope=scope).get("authorization", ""))
+    detail = f"{scope['method']} {scope['path'][:100]}: {reason}"
+    return Intent(named or "unknown", scope["state"]["client_address"], action, detail=detail)
 
 
 def _buckets(rate_per_s: float) -> TokenBuckets:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import exists, or_, select, update
+from sqlalchemy import bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.database import Database
 from aggregator_api.identity import write_secret
+from aggregator_api.observability import audit
 from aggregator_api.tables import CredentialRow, DeviceRow, FederationRow
 
 Scope = Literal["operator", "read", "device"]
@@ -83,19 +84,28 @@ def find(session: Session, key: str, now: float) -> Caller | None:
     parts = _KEY.fullmatch(key)
     if parts is None:
         return None
-    query = (
-        select(CredentialRow, FederationRow.name, DeviceRow.name)
-        .outerjoin(FederationRow, CredentialRow.federation_id == FederationRow.id)
-        .outerjoin(DeviceRow, CredentialRow.device_id == DeviceRow.id)
-        .where(CredentialRow.prefix == parts[1])
-    )
-    found = session.execute(query).one_or_none()
-    expected = found[0].secret_sha256 if found else _NO_SHA256
+    found = session.connection().execute(_FIND, {"wanted": parts[1]}).one_or_none()
+    expected = found.secret_sha256 if found else _NO_SHA256
     if not hmac.compare_digest(_sha256(parts[2]), expected) or found is None:
         return None
-    row, federation, device = found
-    over = row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now)
-    return None if over else Caller(row.prefix, frozenset(row.scopes), federation, device)
+    over = found.revoked_at is not None or (found.expires_at is not None and found.expires_at <= now)
+    return None if over else Caller(found.prefix, frozenset(found.scopes), found.federation, found.device)
+
+
+_FIND = (
+    select(
+        CredentialRow.prefix,
+        CredentialRow.scopes,
+        CredentialRow.secret_sha256,
+        CredentialRow.expires_at,
+        CredentialRow.revoked_at,
+        FederationRow.name.label("federation"),
+        DeviceRow.name.label("device"),
+    )
+    .outerjoin(FederationRow, CredentialRow.federation_id == FederationRow.id)
+    .outerjoin(DeviceRow, CredentialRow.device_id == DeviceRow.id)
+    .where(CredentialRow.prefix == bindparam("wanted"))
+)
 
 
 def prefix_in(text: str) -> str | None:
@@ -141,8 +151,10 @@ def ensure_operator(database: Database, folder: Path) -> Path | None:
     with database.write() as session:
         if session.scalar(select(exists().where(CredentialRow.id.is_not(None)))):
             return None
-        _, key = make(session, "operator", ["operator"])
+        row, key = make(session, "operator", ["operator"])
         path = folder / OPERATOR_FILE
+        said = f"key {row.prefix} of operator: operator; the server's first, in {path}"
+        audit.record(session, "keys.create", actor="server", detail=said)
         path.unlink(missing_ok=True)  # of a database that is gone, or of a start that ended before the commit
         write_secret(path, f"{key}\n".encode())
     return path

@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.broker_config import folders
 from aggregator_api.broker_config.mosquitto import Limits
+from aggregator_api.command_line import ConfigOption, DataOption, database_of, note, writing
 from aggregator_api.errors import AggregatorError
+from aggregator_api.settings import load
 
 OutOption = Annotated[
     Path, typer.Option("--out", help="Folder for the authority, the broker's files and the server's.")
@@ -78,18 +82,30 @@ def broker_config(
         typer.echo(f"devices: {out / 'ca.pem'}; keep {out / 'authority' / 'ca.key'} off both machines")
 
 
-def broker_passwords(out: OutOption) -> None:
+def broker_passwords(out: OutOption, data_dir: DataOption = None, config: ConfigOption = None) -> None:
     """Draw new passwords for the server's two accounts at the running broker, and write them down; then restart it.
 
-    Example: `python -m aggregator_api broker-passwords --out broker`
+    The audit of the server that `--config` or `--data-dir` names has an entry of it.
+
+    Example: `python -m aggregator_api broker-passwords --out broker --config broker/server/server.toml`
     """
     from aggregator_api.broker_config.rotation import rotate  # paho, which --help need not
 
+    settings = config or out / "server" / "server.toml"
+    if config is not None or data_dir is not None:
+        with writing(data_dir, settings):
+            pass  # better to fail before than after
     try:
         rotate(out / "server")
     except (AggregatorError, OSError) as error:
         raise _fail(error) from error
     typer.echo("both passwords are new; restart the server")
+    try:
+        with database_of(load(settings, data_dir=data_dir)) as database, database.write() as session:
+            note(session, "broker-passwords.change", detail=f"both accounts of the server, in {out / 'server'}")
+    except (AggregatorError, OSError, SQLAlchemyError) as error:
+        words = f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir"
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[yellow]warning:[/] {escape(words)}")
 
 
 def _fail(error: Exception) -> typer.Exit:

@@ -1,8 +1,9 @@
 """Refused requests in the audit: the first of an address at once, its repeats within a minute as one with a count.
 
 So whoever tries keys leaves a trace and cannot fill the disk: of each minute there are at most two entries for each of
-`ADDRESSES` addresses and an action, and two for all the others together. A killed server loses the counts of its last
-minute, and no first refusal.
+`ADDRESSES` addresses and an action, and two for all the others together. What comes after refusals that are written
+already, such as keys that are not even read any more, is only counted: one entry a minute. A killed server loses the
+counts of its last minute, and no first refusal.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MANY = "many addresses"
 class _Repeats:
     since: float
     latest: Intent
-    count: int = 0  # after the first one
+    count: int  # that are not written yet
 
 
 class Refusals:
@@ -47,15 +48,14 @@ class Refusals:
         """Write a refusal down, or count it; a database that does not take it costs the entry, not the answer."""
         self.flush()
         with self._lock:
-            key = network(refused.address), refused.action
-            if key not in self._seen and len(self._seen) >= ADDRESSES:
-                key, refused = (MANY, refused.action), replace(refused, address=MANY)
-            known = self._seen.get(key)
-            if known is not None:
-                known.count, known.latest = known.count + 1, refused
-                return
-            self._seen[key] = _Repeats(self._clock(), refused)
-        self._write([(refused, 1)])
+            is_first, refused = self._count(refused, 0)
+        if is_first:
+            self._write([(refused, 1)])
+
+    def count(self, refused: Intent) -> None:
+        """Count a refusal for an entry at the end of its minute; nothing is written here, so nobody waits for it."""
+        with self._lock:
+            self._count(refused, 1)
 
     def flush(self, *, closing: bool = False) -> None:
         """Write the counts whose minute is over, or all."""
@@ -64,6 +64,18 @@ class Refusals:
             over = [key for key, one in self._seen.items() if closing or now - one.since >= WINDOW_S]
             done = [self._seen.pop(key) for key in over]
         self._write([(one.latest, one.count) for one in done if one.count])
+
+    def _count(self, refused: Intent, first: int) -> tuple[bool, Intent]:
+        """Count a refusal, the first of its minute as `first`; return whether it is that, and what it is counted as."""
+        key = network(refused.address), refused.action
+        if key not in self._seen and sum(action == refused.action for _, action in self._seen) >= ADDRESSES:
+            key, refused = (MANY, refused.action), replace(refused, address=MANY)
+        known = self._seen.get(key)
+        if known is None:
+            self._seen[key] = _Repeats(self._clock(), refused, first)
+        else:
+            known.count, known.latest = known.count + 1, refused
+        return known is None, refused
 
     def _write(self, entries: list[tuple[Intent, int]]) -> None:
         if not entries:

@@ -176,6 +176,30 @@ def test_wrong_keys_are_in_it_and_cannot_fill_the_disk(admin: TestClient, app: F
     assert "x" * 43 not in json.dumps([first, rest])
 
 
+def test_wrong_keys_above_their_limit_are_one_entry_of_an_address_and_minute(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path, host="0.0.0.0", failed_keys_per_s=0.01), Wires)
+    with TestClient(app, host=AWAY) as admin:
+        admin.headers["Authorization"] = f"Bearer {(tmp_path / keys.OPERATOR_FILE).read_text().strip()}"
+        for host in ("198.51.100.7", "198.51.100.8"):
+            thief = TestClient(app, host=host, key=f"gw_{'ab' * 6}_{'x' * 43}")
+            assert [thief.get("/v1/federations").status_code for _ in range(40)] == [401] + [429] * 39
+        assert entries(admin, action="access.limit") == []  # none is written for one request
+        app.state.runtime.refusals.flush(closing=True)
+        found = entries(admin, action="access.limit")
+    assert [(each["address"], each["count"]) for each in found] == [("198.51.100.7", 39), ("198.51.100.8", 39)]
+    assert {each["detail"] for each in found} == {"GET /v1/federations: too many wrong keys"}
+    assert {each["actor"] for each in found} == {"ab" * 6}
+
+
+def test_the_first_operators_key_is_in_it(admin: TestClient, app: FastAPI) -> None:
+    first = entries(admin)[0]
+    path: Path = app.state.runtime.settings.data_dir / keys.OPERATOR_FILE
+    _, prefix, secret = path.read_text().strip().split("_", 2)
+    assert (first["actor"], first["action"], first["address"]) == ("server", "keys.create", "")
+    assert prefix in first["detail"]
+    assert secret not in json.dumps(entries(admin))
+
+
 def test_a_key_that_may_not_is_in_it(admin: TestClient, app: FastAPI) -> None:
     reader = admin.post("/v1/keys", json={"name": "r", "scopes": ["read"]}).json()
     asking = TestClient(app, host=AWAY, key=reader["key"])

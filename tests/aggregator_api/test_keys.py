@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import stat
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -285,6 +288,64 @@ def test_a_key_that_another_process_revokes_is_remembered_for_a_second(
     now = 1.1 * REMEMBERED_S
     assert look() is None
     assert look("gw_nonsense") is None
+
+
+def test_a_key_in_use_is_looked_up_again_before_its_time_is_over_and_nobody_waits_for_it(
+    admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, runtime, now = make(admin, "read"), app.state.runtime, 0.0
+    callers, busy, find = Callers(clock=lambda: now), threading.Event(), keys.find
+
+    async def look() -> Caller | None:
+        return await asyncio.wait_for(callers.find(runtime.database, made["key"]), 20)
+
+    def slowly(*given: Any) -> Caller | None:
+        assert busy.wait(20)
+        return find(*given)
+
+    async def play() -> None:
+        nonlocal now
+        assert await look() is not None
+        monkeypatch.setattr(keys, "find", slowly)
+        now = 0.6 * REMEMBERED_S
+        assert await look() == await look()  # while it is looked up
+        busy.set()
+        await _until(lambda: callers.is_idle)
+        now = 1.2 * REMEMBERED_S
+        busy.clear()
+        assert await look() is not None  # from what was looked up meanwhile
+        busy.set()
+        await _until(lambda: callers.is_idle)
+        await asyncio.to_thread(admin.post, f"/v1/keys/{made['id']}/revoke")
+        now = 1.8 * REMEMBERED_S
+        assert await look() is not None
+        await _until(lambda: callers.is_idle)
+        assert await look() is None  # revoked, and known to be before its time is over
+
+    asyncio.run(play())
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def test_a_key_that_is_forgotten_while_it_is_looked_up_is_not_remembered(
+    admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, find = make(admin, "read"), keys.find
+    callers = Callers()
+
+    def revoked_meanwhile(*given: Any) -> Caller | None:
+        found = find(*given)
+        callers.forget()
+        return found
+
+    monkeypatch.setattr(keys, "find", revoked_meanwhile)
+    assert anyio.run(callers.find, app.state.runtime.database, made["key"]) is not None
+    assert len(callers) == 0
 
 
 def test_a_bucket_fills_with_time_and_buckets_are_bounded() -> None:

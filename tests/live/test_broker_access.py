@@ -15,12 +15,17 @@ from pathlib import Path
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
+from typer.testing import CliRunner
 
 from aggregator_api.accounts import username
 from aggregator_api.broker_config import rotation
 from aggregator_api.broker_config.dynamic_security import DynamicSecurity
+from aggregator_api.cli import app as cli
+from aggregator_api.database import Database
 from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt import secure
+from aggregator_api.observability import audit
+from aggregator_api.observability.audit import Filters
 from aggregator_api.settings import Login
 from federation.protocol import topics
 from tests.live.real_parts import Mosquitto, mosquitto
@@ -265,6 +270,27 @@ def test_new_passwords_for_the_server_replace_the_old_ones(tmp_path: Path) -> No
         with server(broker) as operator:
             assert operator.subscribe(topics.all_statuses())
         broker.accounts().grant("f", "a", "f~a", "a")
+
+
+def test_new_passwords_are_in_the_audit_of_the_server(tmp_path: Path) -> None:
+    with mosquitto(tmp_path) as broker:
+        command = ["broker-passwords", "--out", str(broker.server_toml.parent.parent)]
+        data = ["--data-dir", str(tmp_path / "data")]
+        password = broker.server_toml.with_name("mqtt_password")
+        before = password.read_text()
+        missing = CliRunner().invoke(cli, [*command, *data])
+        assert missing.exit_code == 2
+        assert "there is no database" in missing.output
+        assert password.read_text() == before  # refused before anything has changed
+        database = Database(f"sqlite:///{tmp_path / 'data' / 'gaitway.sqlite3'}")
+        database.migrate()
+        done = CliRunner().invoke(cli, [*command, *data])
+        assert done.exit_code == 0, done.output
+        assert password.read_text() != before
+        with database.read() as session:
+            (entry,) = session.scalars(audit.select_entries(Filters(action="broker-passwords")))
+        assert entry.actor == audit.operating_user()
+        database.close()
 
 
 def test_the_server_has_no_more_rights_than_it_needs(broker: Mosquitto) -> None:
