@@ -25,6 +25,9 @@ LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 RECEIVED = 4096
 """Socket buffer of a slow download, so that the kernel does not take the model in the client's place."""
 READ_EVERY_S = 0.5
+PROBE_EVERY_S = 0.1
+PROBES = 5
+LAG_EVERY_S = 0.02
 
 
 class Connection(asyncio.Protocol):
@@ -61,14 +64,15 @@ class Asker(Connection):
     def begin(self) -> None:
         """Wait for the first turn."""
         self.buffer = bytearray()
-        self.due = time.perf_counter() + random.random() * self.fleet.period_s
+        self.answers, self.period_s = self.fleet.answers, self.fleet.period_s
+        self.due = time.perf_counter() + random.random() * self.period_s
         asyncio.get_running_loop().call_later(self.due - time.perf_counter(), self.next)
 
     def next(self) -> None:
         """Ask now."""
-        if self.fleet.period_s == 0:
+        if self.period_s == 0:
             self.due = time.perf_counter()
-        self.ask(random.choice(self.fleet.paths))
+        self.ask(self.path or random.choice(self.fleet.paths))
 
     def data_received(self, data: bytes) -> None:
         """Note a whole answer, and when the next question is due."""
@@ -80,10 +84,19 @@ class Asker(Connection):
         if length is None or len(self.buffer) < end + 4 + int(length[1]):
             return
         now = time.perf_counter()
-        self.fleet.answers.append((time.time(), now - self.due, int(self.buffer[9:12])))
+        self.answers.append((time.time(), now - self.due, int(self.buffer[9:12])))
         del self.buffer[: end + 4 + int(length[1])]
-        self.due = max(self.due + self.fleet.period_s, now - 10)
+        self.due = max(self.due + self.period_s, now - 10)
         asyncio.get_running_loop().call_later(max(0.0, self.due - now), self.next)
+
+
+class Probe(Asker):
+    """Asks for what the server answers without any work: what is waited for is its event loop, and this program."""
+
+    def begin(self) -> None:
+        """Go round by itself."""
+        super().begin()
+        self.answers, self.period_s = self.fleet.probes, PROBE_EVERY_S
 
 
 class Download(Connection):
@@ -121,7 +134,9 @@ class Fleet:
         self.paths = given.ask
         self.period_s = given.askers / given.rate if given.rate else 0.0
         self.over = asyncio.Event()
-        self.answers: list[tuple[float, float, int]] = []
+        self.answers: list[tuple[float, float, int]] = []  # when, after how many seconds, with which status
+        self.probes: list[tuple[float, float, int]] = []
+        self.lags: list[tuple[float, float]] = []  # when, and how late this program's own loop was, in seconds
         self.streams: list[Stream] = []
         self.lost: Counter[str] = Counter()
         self.downloaded = 0
@@ -137,16 +152,22 @@ class Fleet:
             slow.setblocking(False)
             await loop.sock_connect(slow, (host, int(port)))
             await loop.create_connection(lambda: Download(self, given.download), sock=slow)
-        for kind, path, count in ((Stream, given.follow, given.streams), (Asker, "", given.askers)):
+        kinds = ((Stream, given.follow, given.streams), (Asker, "", given.askers), (Probe, "/healthz", PROBES))
+        for kind, path, count in kinds:
             for _ in range(count):
                 await loop.create_connection(lambda kind=kind, path=path: kind(self, path), host, int(port))
         print("ready", flush=True)
-        await self.over.wait()
+        while not self.over.is_set():
+            begun = time.perf_counter()
+            await asyncio.sleep(LAG_EVERY_S)
+            self.lags.append((time.time(), time.perf_counter() - begun - LAG_EVERY_S))
 
     def figures(self) -> dict[str, Any]:
         """Return what was measured."""
         return {
             "answers": self.answers,
+            "probes": self.probes,
+            "lags": self.lags,
             "events": [stream.events for stream in self.streams],
             "lost": dict(self.lost),
             "downloaded": self.downloaded,
