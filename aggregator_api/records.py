@@ -6,9 +6,23 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any, Protocol, cast
 
-from sqlalchemy import ColumnElement, Executable, Table, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Executable,
+    Select,
+    Table,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from aggregator_api.blobs import Blob
@@ -147,16 +161,26 @@ def current_version(session: Session, federation: FederationRow) -> ModelVersion
 
 def is_broadcast(session: Session, sha256: str, federation: str | None = None) -> bool:
     """Whether that blob was made for devices (of one federation): for all of them, or for some in one round."""
-    kept = ModelVersionRow.deleted_at.is_(None)
-    for_all = select(ModelVersionRow.id).where(ModelVersionRow.broadcast_sha256 == sha256, kept)
+    connection, wanted = session.connection(), {"sha256": sha256, "federation": federation}
+    return any(connection.scalar(query, wanted) is not None for query in _broadcasts(federation is not None))
+
+
+@cache
+def _broadcasts(of_one: bool) -> tuple[Select[int], ...]:
+    """Make the queries for a broadcast to all and for one to some; every download asks them, so they are made once."""
+    sha256: BindParameter[str] = bindparam("sha256")
+    for_all = select(ModelVersionRow.id).where(
+        ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_(None)
+    )
     deleted = exists().where(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_not(None))
     for_one = select(RoundRow.id).join(ParticipationRow).where(ParticipationRow.broadcast_sha256 == sha256)
     for_one = for_one.where(or_(RoundRow.phase.not_in(ENDED), ~deleted))
-    if federation is not None:
+    if of_one:
         for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
         for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)
-        for_all, for_one = (query.where(FederationRow.name == federation) for query in (for_all, for_one))
-    return any(session.scalars(query.limit(1)).first() is not None for query in (for_all, for_one))
+        name: BindParameter[str] = bindparam("federation")
+        for_all, for_one = (query.where(FederationRow.name == name) for query in (for_all, for_one))
+    return for_all.limit(1), for_one.limit(1)
 
 
 def federations_training_from(session: Session, sha256: str) -> list[str]:
