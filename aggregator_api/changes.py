@@ -13,7 +13,7 @@ from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableErr
 from aggregator_api.founding import check_rollout
 from aggregator_api.runtime import Runtime
 from aggregator_api.service import named
-from aggregator_api.tables import FederationRow, ModelAliasRow, ModelVersionRow
+from aggregator_api.tables import FederationRow, ModelAliasRow
 from aggregator_api.views import FederationChanges
 from federation.method import Method
 from federation.plan import Plan, RolloutSettings, RoundSettings
@@ -71,7 +71,7 @@ def move_alias(runtime: Runtime, name: str, alias: str, version: int) -> None:
     with coordinator.lock:
         with runtime.database.write() as session:
             federation = named(session, name)
-            row = version_of(session, federation, version)
+            row = records.version_of(session, federation, version)
             _refuse_alias_of_rollouts(federation, alias)
             if alias == "stable":
                 _move_stable(session, federation)
@@ -137,25 +137,6 @@ def _move_deadline(session: Session, federation: FederationRow, deadline_s: floa
     row = records.open_round(session, federation)
     if row is not None:
         row.deadline_at = None if deadline_s is None else row.opened_at + deadline_s
-
-
-def version_of(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:
-    """Return a federation's model version, whose bytes are there.
-
-    Raises:
-        NotFoundError: if there is no such version.
-        ConflictError: if it was deleted.
-    """
-    row = session.scalar(
-        select(ModelVersionRow).where(
-            ModelVersionRow.federation_id == federation.id, ModelVersionRow.version == version
-        )
-    )
-    if row is None:
-        raise NotFoundError(f"federation {federation.name!r} has no model version {version}")
-    if row.deleted_at is not None:
-        raise ConflictError(f"version {version} of {federation.name!r} was deleted; its bytes are gone")
-    return row
 
 
 def _move_stable(session: Session, federation: FederationRow) -> None:

@@ -20,7 +20,8 @@ from aggregator_api.key_commands import keys_app, tokens_app
 from aggregator_api.logs import configure
 from aggregator_api.observability.audit_commands import app as audit_app
 from aggregator_api.ports import is_loopback, require_free
-from aggregator_api.retention.commands import delete_device, federations_app, retention_app
+from aggregator_api.retention.commands import delete_device, federations_app, retention_app, versions_app
+from aggregator_api.rollout_commands import app as rollouts_app
 from aggregator_api.settings import Settings, load
 from aggregator_api.storage.cli import backup, fsck, new_epoch, restore
 from federation.private_files import keep_private
@@ -42,6 +43,8 @@ devices_app.command("delete")(delete_device)
 app.add_typer(devices_app, name="devices")
 app.add_typer(federations_app, name="federations")
 app.add_typer(retention_app, name="retention")
+app.add_typer(rollouts_app, name="rollouts")
+app.add_typer(versions_app, name="versions")
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 

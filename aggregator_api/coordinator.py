@@ -86,6 +86,7 @@ class Coordinator:
         self._looked_for_gone = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
+        self._orders: dict[str, int] = {}  # serial of the order that was announced last
         self.roll_call = RollCall()
         self.signer: Signer | None = None
         """Signs what is said to devices; none: nothing is signed."""
@@ -127,17 +128,25 @@ class Coordinator:
             self.announce(name)
 
     def announce(self, name: str) -> None:
-        """Publish a federation's retained announcement, and before it the invitations of those it waits for."""
+        """Publish a federation's retained announcement, and before it invitations and offers to those it waits for."""
         with self.lock, self._database.read() as session:
             federation = _row(session, name)
             for device, invitation in invitations(session, federation):
                 said = self.signed(Kind.INVITATION, name, device, invitation)
                 self._publisher.publish(topics.invitation(name, device), said, retain=True)
+            for device, offer in rollouts.offers(session, federation):
+                said = self.signed(Kind.OFFER, name, device, offer)
+                self._publisher.publish(topics.offer(name, device), said, retain=True)
+            self._orders[name] = rollouts.newest_serial(session, federation)
             expires = self.signer.expires() if self.signer else None
             message = announcement(session, federation, chunk_bytes=self._chunk_bytes, expires=expires)
             message = message.model_copy(update={"roll_call": self.roll_call.of(name)})
             said = self.signed(Kind.ANNOUNCEMENT, name, "", message)
             self._publisher.publish(topics.announce(name), said, retain=True)
+
+    def announced_order(self, name: str) -> int | None:
+        """Return the serial of the order about releases that this process has announced last; None: it has not yet."""
+        return self._orders.get(name)
 
     def signed(self, kind: Kind, federation: str, device: str, message: Strict) -> bytes:
         """Return a message to a device, or to all (''), as it is sent."""

@@ -31,7 +31,7 @@ from aggregator_api.tables import (
 )
 from aggregator_api.updates.screening import LEFT_OUT
 from federation.protocol.messages import UpdateManifest, VersionScore
-from federation.server_round import Standing
+from federation.rounds.server_round import Standing
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from aggregator_api.blobs import Blob
+from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.tables import (
     Base,
     DeviceRow,
@@ -157,6 +158,25 @@ def current_version(session: Session, federation: FederationRow) -> ModelVersion
         .join(ModelAliasRow, ModelAliasRow.version_id == ModelVersionRow.id)
         .where(ModelAliasRow.federation_id == federation.id, ModelAliasRow.alias == "stable")
     ).one()
+
+
+def version_of(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:
+    """Return a federation's model version, whose bytes are there.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        ConflictError: if it was deleted.
+    """
+    row = session.scalar(
+        select(ModelVersionRow).where(
+            ModelVersionRow.federation_id == federation.id, ModelVersionRow.version == version
+        )
+    )
+    if row is None:
+        raise NotFoundError(f"federation {federation.name!r} has no model version {version}")
+    if row.deleted_at is not None:
+        raise ConflictError(f"version {version} of {federation.name!r} was deleted; its bytes are gone")
+    return row
 
 
 def is_broadcast(session: Session, sha256: str, federation: str | None = None) -> bool:

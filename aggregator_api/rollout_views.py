@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.listings import Window, page
 from aggregator_api.tables import FederationRow, RolloutDeviceRow, RolloutRow
 from aggregator_api.views import Page, View, Whole
-from federation.plan import RolloutSettings, Strict
+from federation.plan import RolloutSettings, Strict, Waves
 from federation.rounds.rollout import Answer
 
 AnswerName = Literal["silent", "adopted", "refused", "failed", "rolled_back"]
@@ -21,6 +21,11 @@ class NewRollout(Strict):
     """Which version to release."""
 
     version: Whole | None = Field(default=None, ge=0, le=2**31 - 1, description="null: the newest, `stable`")
+    waves: Waves | None = Field(
+        default=None,
+        description='shares of the devices, or groups of them ({"tags": ["pilot"]}), of this rollout alone; null: the '
+        "plan's",
+    )
 
 
 class RolloutView(View):
@@ -33,7 +38,8 @@ class RolloutView(View):
     phase: Literal["rolling", "paused", "completed", "halted"]
     wave: int = Field(description="1 is the first")
     waves: int
-    share: float = Field(description="of the devices, in this wave")
+    share: float = Field(description="of the devices, that the waves have reached")
+    tags: list[str] = Field(description="groups that this wave goes to; none: it goes to the share")
     members: int = Field(description="devices of the wave, those of earlier waves included")
     good: int = Field(description="of them have adopted it; at a halt, when it was decided")
     bad: int = Field(description="of them have refused it, failed, or rolled back; at a halt, when it was decided")
@@ -46,7 +52,8 @@ class RolloutView(View):
 class WaveProgress(View):
     """The devices that came in with one wave, by their last word."""
 
-    share: float
+    share: float = Field(description="of the devices, that the waves up to this one reach")
+    tags: list[str] = Field(default=[], description="groups that it goes to; none: to the share")
     devices: int
     silent: int = 0
     adopted: int = 0
@@ -77,16 +84,21 @@ class RolloutDevice(View):
 def listing(session: Session, federation: FederationRow, window: Window) -> Page[RolloutView]:
     """List the rollouts of a federation."""
     query = select(RolloutRow).where(RolloutRow.federation_id == federation.id)
-    return page(session, query, RolloutRow.id, window, lambda row: RolloutView(**_said(row)))
+    return page(session, query, RolloutRow.id, window, described)
+
+
+def described(row: RolloutRow) -> RolloutView:
+    """Describe a rollout without its waves."""
+    return RolloutView(**_said(row))
 
 
 def detail(session: Session, row: RolloutRow) -> RolloutDetail:
     """Describe a rollout."""
-    waves = RolloutSettings.model_validate(row.settings).waves[: row.wave + 1]
+    settings = RolloutSettings.model_validate(row.settings)
     counts = _counts(session, row)
     progress = [
-        WaveProgress(share=share, devices=sum(counts.get(wave, {}).values()), **counts.get(wave, {}))
-        for wave, share in enumerate(waves)
+        {**_reach(settings, wave), "devices": sum(counts.get(wave, {}).values()), **counts.get(wave, {})}
+        for wave in range(row.wave + 1)
     ]
     return RolloutDetail.model_validate({**_said(row), "settings": row.settings, "progress": progress})
 
@@ -105,11 +117,15 @@ def _device(row: RolloutDeviceRow) -> RolloutDevice:
 
 
 def _said(row: RolloutRow) -> dict[str, Any]:
-    waves = RolloutSettings.model_validate(row.settings).waves
+    settings = RolloutSettings.model_validate(row.settings)
     names = ("id", "number", "phase", "members", "good", "bad", "reason", "wave_at", "started_at", "ended_at")
-    where = {"wave": row.wave + 1, "waves": len(waves), "share": waves[row.wave]}
+    where = {"wave": row.wave + 1, "waves": len(settings.waves), **_reach(settings, row.wave)}
     what = {"version": row.version.version, "sha256": row.version.broadcast_sha256}
     return {**{name: getattr(row, name) for name in names}, **where, **what}
+
+
+def _reach(settings: RolloutSettings, wave: int) -> dict[str, Any]:
+    return {"share": settings.share_of(wave), "tags": list(settings.tags_of(wave))}
 
 
 def _counts(session: Session, row: RolloutRow) -> dict[int, dict[str, int]]:

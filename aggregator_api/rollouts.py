@@ -6,24 +6,26 @@ completed rollout, and `canary`, that of the one under way. So training does not
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from aggregator_api import adoptions, records
 from aggregator_api.storage import epochs
 from aggregator_api.tables import (
     DeviceRow,
+    DeviceTagRow,
     FederationRow,
     ModelAliasRow,
     ModelVersionRow,
     RolloutDeviceRow,
     RolloutRow,
 )
-from federation.plan import RolloutSettings
-from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Release, ReleaseOrder, ReleaseReport
+from federation.plan import RolloutSettings, Wave
+from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.rollout import (
     Answer,
     Answered,
@@ -73,14 +75,21 @@ def latest(session: Session, federation: FederationRow, phase: RolloutPhase | No
 # ---- what happens
 
 
-def start(session: Session, federation: FederationRow, version: ModelVersionRow, now: float) -> RolloutRow:
-    """Begin to release a version; the caller has seen that no other rollout is under way."""
-    last = latest(session, federation)
+def start(
+    session: Session, federation: FederationRow, version: ModelVersionRow, now: float, waves: tuple[Wave, ...] = ()
+) -> RolloutRow:
+    """Begin to release a version, in waves other than the plan's where they are given.
+
+    The caller has seen that no other rollout is under way.
+    """
+    last, settings = latest(session, federation), settings_of(federation)
+    if waves:
+        settings = settings.model_copy(update={"waves": waves})
     row = RolloutRow(
         federation_id=federation.id,
         number=last.number + 1 if last else 1,
         version_id=version.id,
-        settings=settings_of(federation).model_dump(mode="json"),
+        settings=settings.model_dump(mode="json"),
         serial=_next_serial(session),
         enlisted_to=0,
         started_at=now,
@@ -120,8 +129,9 @@ def is_due(session: Session, row: RolloutRow, now: float) -> bool:
 
 def look(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
     """Take new devices into the wave, and go on if it is time; returns whether devices must be told."""
-    _enlist(session, federation, row, now)
-    return apply(session, federation, row, Looked(now), now)
+    new = _enlist(session, federation, row, now)
+    by_group = bool(new and _tags(row))  # by a share devices know it themselves
+    return apply(session, federation, row, Looked(now), now) or by_group
 
 
 def hear(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
@@ -180,17 +190,36 @@ def order(session: Session, federation: FederationRow) -> ReleaseOrder | None:
     last = latest(session, federation)
     if last is None or not settings_of(federation).used:
         return None
-    candidate, serial = under_way(session, federation), func.max(RolloutRow.serial)
+    candidate = under_way(session, federation)
     halted = select(RolloutRow.number).where(
         RolloutRow.federation_id == federation.id, RolloutRow.phase == RolloutPhase.HALTED
     )
     return ReleaseOrder(
-        serial=session.scalars(select(serial).where(RolloutRow.federation_id == federation.id)).one(),
+        serial=newest_serial(session, federation),
         released=_release(session, latest(session, federation, RolloutPhase.COMPLETED)),
         candidate=_release(session, candidate),
         millionths=_millionths(candidate) if candidate else 0,
         withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MOST_WITHDRAWN))),
     )
+
+
+def offers(session: Session, federation: FederationRow) -> Iterator[tuple[str, Offer]]:
+    """Yield the offer to each device that came in with a wave of groups, and has not answered yet."""
+    row = under_way(session, federation)
+    waves = [wave for wave in range(row.wave + 1) if _settings(row).tags_of(wave)] if row else []
+    if row is None or not waves:
+        return
+    said = Offer(instance=federation.instance, epoch=epochs.current(session).epoch, rollout=row.number)
+    awaited = select(DeviceRow.name).join(RolloutDeviceRow, RolloutDeviceRow.device_id == DeviceRow.id)
+    awaited = awaited.where(RolloutDeviceRow.rollout_id == row.id, RolloutDeviceRow.wave.in_(waves))
+    for name in session.scalars(awaited.where(RolloutDeviceRow.answer == Answer.SILENT).order_by(DeviceRow.id)):
+        yield name, said
+
+
+def newest_serial(session: Session, federation: FederationRow) -> int:
+    """Return the serial of the last change of a federation's order; 0 if nothing was ever released."""
+    query = select(func.max(RolloutRow.serial)).where(RolloutRow.federation_id == federation.id)
+    return session.scalar(query) or 0
 
 
 def _release(session: Session, row: RolloutRow | None) -> Release | None:
@@ -205,25 +234,33 @@ def _release(session: Session, row: RolloutRow | None) -> Release | None:
 # ---- rows
 
 
-def _enlist(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> None:
-    """Take into the wave who belongs to it and is new, to the wave or to the federation."""
-    version, share = row.version.version, _millionths(row)
+def _enlist(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> int:
+    """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
+    version, share, all_asked, enlisted = row.version.version, _millionths(row), bool(_tags(row)), 0
     while asked := session.execute(_unasked(row).limit(BATCH)).all():
-        new = [_silent(row, one.id, now) for one in asked if is_within(one.name, version, share)]
+        new = [_silent(row, one.id, now) for one in asked if all_asked or is_within(one.name, version, share)]
+        enlisted += len(new)
         if new:
             records.put(session, _ADD_DEVICE, new)
         row.enlisted_to = asked[-1].id
         apply(session, federation, row, Joined(len(new)), now)
+    return enlisted
 
 
 def _unasked(row: RolloutRow) -> Select[int, str]:
-    """Select the devices of the federation that were not looked at since the wave began, and do not belong to it."""
+    """Select the devices of the federation that were not looked at since the wave began, and do not belong to it.
+
+    Of a wave of groups: those in one of them, as devices that are looked at already may come into a group.
+    """
+    new: ColumnElement[bool] = DeviceRow.id > row.enlisted_to
+    if tags := _tags(row):
+        new = DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags)))
     told = select(RolloutDeviceRow.device_id).where(RolloutDeviceRow.rollout_id == row.id)
     return (
         select(DeviceRow.id, DeviceRow.name)
         .where(
             DeviceRow.federation_id == row.federation_id,
-            DeviceRow.id > row.enlisted_to,
+            new,
             DeviceRow.enrolment.in_(("open", "approved")),
             DeviceRow.id.not_in(told),
         )
@@ -252,10 +289,11 @@ def _name_versions(session: Session, federation: FederationRow) -> None:
 def _note(
     session: Session, federation: FederationRow, row: RolloutRow, kind: str, *, device: str = "", detail: str = ""
 ) -> None:
-    share, version = _millionths(row) / 10_000, row.version
+    version, tags = row.version, _tags(row)
     words = f"rollout {row.number}, version {version.version}"
     if not device:
-        words += f": {share:g} % of the devices, {row.members} told, {row.good} adopted it, {row.bad} failed"
+        to = f"group {' or '.join(tags)}" if tags else f"{_millionths(row) / 10_000:g} % of the devices"
+        words += f": {to}, {row.members} told, {row.good} adopted it, {row.bad} failed"
     detail = f"{words}; {detail}" if detail else words
     records.journal(
         session, federation, f"rollout.{kind}", round_number=version.round_number, device=device, detail=detail
@@ -272,7 +310,11 @@ def _settings(row: RolloutRow) -> RolloutSettings:
 
 
 def _millionths(row: RolloutRow) -> int:
-    return millionths(_settings(row).waves[row.wave])
+    return millionths(_settings(row).share_of(row.wave))
+
+
+def _tags(row: RolloutRow) -> tuple[str, ...]:
+    return _settings(row).tags_of(row.wave)
 
 
 def _read(row: RolloutRow) -> Rollout:

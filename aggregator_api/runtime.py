@@ -7,6 +7,7 @@ import math
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -51,8 +52,12 @@ OURS = ("blobs", "spool", "*.sqlite3*", "*.key", "identity.pem", "last-backup")
 class Runtime:
     """Everything between the broker and the disk."""
 
-    def __init__(self, settings: Settings, connect: Connect = MqttDriver) -> None:
+    def __init__(
+        self, settings: Settings, connect: Connect = MqttDriver, *, elapsed_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Put the parts together; `elapsed_s` is the clock of what is done every so often, such as retention."""
         self.settings = settings
+        self._elapsed_s = elapsed_s
         require_folder(settings.data_dir.resolve(), "data_dir")
         _keep_private(settings.data_dir)
         self.database = Database(settings.database, wait_s=settings.database_wait_s)
@@ -61,7 +66,7 @@ class Runtime:
         self.blobs = BlobStore(settings.blobs)
         self.hot_blobs = HotBlobs(self.blobs)
         self.identity = Identity(settings.identity)
-        self._looked_for_retained = time.monotonic()
+        self._looked_for_retained = elapsed_s()
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
         self.event_feed = EventFeed(self.database, self.closing)
@@ -188,8 +193,8 @@ class Runtime:
 
     def _tick(self) -> None:
         self._take_uploads_over()
-        if time.monotonic() - self._looked_for_retained >= RETAINED_S:
-            self._looked_for_retained = time.monotonic()
+        if self._elapsed_s() - self._looked_for_retained >= RETAINED_S:
+            self._looked_for_retained = self._elapsed_s()
             self.transport.remove_retained()
         self.coordinator.tick()
         self.coordinator.renew()
@@ -198,7 +203,7 @@ class Runtime:
         waves.tick(self.database, self.coordinator, self.coordinator.clock())
 
     def _retire_daily(self) -> None:
-        now = time.monotonic()
+        now = self._elapsed_s()
         if now - self._retired_at >= DAY_S and self.coordinator.clock.was_even_for(self.settings.garbage_grace_s):
             self._retired_at = now
             self._aggregation.submit(self._retire)

@@ -1,8 +1,9 @@
-"""The clock of rollouts: waves go on when they have lasted, and new devices come in."""
+"""The clock of rollouts: waves go on when they have lasted, new devices come in, a command's orders are said."""
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from aggregator_api import records, rollouts
 from aggregator_api.coordinator import Coordinator
@@ -16,6 +17,7 @@ def tick(database: Database, coordinator: Coordinator, now: float) -> None:
         query = select(FederationRow.name, RolloutRow).join(FederationRow, RolloutRow.federation_id == FederationRow.id)
         found = session.execute(query.where(RolloutRow.phase.in_(rollouts.OPEN))).unique().all()
         due = [name for name, row in found if coordinator.leads(name) and rollouts.is_due(session, row, now)]
+        unsaid = _not_announced(session, coordinator)
     for name in due:
         with coordinator.lock:
             with database.write() as session:
@@ -24,3 +26,17 @@ def tick(database: Database, coordinator: Coordinator, now: float) -> None:
                 changed = federation and row and rollouts.look(session, federation, row, now)
             if changed:
                 coordinator.announce(name)
+    for name in unsaid:
+        coordinator.announce(name)
+
+
+def _not_announced(session: Session, coordinator: Coordinator) -> list[str]:
+    """Return the federations whose order was changed beside this process: by a command on the server's database."""
+    query = select(FederationRow.name, func.max(RolloutRow.serial)).join(
+        RolloutRow, RolloutRow.federation_id == FederationRow.id
+    )
+    return [
+        name
+        for name, serial in session.execute(query.group_by(FederationRow.name))
+        if coordinator.leads(name) and coordinator.announced_order(name) not in (None, serial)
+    ]

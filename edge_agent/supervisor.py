@@ -28,6 +28,7 @@ from edge_agent.machine.events import (
     Disbelieved,
     Event,
     JobFailed,
+    Offered,
     PhoneConditions,
     Tick,
     TrainingFinished,
@@ -41,7 +42,7 @@ from edge_agent.sensors import open_source
 from edge_agent.service_manager import ServiceManager
 from edge_agent.serving.acceptance import Shelf, Verdict
 from edge_agent.serving.classifier import Classifier
-from edge_agent.serving.released_models import ADOPTION, ORDER, REPORT
+from edge_agent.serving.released_models import ADOPTION, OFFER, ORDER, REPORT
 from edge_agent.status import in_short, note_doing, write_summary
 from edge_agent.storage.files import without_room
 from edge_agent.storage.state_store import Store
@@ -170,6 +171,10 @@ class Supervisor:
             case Acknowledged(ack):
                 if self._uploads.is_about(ack):
                     self._happened(posted)
+            case Offered(offer):
+                self._happened(posted)
+                with without_room("the offer of a release"):
+                    self.store.put(**{OFFER: offer.model_dump_json()})
             case _:
                 self._happened(posted)
 

@@ -80,10 +80,24 @@ class RoundSettings(Strict):
     )
 
 
-def _growing(waves: tuple[float, ...]) -> tuple[float, ...]:
-    if waves[-1] != 1 or any(after <= before for before, after in zip((0.0, *waves), waves, strict=False)):
-        raise ValueError("waves must grow, and the last one must be 1, which is every device")
+class GroupWave(Strict):
+    """A wave of a rollout that goes to groups of devices, besides those that have the model already."""
+
+    tags: tuple[Name, ...] = Field(min_length=1, max_length=32, description="devices in one of these groups")
+
+
+Wave = float | GroupWave
+"""A share of the devices, or groups of them."""
+
+
+def _growing(waves: tuple[Wave, ...]) -> tuple[Wave, ...]:
+    shares = [wave for wave in waves if not isinstance(wave, GroupWave)]
+    if waves[-1] != 1 or any(after <= before for before, after in zip((0.0, *shares), shares, strict=False)):
+        raise ValueError("shares of waves must grow, and the last wave must be 1, which is every device")
     return waves
+
+
+Waves = Annotated[tuple[Wave, ...], Field(min_length=1, max_length=16), AfterValidator(_growing)]
 
 
 class RolloutSettings(Strict):
@@ -94,8 +108,8 @@ class RolloutSettings(Strict):
         description="off: a device uses what it trained itself, and in the end the federation's last model; "
         "manual: it uses what an operator releases; automatic: each published version is released, one after another",
     )
-    waves: Annotated[tuple[float, ...], AfterValidator(_growing)] = Field(
-        default=(0.05, 0.25, 1.0), min_length=1, max_length=16, description="shares of the devices"
+    waves: Waves = Field(
+        default=(0.05, 0.25, 1.0), description='shares of the devices, or groups of them: {"tags": ["pilot"]}'
     )
     enough: float = Field(default=0.8, gt=0, le=1, description="share of a wave that must have adopted the model")
     soak_s: float = Field(default=3600.0, ge=0, le=3.2e7, description="a wave lasts at least so long")
@@ -104,6 +118,15 @@ class RolloutSettings(Strict):
     )
     halt_share: float = Field(default=0.1, gt=0, le=1, description="halted when so many of the answers are failures,")
     halt_devices: int = Field(default=2, ge=1, le=10**9, description="and at least so many devices have failed")
+
+    def share_of(self, wave: int) -> float:
+        """Return the share of the devices that a wave has reached; a wave of groups leaves it as it was before."""
+        return max((one for one in self.waves[: wave + 1] if not isinstance(one, GroupWave)), default=0.0)
+
+    def tags_of(self, wave: int) -> tuple[str, ...]:
+        """Return the groups that a wave goes to; none: it goes to a share of all devices."""
+        found = self.waves[wave]
+        return found.tags if isinstance(found, GroupWave) else ()
 
     @property
     def used(self) -> bool:

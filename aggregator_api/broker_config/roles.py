@@ -25,7 +25,7 @@ def device_role(federation: str, device: str) -> list[dict[str, Any]]:
         WireError: for names outside the protocol, wildcards among them.
     """
     speaks = [topics.status(federation, device), topics.update(federation, device, "any").removesuffix("any") + "#"]
-    said = (topics.invitation, topics.ack, topics.notice)
+    said = (topics.invitation, topics.offer, topics.ack, topics.notice)
     hears = [topics.announce(federation), *(topic(federation, device) for topic in said)]
     return _rules(speaks, hears, "subscribeLiteral")
 
@@ -35,7 +35,8 @@ def server_role() -> list[dict[str, Any]]:
 
     It may also speak on the devices' own topics, to remove what they had the broker retain.
     """
-    speaks = [f"{topics.ROOT}/+/announce", *(f"{_EVERY_DEVICE}/{kind}" for kind in ("invitation", "ack", "notice"))]
+    kinds = ("invitation", "offer", "ack", "notice")
+    speaks = [f"{topics.ROOT}/+/announce", *(f"{_EVERY_DEVICE}/{kind}" for kind in kinds)]
     speaks += [topics.all_statuses(), topics.all_updates()]
     return _rules(speaks, [topics.all_statuses(), topics.all_updates()], "subscribePattern")
 

@@ -1,15 +1,20 @@
-"""`python -m aggregator_api retention …`, `federations …` and `devices delete`: on the server's own database."""
+"""`python -m aggregator_api retention|federations|versions …` and `devices delete`: on the server's own database."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import select
 
 from aggregator_api.command_line import (
     ConfigOption,
     DataOption,
     database_of,
+    date,
     federation_named,
     note,
     reading,
@@ -19,6 +24,7 @@ from aggregator_api.command_line import (
 from aggregator_api.errors import BrokerError, ConfigError, UnavailableError
 from aggregator_api.observability import audit
 from aggregator_api.settings import load
+from aggregator_api.tables import ModelVersionRow
 
 retention_app = typer.Typer(
     help="What is removed by age: keep_versions, keep_updates_days, keep_events_days.",
@@ -26,7 +32,12 @@ retention_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 federations_app = typer.Typer(
-    help="Federations: delete one, or old versions of its model.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Federations: delete one that has ended.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+versions_app = typer.Typer(
+    help="Versions of a federation's model: list them, delete old ones.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
 )
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -79,6 +90,60 @@ def delete_federation(
         except BrokerError as error:
             raise UnavailableError(f"it is deleted here, but the broker's accounts are not: {error}") from error
     typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
+
+
+@versions_app.command("list")
+def list_versions(
+    federation: Annotated[str, typer.Option("--federation", help="Whose model.")],
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List the versions of a model, and why those must stay that cannot be deleted.
+
+    Example: `python -m aggregator_api versions list --federation walk`
+    """
+    from aggregator_api.retention import rows as stored
+
+    table = Table("version", "round", "made (UTC)", "bytes", "stays because", box=None)
+    with reading(data_dir, config) as session:
+        row = federation_named(session, federation)
+        needed = stored.needed_for(session, row)
+        query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
+        for one in session.scalars(query.order_by(ModelVersionRow.version)):
+            size = f"{one.broadcast_size:,}" if one.deleted_at is None else "deleted"
+            cells = (one.version, one.round_number, date(one.created_at), size, needed.get(one.id, ""))
+            table.add_row(*(Text(str(cell)) for cell in cells))
+    Console(soft_wrap=True).print(table)
+
+
+@versions_app.command("delete")
+def delete_versions(
+    versions: Annotated[list[int], typer.Argument(help="Numbers of versions.", metavar="VERSION…", min=0)],
+    federation: Annotated[str, typer.Option("--federation", help="Whose model.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Delete the bytes of versions, of all or of none; refused: the newest, and what a name, round or rollout needs.
+
+    Example: `python -m aggregator_api versions delete 3 4 --federation walk`
+    """
+    from aggregator_api.retention import rows as stored
+
+    wanted = sorted(set(versions))
+    with reading(data_dir, config) as session:
+        stored.deletable(session, federation_named(session, federation), wanted)
+    _confirm({"model_versions": len(wanted)}, f"{_numbers(wanted)} of {federation!r}", dry_run=dry_run, yes=yes)
+    with writing(data_dir, config) as session:
+        row = federation_named(session, federation)
+        stored.retire(session, row, stored.deletable(session, row, wanted))
+        note(session, "models.delete", federation=federation, detail=_numbers(wanted))
+    typer.echo(f"{federation}: {_numbers(wanted)} deleted; `gc` frees the disk")
+
+
+def _numbers(versions: list[int]) -> str:
+    return f"version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"
 
 
 def delete_device(

@@ -7,8 +7,7 @@ their state; that cannot be taken out of them.
 from __future__ import annotations
 
 from aggregator_api import accounts, approval, service
-from aggregator_api.changes import version_of
-from aggregator_api.errors import BrokerError, ConflictError, UnavailableError
+from aggregator_api.errors import BrokerError, UnavailableError
 from aggregator_api.retention import rows
 from aggregator_api.retention.rows import Counts, DeletedFederation
 from aggregator_api.runtime import Runtime
@@ -73,10 +72,7 @@ def delete_version(runtime: Runtime, name: str, version: int) -> None:
     """
     with runtime.coordinator.lock, runtime.database.write() as session:
         federation = service.named(session, name)
-        row = version_of(session, federation, version)
-        if reason := rows.needed_for(session, federation).get(row.id):
-            raise ConflictError(f"version {version} cannot be deleted: {reason}")
-        rows.retire(session, federation, [row])
+        rows.retire(session, federation, rows.deletable(session, federation, [version]))
 
 
 def _revoke_accounts(runtime: Runtime, name: str, devices: list[str]) -> None:

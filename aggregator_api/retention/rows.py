@@ -61,10 +61,8 @@ def remove_federation(session: Session, row: FederationRow, *, dry_run: bool) ->
 
 def retained_topics(name: str, devices: list[str]) -> list[str]:
     """Return the topics whose retained messages are about a federation."""
-    of_devices = (
-        topic for device in devices for topic in (topics.invitation(name, device), topics.status(name, device))
-    )
-    return [topics.announce(name), *of_devices]
+    kinds = (topics.invitation, topics.offer, topics.status)
+    return [topics.announce(name), *(topic(name, device) for device in devices for topic in kinds)]
 
 
 def _of_federation(row: FederationRow) -> list[tuple[type[Base], ColumnElement[bool]]]:
@@ -169,6 +167,21 @@ def needed_for(session: Session, federation: FederationRow) -> dict[int, str]:
     newest = select(func.max(ModelVersionRow.id)).where(ModelVersionRow.federation_id == federation.id)
     needed.setdefault(session.scalars(newest).one(), "it is the newest")
     return needed
+
+
+def deletable(session: Session, federation: FederationRow, versions: Sequence[int]) -> list[ModelVersionRow]:
+    """Return versions that nothing needs.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        ConflictError: if something needs one of them.
+    """
+    needed = needed_for(session, federation)
+    rows = [records.version_of(session, federation, version) for version in versions]
+    for row in rows:
+        if reason := needed.get(row.id):
+            raise ConflictError(f"version {row.version} cannot be deleted: {reason}")
+    return rows
 
 
 def retire(session: Session, federation: FederationRow, rows: list[ModelVersionRow]) -> None:

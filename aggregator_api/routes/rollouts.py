@@ -18,6 +18,10 @@ from federation.rounds.rollout import Event, Halted, Paused, Resumed
 
 router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))
 
+EXAMPLES = {
+    "newest": {"value": {}},
+    "a group first": {"value": {"version": 3, "waves": [{"tags": ["pilot"]}, 0.25, 1.0]}},
+}
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
@@ -25,11 +29,11 @@ Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 def start(
     runtime: RuntimeDep,
     name: str,
-    new: Annotated[NewRollout, Body(openapi_examples={"newest": {"value": {}}})],
+    new: Annotated[NewRollout, Body(openapi_examples=EXAMPLES)],
     response: Response,
 ) -> RolloutDetail:
-    """Release a version in waves, as the federation's `plan.rollout` says; training goes on as it was."""
-    number = releasing.start(runtime, name, new.version)
+    """Release a version in waves, as the body or the federation's `plan.rollout` says; training goes on as it was."""
+    number = releasing.start(runtime, name, new)
     response.headers["Location"] = f"/v1/federations/{name}/rollouts/{number}"
     return _describe(runtime, name, number)
 

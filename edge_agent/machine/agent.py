@@ -25,6 +25,7 @@ from edge_agent.machine.events import (
     Disconnected,
     Event,
     Invited,
+    Offered,
     SensorFailed,
     Tick,
     TrainingConditions,
@@ -79,6 +80,9 @@ def _take(turn: Turn, event: Event) -> None:
         case Invited(invitation):
             turn.set(invitation=invitation)
             _reconsider(turn)
+        case Offered(offer):
+            releases.offered(turn, offer)
+            _reconsider(turn)
         case DataReady(examples):
             turn.set(collecting=False, examples=examples)
         case CollectingPaused(reason):
@@ -130,7 +134,8 @@ def _announced(turn: Turn, a: Announcement) -> None:
         rounds.drop(turn, "the federation was founded anew, or this device runs another network")
         uploads.stop(turn)
         before = turn.agent
-        turn.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected, invitation=before.invitation)
+        turn.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
+        turn.set(invitation=before.invitation, offer=before.offer)  # they may be of the new founding
         turn.ask(StartOver(mine, a.epoch))
     elif a.epoch > turn.agent.epoch:
         _restored(turn, a)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from federation.protocol.messages import Acknowledgement, Announcement, Invitation
+from federation.protocol.messages import Acknowledgement, Announcement, Invitation, Offer
 from har_pipeline import Window
 
 Kind = Literal["train", "adopt"]
@@ -46,6 +46,13 @@ class Invited:
     """This device is in a round's cohort."""
 
     invitation: Invitation
+
+
+@dataclass(frozen=True)
+class Offered:
+    """This device gets a rollout's model as a member of a group."""
+
+    offer: Offer
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,7 @@ Event = (
     | Announced
     | Disbelieved
     | Invited
+    | Offered
     | DataReady
     | SensorFailed
     | CollectingPaused

@@ -18,7 +18,7 @@ from edge_agent.config.settings import AgentSection
 from edge_agent.errors import ConfigError
 from edge_agent.machine.commands import BeginEpoch
 from edge_agent.machine.state import Agent
-from edge_agent.serving.released_models import ORDER, REPORT, kept_adoption, kept_report
+from edge_agent.serving.released_models import OFFER, ORDER, REPORT, kept_adoption, kept_offer, kept_report
 from edge_agent.storage.files import place_file, sha256_of
 from edge_agent.storage.state_store import Store
 from edge_agent.training.job import CHECKPOINTS, CLIENT_STATE, RESULT, UPDATE, Job
@@ -88,6 +88,7 @@ def remembered(store: Store) -> Agent:
         done=frozenset((row.round, row.base) for row in rows if row.epoch == epoch),
         outbox=tuple(store.outbox()),
         final=store.get("final"),
+        offer=kept_offer(store),
         report=kept_report(store),
         adoption=kept_adoption(store),
         metrics=rows[-1].result.get("metrics", {}) if rows else {},
@@ -163,7 +164,7 @@ def begin_epoch(store: Store, begun: BeginEpoch) -> None:
     trained = max((row.round for row in store.rounds() if row.update_id), default=0)
     restored = {"epoch": begun.epoch, "at": begun.at, "round": begun.round, "trained": trained}
     reason = "the server was restored before it had answered"
-    store.begin_epoch(begun.epoch, reason, restored=json.dumps(restored), **{REPORT: "", ORDER: ""})
+    store.begin_epoch(begun.epoch, reason, restored=json.dumps(restored), **{REPORT: "", ORDER: "", OFFER: ""})
     for name in (OUTBOX, CHECKPOINTS):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from edge_agent.machine.events import Acknowledged, Announced, Connected, DataReady, Disconnected, Event, Invited
+from edge_agent.machine.events import (
+    Acknowledged,
+    Announced,
+    Connected,
+    DataReady,
+    Disconnected,
+    Event,
+    Invited,
+    Offered,
+)
 
 
 def narrate(event: Event) -> str:
@@ -16,6 +25,8 @@ def narrate(event: Event) -> str:
             return f"announced: round {a.round} {a.state}" + (f", {a.invited} devices" if a.invited else "")
         case Invited(invitation):
             return f"invited to round {invitation.round}"
+        case Offered(offer):
+            return f"release {offer.rollout} is for this device's group"
         case DataReady(examples):
             return f"{examples:,} windows to train on"
         case Acknowledged(ack) if ack.status == "send":

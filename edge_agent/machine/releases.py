@@ -12,22 +12,36 @@ from edge_agent.machine.commands import GoBack, NoteRelease
 from edge_agent.machine.events import Answer
 from edge_agent.machine.state import Work
 from edge_agent.machine.transition import Turn
-from federation.protocol.messages import Release, ReleaseOrder, ReleaseReport
+from federation.protocol.messages import Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.rollout import is_within
 
 
-def offered_to(device: str, order: ReleaseOrder) -> Release | None:
-    """Return the release that an order means for a device."""
+def offered_to(device: str, order: ReleaseOrder, offer: Offer | None = None) -> Release | None:
+    """Return the release that an order means for a device; `offer` is of the order's instance and epoch."""
     candidate = order.candidate
-    if candidate and is_within(device, candidate.version, order.millionths):
-        return candidate
-    return order.released
+    if candidate is None:
+        return order.released
+    named = offer is not None and offer.rollout == candidate.rollout
+    return candidate if named or is_within(device, candidate.version, order.millionths) else order.released
+
+
+def holds(offer: Offer | None, instance: str, epoch: int) -> Offer | None:
+    """Return an offer if it was made in this founding of the federation, and in this epoch of the server."""
+    return offer if offer and (offer.instance, offer.epoch) == (instance, epoch) else None
 
 
 def obey(turn: Turn, order: ReleaseOrder) -> None:
     """Note which model is for this device, and leave one that was withdrawn."""
-    turn.set(order=order, offered=offered_to(turn.policy.device, order))
+    offer = holds(turn.agent.offer, _instance(turn), turn.agent.epoch)
+    turn.set(order=order, offered=offered_to(turn.policy.device, order, offer))
     _leave(turn)
+
+
+def offered(turn: Turn, offer: Offer) -> None:
+    """Note that a rollout's model is for this device as a member of a group."""
+    turn.set(offer=offer)
+    if turn.agent.order:
+        obey(turn, turn.agent.order)
 
 
 def uses(turn: Turn, rollout: int, score: float | None) -> None:
@@ -74,10 +88,13 @@ def _report(
     score: float | None,
     reason: str = "",
 ) -> None:
-    instance = turn.agent.identity.partition("/")[0]
     epoch = turn.agent.epoch
     report = ReleaseReport(
-        instance=instance, epoch=epoch, rollout=rollout, answer=answer, score=score, reason=reason[:500]
+        instance=_instance(turn), epoch=epoch, rollout=rollout, answer=answer, score=score, reason=reason[:500]
     )
     turn.set(report=report)
     turn.ask(NoteRelease(report))
+
+
+def _instance(turn: Turn) -> str:
+    return turn.agent.identity.partition("/")[0]

@@ -19,6 +19,7 @@ from federation.protocol.messages import (
     BlobPointer,
     DeviceStatus,
     Invitation,
+    Offer,
     Release,
     ReleaseOrder,
     ReleaseReport,
@@ -87,7 +88,7 @@ class Upload:
 class Agent:
     """The device's whole state.
 
-    `identity`, `epoch`, `examples`, `done`, `outbox`, `final`, `report` and `adoption` survive a restart.
+    `identity`, `epoch`, `examples`, `done`, `outbox`, `final`, `offer`, `report` and `adoption` survive a restart.
     """
 
     identity: str = ""
@@ -108,6 +109,7 @@ class Agent:
     upload: Upload | None = None
     final: str = ""  # sha256 of the final broadcast that was dealt with
     order: ReleaseOrder | None = None  # the server's last word about which model to use
+    offer: Offer | None = None  # the latest to this device as a member of a group; may come before its order
     offered: Release | None = None  # what it means for this device
     using: int = 0  # rollout that the present model came with; 0: none
     report: ReleaseReport | None = None  # the device's last word about a release

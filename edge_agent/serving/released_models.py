@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from edge_agent.machine.releases import offered_to
+from edge_agent.machine.releases import holds, offered_to
 from edge_agent.serving.acceptance import Shelf
 from edge_agent.storage.state_store import Store
-from federation.protocol.messages import AdoptionReport, Release, ReleaseOrder, ReleaseReport, read
+from federation.protocol.messages import AdoptionReport, Offer, Release, ReleaseOrder, ReleaseReport, read
 
-ORDER, REPORT, ADOPTION = "order", "release", "adoption"
-"""Names in the store: the server's last order that was believed, what the device has said about one, and about the last
-candidate of any kind."""
+ORDER, OFFER, REPORT, ADOPTION = "order", "offer", "release", "adoption"
+"""Names in the store: the server's last order and offer that were believed, what the device has said about a release,
+and about the last candidate of any kind."""
 
 
 def kept_order(store: Store) -> ReleaseOrder | None:
     """Return the last order that was believed."""
     text = store.get(ORDER)
     return read(ReleaseOrder, text.encode()) if text else None
+
+
+def kept_offer(store: Store) -> Offer | None:
+    """Return the last offer that was believed."""
+    text = store.get(OFFER)
+    return read(Offer, text.encode()) if text else None
 
 
 def kept_report(store: Store) -> ReleaseReport | None:
@@ -37,11 +43,12 @@ def release_words(store: Store, device: str) -> list[str]:
         return []
     using = present.get("rollout", 0) if present else 0
     words = [f"It uses the model of release {using}." if using else "It uses no released model."]
-    offered = offered_to(device, order)
+    offer = holds(kept_offer(store), store.get("identity").partition("/")[0], store.epoch)
+    offered = offered_to(device, order, offer)
     if offered and offered.rollout != using:
         words.append(_about(offered, report, kept_adoption(store)))
     if order.candidate and order.candidate != offered:
-        share = f"{order.millionths / 10_000:g} % of the devices"
+        share = f"{order.millionths / 10_000:g} % of the devices" if order.millionths else "groups of devices"
         words.append(f"{_named(order.candidate)} goes to {share} for now; this one waits for its wave.")
     return words
 

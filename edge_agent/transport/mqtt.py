@@ -23,11 +23,20 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_agent.config.training import BrokerSection
 from edge_agent.errors import ConfigError, TrustError
-from edge_agent.machine.events import Acknowledged, Announced, Connected, Disbelieved, Disconnected, Invited
+from edge_agent.machine.events import Acknowledged, Announced, Connected, Disbelieved, Disconnected, Invited, Offered
 from edge_agent.transport.credentials import Login
 from federation.errors import WireError
 from federation.protocol import topics
-from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, Notice, read, write
+from federation.protocol.messages import (
+    Acknowledgement,
+    Announcement,
+    DeviceStatus,
+    Invitation,
+    Notice,
+    Offer,
+    read,
+    write,
+)
 from federation.protocol.signing import Kind
 
 CUT_OFF = "cut it off; is there another machine with the same device id, or a copy of this one's folder?"
@@ -72,7 +81,9 @@ class Introduction(Protocol):
         """The broker refuses them; whether there are others now."""
 
 
-BrokerEvent = Connected | Disconnected | Announced | Disbelieved | Invited | Acknowledged | Delivered | Unreadable
+BrokerEvent = (
+    Connected | Disconnected | Announced | Disbelieved | Invited | Offered | Acknowledged | Delivered | Unreadable
+)
 
 
 def tls_context(settings: BrokerSection) -> ssl.SSLContext:
@@ -110,6 +121,7 @@ class Broker:
             topics.invitation(federation, device): lambda data: Invited(
                 read(Invitation, opened(Kind.INVITATION, data))
             ),
+            topics.offer(federation, device): lambda data: Offered(read(Offer, opened(Kind.OFFER, data))),
             topics.ack(federation, device): lambda data: Acknowledged(
                 read(Acknowledgement, opened(Kind.ACKNOWLEDGEMENT, data))
             ),

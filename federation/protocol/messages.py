@@ -98,7 +98,7 @@ class Release(Strict):
 
 
 class ReleaseOrder(Strict):
-    """Which model devices are to use: all of them `released`, but those within the share `candidate`.
+    """Which model devices are to use: all of them `released`, but those in the share or with an `Offer` `candidate`.
 
     Whoever uses a withdrawn rollout's model leaves it. The order holds until one with a higher serial replaces it.
     """
@@ -153,6 +153,18 @@ class Invitation(Strict):
     epoch: Epoch = 1
     round: int = Field(ge=1)
     model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
+
+
+class Offer(Strict):
+    """Retained on a device's offer topic: a wave of groups gives it that rollout's model, whatever its share is.
+
+    It holds while the announcement's order has the rollout as candidate, of the same instance and epoch.
+    """
+
+    schema_version: Literal[1] = 1
+    instance: Instance
+    epoch: Epoch = 1
+    rollout: int = Field(ge=1, le=MOST_ROUNDS)
 
 
 class ReleaseReport(Strict):

@@ -35,6 +35,7 @@ class Kind(StrEnum):
 
     ANNOUNCEMENT = "announcement"
     INVITATION = "invitation"
+    OFFER = "offer"
     ACKNOWLEDGEMENT = "acknowledgement"
     NOTICE = "notice"
     UPDATE = "update"  # a manifest

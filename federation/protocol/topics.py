@@ -31,6 +31,11 @@ def invitation(federation: str, device: str) -> str:
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/invitation"
 
 
+def offer(federation: str, device: str) -> str:
+    """Retained: the latest rollout whose model one device gets as a member of a group."""
+    return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/offer"
+
+
 def notice(federation: str, device: str) -> str:
     """What the server says to one run of a device's program."""
     return f"{ROOT}/{_checked(federation)}/devices/{_checked(device)}/notice"

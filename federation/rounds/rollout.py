@@ -1,7 +1,8 @@
 """The staged release of a model version as a state machine without I/O: an event goes in, the next rollout comes out.
 
-rolling (wave after wave) → completed, or halted with a reason; paused in between. A wave is a share of the devices, and
-holds those of the waves before it. Halting is decided with each answer, going on only when somebody looks at the clock.
+rolling (wave after wave) → completed, or halted with a reason; paused in between. A wave is a share of the devices, or
+groups of them, and holds those of the waves before it. Halting is decided with each answer, going on only when
+somebody looks at the clock.
 
 The machine counts devices and knows none of them: whoever drives it keeps where each of them stands.
 """

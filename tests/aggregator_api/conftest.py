@@ -23,6 +23,7 @@ ON_BOTH_SLOWLY = (
     "test_rest",
     "test_rest_changes",
     "test_rest_repeats",
+    "test_retention",
     "test_rollouts",
     "test_rollouts_over_rest",
     "test_service",

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from typer.testing import CliRunner, Result
 
-from aggregator_api import garbage
+from aggregator_api import garbage, records
 from aggregator_api.app import create_app
 from aggregator_api.cli import app as cli
 from aggregator_api.retention import policy
+from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.tables import Base, EventRow, UpdateRow
+from aggregator_api.tables import AuditRow, Base, EventRow, ModelAliasRow, UpdateRow
 from federation.plan import Plan
 from federation.protocol import topics
 from tests.aggregator_api.asking import TestClient, problem
@@ -198,6 +200,91 @@ def test_the_newest_event_stays_as_announcements_count_by_it(finished: Served) -
         session.execute(update(EventRow).values(created_at=0.0))
         policy.apply(session, Settings(keep_events_days=90), actor="server")
     assert (finished.now().serial, finished.count(EventRow)) == (serial, 1)
+
+
+def add_old_event(runtime: Runtime) -> None:
+    with runtime.database.write() as session:
+        federation = records.federation_named(session, FEDERATION)
+        assert federation is not None
+        records.journal(session, federation, "old")
+        session.execute(update(EventRow).values(created_at=1.0))
+        records.journal(session, federation, "newest")
+
+
+def test_what_is_too_old_goes_once_a_day_by_itself(tmp_path: Path) -> None:
+    before = Bench(tmp_path / "daily", tiny_plan())
+    add_old_event(before.runtime)
+    before.runtime.stop()
+    now, asked = 1000.0, 0
+
+    def elapsed_s() -> float:
+        nonlocal asked
+        asked += 1
+        return now
+
+    runtime = Runtime(before.runtime.settings.model_copy(update={"keep_events_days": 30}), Wires, elapsed_s=elapsed_s)
+    runtime.start()
+
+    def times_applied() -> int:
+        query = select(func.count()).select_from(AuditRow).where(AuditRow.action == "retention.apply")
+        with runtime.database.read() as session:
+            return session.scalars(query).one()
+
+    def ticked(so_often: int) -> bool:
+        return asked >= so_often
+
+    try:
+        wait_for(lambda: times_applied() == 1)
+        add_old_event(runtime)
+        now += policy.DAY_S - 1
+        wait_for(partial(ticked, asked + 6))  # a tick asks twice
+        assert times_applied() == 1
+        now += 1
+        wait_for(lambda: times_applied() == 2)
+    finally:
+        runtime.stop()
+
+
+def test_versions_are_listed_and_deleted_by_command_all_or_none(finished: Served) -> None:
+    folder = finished.runtime.settings.data_dir
+    mine = ("--federation", FEDERATION)
+    shown = run("versions", "list", *mine, folder=folder)
+    assert shown.exit_code == 0, shown.output
+    assert "it has the name 'stable'" in shown.stdout
+    for version, reason in (
+        (2, "it has the name 'stable'"),
+        (1, "it has the name 'previous'"),
+        (9, "no model version 9"),
+    ):
+        refused = run("versions", "delete", "0", str(version), *mine, "--yes", folder=folder)
+        assert (refused.exit_code, reason in refused.stderr) == (2, True), refused.output
+    assert (
+        "1 model versions would be deleted" in run("versions", "delete", "0", *mine, "--dry-run", folder=folder).stdout
+    )
+    assert finished.client.get(f"{HERE}/models/0").json()["deleted_at"] is None
+    done = run("versions", "delete", "0", *mine, folder=folder, given="y\n")
+    assert done.exit_code == 0, done.output
+    assert finished.client.get(f"{HERE}/models/0").json()["deleted_at"] is not None
+    again = run("versions", "delete", "0", *mine, "--yes", folder=folder)
+    assert (again.exit_code, "was deleted" in again.stderr) == (2, True)
+    actions = [entry["action"] for entry in finished.client.get("/v1/audit").json()["items"]]
+    assert actions[-1] == "models.delete"
+
+
+def test_a_version_that_a_rollout_gives_out_or_has_released_and_the_newest_stay(finished: Served) -> None:
+    rollout = {"mode": "manual", "waves": [1.0], "soak_s": 0}
+    assert finished.client.patch(HERE, json={"rollout": rollout}).status_code == 200
+    assert finished.client.post(f"{HERE}/rollouts", json={"version": 0}).status_code == 201
+    refused = problem(finished.client.delete(f"{HERE}/models/0"), 409)["detail"]
+    assert refused == "version 0 cannot be deleted: it has the name 'canary'"
+    assert finished.client.post(f"{HERE}/rollouts/1/halt").status_code == 200
+    assert finished.client.put(f"{HERE}/aliases/stable", json={"version": 0}).status_code == 200
+    with finished.runtime.database.write() as session:  # nobody names it any more
+        session.execute(delete(ModelAliasRow).where(ModelAliasRow.alias == "previous"))
+    newest = run(
+        "versions", "delete", "2", "--federation", FEDERATION, "--yes", folder=finished.runtime.settings.data_dir
+    )
+    assert (newest.exit_code, "it is the newest" in newest.stderr) == (2, True), newest.output
 
 
 def test_the_commands_ask_before_they_delete(finished: Served) -> None:

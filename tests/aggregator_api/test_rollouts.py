@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
+from typer.testing import CliRunner
 
 from aggregator_api import listings, releasing, rollouts, service, waves
+from aggregator_api.cli import app as cli
+from aggregator_api.devices import tags
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.listings import Window
-from aggregator_api.rollout_views import RolloutDetail, RolloutDevice, detail, devices
+from aggregator_api.rollout_views import NewRollout, RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.tables import RolloutRow
-from federation.plan import Plan
+from edge_agent.machine.releases import offered_to
+from federation.plan import GroupWave, Plan
 from federation.protocol import topics
-from federation.protocol.messages import DeviceStatus, ReleaseOrder, ReleaseReport, write
+from federation.protocol.messages import DeviceStatus, Offer, ReleaseOrder, ReleaseReport, read, write
+from federation.protocol.signing import unwrap
 from federation.rounds.rollout import Halted, Paused, Resumed, RolloutPhase, is_within
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
@@ -115,7 +121,7 @@ def first_wave() -> list[str]:
 
 
 def begun(fleet: Fleet) -> None:
-    assert releasing.start(fleet.runtime, FEDERATION, None) == 1
+    assert releasing.start(fleet.runtime, FEDERATION, NewRollout()) == 1
 
 
 def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it(fleet: Fleet) -> None:
@@ -193,7 +199,7 @@ def test_after_a_halt_what_was_released_before_stays_also_where_it_is_the_older_
         fleet.answer(device)
     fleet.wait(SOAK_S)
     released = fleet.order().released
-    releasing.start(fleet.runtime, FEDERATION, 0)
+    releasing.start(fleet.runtime, FEDERATION, NewRollout(version=0))
     serial = fleet.order().serial
     releasing.steer(fleet.runtime, FEDERATION, 2, Halted("halted by the operator"))
     order = fleet.order()
@@ -249,7 +255,7 @@ def test_the_operator_pauses_and_resumes(fleet: Fleet) -> None:
     fleet.wait(1)
     assert fleet.rollout().wave == 2
     with pytest.raises(ConflictError, match="rollout 1 is rolling"):
-        releasing.start(fleet.runtime, FEDERATION, 0)
+        releasing.start(fleet.runtime, FEDERATION, NewRollout(version=0))
     with pytest.raises(NotFoundError, match="no rollout 9"):
         releasing.steer(fleet.runtime, FEDERATION, 9, Paused())
 
@@ -289,7 +295,7 @@ def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp
     wait_for(lambda: fleet.now().state == "finished")
     assert fleet.rollout(2).phase == "halted"
     assert fleet.order().candidate is None  # version 3 waits for the operator
-    assert releasing.start(fleet.runtime, FEDERATION, None) == 3
+    assert releasing.start(fleet.runtime, FEDERATION, NewRollout()) == 3
     assert fleet.rollout(3).version == 3
     fleet.runtime.stop()
 
@@ -297,6 +303,118 @@ def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp
 def test_where_devices_choose_for_themselves_nothing_is_released(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "data", tiny_plan(rounds=1))
     with pytest.raises(ConflictError, match=r"rollout\.mode is off"):
-        releasing.start(fleet.runtime, FEDERATION, None)
+        releasing.start(fleet.runtime, FEDERATION, NewRollout())
     assert fleet.now().release is None
     fleet.runtime.stop()
+
+
+# ---- waves of groups
+
+
+PILOT_FIRST = (GroupWave(tags=("pilot",)), 0.4, 1.0)
+
+
+def tagged(fleet: Fleet, *devices: str) -> None:
+    for device in devices:
+        tags.set_tags(fleet.runtime, FEDERATION, device, ["pilot"])
+
+
+def offers(fleet: Fleet, device: str) -> list[Offer]:
+    topic = topics.offer(FEDERATION, device)
+    sent = [(body, retain) for sent_to, body, retain in fleet.wires.sent if sent_to == topic]
+    assert all(retain for _, retain in sent)
+    return [read(Offer, unwrap(body).body) for body, _ in sent]
+
+
+def pilots(fleet: Fleet) -> tuple[str, str]:
+    """Two devices, of which the first is not in the share that follows."""
+    outside = next(device for device in fleet.devices if device not in first_wave())
+    return outside, first_wave()[0]
+
+
+def test_the_first_wave_goes_to_a_group_and_no_one_else_and_the_shares_follow(fleet: Fleet) -> None:
+    outside, within = pilots(fleet)
+    tagged(fleet, outside, within)
+    assert releasing.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST)) == 1
+    assert sorted(fleet.told()) == sorted((outside, within))
+    order = fleet.order()
+    assert order.candidate is not None
+    now = fleet.now()
+    for device in fleet.devices:
+        offered = [Offer(instance=now.instance, epoch=now.epoch, rollout=1)] if device in (outside, within) else []
+        assert offers(fleet, device)[-1:] == offered
+        given = offered_to(device, order, offered[0] if offered else None)
+        assert (given == order.candidate) == bool(offered)
+    stranger = next(device for device in fleet.devices if device not in (outside, within))
+    fleet.answer(stranger, "failed")  # it was not asked
+    assert stranger not in fleet.told()
+    assert (fleet.rollout().share, fleet.rollout().tags) == (0.0, ["pilot"])
+    for device in (outside, within):
+        fleet.answer(device)
+    fleet.wait(SOAK_S)
+    assert (fleet.rollout().wave, fleet.order().millionths, fleet.rollout().tags) == (2, 400_000, [])
+    assert set(fleet.told()) == {outside, *first_wave()}
+    assert [(one.tags, one.devices, one.adopted) for one in fleet.rollout().progress] == [
+        (["pilot"], 2, 2),
+        ([], len(first_wave()) - 1, 0),
+    ]
+    for device in first_wave():
+        fleet.answer(device)
+    fleet.wait(SOAK_S)
+    assert sorted(fleet.told()) == sorted(fleet.devices)
+
+
+def test_a_device_that_comes_into_the_group_during_its_wave_is_offered_the_model(fleet: Fleet) -> None:
+    outside, within = pilots(fleet)
+    tagged(fleet, within)
+    releasing.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST))
+    assert not offers(fleet, outside)
+    tagged(fleet, outside)
+    fleet.wait(1)
+    assert len(offers(fleet, outside)) == 1
+    assert fleet.rollout().members == 2
+    fleet.answer(outside)
+    fleet.runtime.coordinator.announce(FEDERATION)
+    assert len(offers(fleet, outside)) == 1  # who has answered is not told again
+    assert len(offers(fleet, within)) >= 2
+
+
+def test_a_group_without_devices_and_waves_that_end_with_one_are_refused(fleet: Fleet) -> None:
+    with pytest.raises(ConflictError, match="no device of 'walk' is in the group 'pilot'"):
+        releasing.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST))
+    with pytest.raises(ValidationError, match="the last wave must be 1"):
+        NewRollout(waves=PILOT_FIRST[:1])
+
+
+def test_what_a_command_starts_and_halts_the_running_server_announces(fleet: Fleet) -> None:
+    tagged(fleet, "g3")
+    folder = str(fleet.runtime.settings.data_dir)
+
+    def run(verb: str, *words: str) -> str:
+        given = ["rollouts", verb, "--federation", FEDERATION, "--data-dir", folder, *words]
+        done = CliRunner().invoke(cli, given)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    fleet.runtime.coordinator.connected()  # as at the start of every server
+    assert (
+        run("start", "--version", "1", "--tag", "pilot")
+        == "rollout 1, version 1, pilot first: 1 devices in its first wave\n"
+    )
+    assert fleet.wires.announcements()[-1].release is None
+    fleet.wait(0)
+    assert fleet.order().candidate is not None
+    assert len(offers(fleet, "g3")) == 1
+    said = len(fleet.wires.announcements())
+    fleet.wait(0)
+    assert len(fleet.wires.announcements()) == said  # once is enough
+    assert "pilot" in run("list")
+    assert run("pause", "1") == "rollout 1: paused\n"
+    assert run("resume", "1") == "rollout 1: rolling\n"
+    assert run("halt", "1") == "rollout 1: halted\n"
+    fleet.wait(0)
+    assert fleet.order().withdrawn == (1,)
+    refused = CliRunner().invoke(
+        cli, ["rollouts", "start", "--federation", FEDERATION, "--data-dir", folder, "--tag", "x"]
+    )
+    assert (refused.exit_code, "is in the group 'x'" in refused.stderr) == (2, True)

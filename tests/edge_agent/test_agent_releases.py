@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from edge_agent.machine.commands import (
+    BeginEpoch,
     FetchBlob,
     GoBack,
     Judge,
@@ -22,13 +24,17 @@ from edge_agent.machine.events import (
     Connected,
     DataReady,
     JobFailed,
+    Offered,
     TrainingFinished,
     Using,
 )
+from edge_agent.machine.memory import begin_epoch, remembered
 from edge_agent.machine.releases import offered_to
 from edge_agent.machine.state import Agent
+from edge_agent.serving.released_models import release_words
+from edge_agent.storage.state_store import Store
 from federation.plan import RolloutSettings
-from federation.protocol.messages import AdoptionReport, Release, ReleaseOrder, ReleaseReport, VersionScore
+from federation.protocol.messages import AdoptionReport, Offer, Release, ReleaseOrder, ReleaseReport, VersionScore
 from federation.rounds.rollout import WHOLE, is_within
 from tests.edge_agent.machine import A, B, Device, answer
 from tests.edge_agent.scene import INSTANCE, announcement, make_plan, pointer
@@ -73,6 +79,35 @@ def test_only_the_devices_of_its_wave_get_the_candidate() -> None:
     }
     assert set(got.values()) == {both.released, both.candidate}
     assert offered_to("any", order(candidate=release(1), millionths=0)) is None
+
+
+def test_an_offer_gives_the_candidate_to_a_device_outside_the_share_whichever_comes_first() -> None:
+    both = order(2, released=release(1, "a"), candidate=release(2))
+    mine = Offer(instance=INSTANCE, rollout=2)
+    first = waiting().on(Offered(mine))
+    assert not first.asked(FetchBlob)
+    assert first.on(said(both)).asked(FetchBlob) == [FetchBlob(pointer("b"))]
+    later = waiting().on(said(both))
+    assert later.asked(FetchBlob) == [FetchBlob(pointer("a"))]
+    assert later.on(Offered(mine)).asked(FetchBlob) == [FetchBlob(pointer("b"))]
+    for other in (
+        mine.model_copy(update={"epoch": 9}),
+        Offer(instance="f" * 32, rollout=2),
+        Offer(instance=INSTANCE, rollout=1),
+    ):
+        assert not waiting().on(said(order(2, candidate=release(2))), Offered(other)).asked(FetchBlob)
+
+
+def test_an_offer_survives_a_restart_and_a_new_epoch_ends_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    mine = Offer(instance=INSTANCE, rollout=2)
+    store.put(
+        identity=f"{INSTANCE}/cnn", offer=mine.model_dump_json(), order=order(candidate=release(2)).model_dump_json()
+    )
+    assert remembered(store).offer == mine
+    assert "Release 2 (version 2) is for it" in release_words(store, "d1")[-1]
+    begin_epoch(store, BeginEpoch(2, 0, None))
+    assert remembered(store).offer is None
 
 
 def test_a_released_model_is_fetched_by_the_order_exported_judged_and_reported() -> None:

@@ -144,6 +144,11 @@ class Fleet:
         self.wait_for(lambda: self.is_ready() or self.server.has_left, "the server is not ready")
         assert not self.server.has_left, self.server.said()
 
+    def command(self, *words: str) -> str:
+        """Run one of the server's commands beside it, and return what it prints."""
+        run = [sys.executable, "-m", "aggregator_api", *words, "--data-dir", str(self.folder / "data")]
+        return subprocess.run(run, check=True, capture_output=True, text=True).stdout
+
     def add_device(self, config: Path, *words: str) -> None:
         """Start a device; `words` are further ones of its command."""
         run = [sys.executable, "-m", "edge_agent", "run", "--config", str(config), *words]

@@ -26,6 +26,11 @@ def models_of(folder: Path, device: str) -> dict[str, Any]:
     return found
 
 
+def answers_of(programs: Fleet) -> dict[str, str]:
+    """Return each device's last word about the first rollout."""
+    return {one["device"]: one["answer"] for one in programs.listing(f"{HERE}/rollouts/1/devices")}
+
+
 def wait_for(programs: Fleet, **wanted: Any) -> dict[str, Any]:
     """Wait until the first rollout is so."""
     found: dict[str, Any] = {}
@@ -45,12 +50,17 @@ def wait_for(programs: Fleet, **wanted: Any) -> dict[str, Any]:
 def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_path: Path) -> None:
     settings = run_settings("fedavg")
     settings = settings.model_copy(update={"rounds": settings.rounds.model_copy(update={"rounds": 1})})
-    plan = plan_of(settings).model_copy(update={"rollout": ALL_AT_ONCE})
+    plan = plan_of(settings).model_copy(update={"rollout": ALL_AT_ONCE.model_copy(update={"mode": "manual"})})
     with fleet(tmp_path) as programs:
         programs.get("/v1/federations", {"name": "live", "plan": plan.model_dump(mode="json")})
         for device in DEVICES:
             programs.add_device(agent_toml(tmp_path, device, programs.url, programs.mqtt, 1.0))
-        done = wait_for(programs, phase="completed", adopted=2)
+        programs.wait_for(lambda: programs.get(HERE)["status"] == "finished", "it has not finished")
+        programs.command("devices", "tag", DEVICES[1], "--federation", "live", "--tag", "pilot")
+        programs.get(f"{HERE}/rollouts", {"waves": [{"tags": ["pilot"]}, 1.0]})
+        done = wait_for(programs, phase="completed", adopted=1)
+        told = programs.listing(f"{HERE}/rollouts/1/devices")
+        assert {one["device"]: one["wave"] for one in told} == {DEVICES[0]: 2, DEVICES[1]: 1}
         for device in DEVICES:
             said = models_of(tmp_path, device)
             assert [(model["rollout"], model["source"]) for model in said["models"]] == [(1, "global")]
@@ -60,7 +70,9 @@ def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_pat
         programs.start()
         assert programs.get(f"{HERE}/rollouts/1") == done
         programs.get(f"{HERE}/rollouts/1/halt", {})
-        wait_for(programs, phase="halted", rolled_back=2)
+        programs.wait_for(
+            lambda: set(answers_of(programs).values()) == {"rolled_back"}, "the devices have not gone back"
+        )
         assert [models_of(tmp_path, device)["models"] for device in DEVICES] == [[], []]
         answers = programs.listing(f"{HERE}/rollouts/1/devices")
         assert {(one["answer"], one["reason"]) for one in answers} == {("rolled_back", "withdrawn by the server")}
