@@ -29,7 +29,9 @@ class NewKey(Strict):
         min_length=1, max_length=3, description="operator: all; read: every GET; device: models"
     )
     federation: Name | None = Field(default=None, description="null: the whole server")
-    lifetime_s: Whole | None = Field(default=None, ge=60, le=10 * YEAR_S, description="null: until revoked")
+    lifetime_s: Annotated[Whole, Field(ge=60, le=10 * YEAR_S)] | None = Field(
+        default=None, description="null: until revoked"
+    )
 
 
 class Key(View):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from sqlalchemy import func, select
@@ -20,7 +20,9 @@ AnswerName = Literal["silent", "adopted", "refused", "failed", "rolled_back"]
 class NewRollout(Strict):
     """Which version to release."""
 
-    version: Whole | None = Field(default=None, ge=0, le=2**31 - 1, description="null: the newest, `stable`")
+    version: Annotated[Whole, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None, description="null: the newest, `stable`"
+    )
     waves: Waves | None = Field(
         default=None,
         description='shares of the devices, or groups of them ({"tags": ["pilot"]}), of this rollout alone; null: the '

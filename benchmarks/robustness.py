@@ -35,6 +35,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "mean": (),
     "capped weights": PLAN[:1],
     "capped, norms judged (a plan's default)": PLAN,
+    "capped, norms judged by 4": (PLAN[0], "rounds.norm_factor=4"),
     "clipped to the norm 3": ("rounds.clip_norm=3",),
     "trimmed mean, 0.3": ("aggregation=trimmed_mean", "trim=0.3"),
     "median": ("aggregation=median",),

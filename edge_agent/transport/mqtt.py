@@ -218,9 +218,13 @@ class Broker:
     def _renewed(self, refused: Login) -> bool:
         renewed = self._renewal.login_refused(refused)
         if self._renewal.said and not self._told:
-            self.post(Disconnected(f"{self._refusal}; {self._renewal.said}"))
+            self.post(Disconnected(self._why_refused()))
             self._told = True
         return renewed
+
+    def _why_refused(self) -> str:
+        """Say what the broker has said and, where the server was asked why, its answer; empty if it refuses nothing."""
+        return "; ".join(filter(None, (self._refusal, self._renewal.said))) if self._refusal else ""
 
     def _new_client(self, who: Login) -> paho.Client:
         client = paho.Client(
@@ -277,7 +281,7 @@ class Broker:
 
     def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:
         self._client = None
-        self.post(Disconnected(self._refusal or str(code)))
+        self.post(Disconnected(self._why_refused() or str(code)))
         self._ended.set()
 
     def _on_publish(self, _client: paho.Client, _data: Any, mid: int, _code: Any, _more: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,35 @@ def test_postgresql_says_what_is_wrong(
     monkeypatch.setenv("GAITWAY_DATABASE_URL", url)
     refused(*start, said=said)
     refused("keys", "list", said=said)
+
+
+@pytest.fixture
+def guarded(cluster: Postgres) -> Iterator[str]:
+    """The database as a user who needs a password, which is in no environment and no file."""
+    rules = cluster.folder / "data" / "pg_hba.conf"
+    before, admin = rules.read_text(), create_engine(cluster.url("postgres"), isolation_level="AUTOCOMMIT")
+    rules.write_text(f"host all guarded 127.0.0.1/32 scram-sha-256\n{before}")
+    with admin.connect() as connection:
+        connection.execute(text("CREATE ROLE guarded LOGIN PASSWORD 'right'"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+    yield f"127.0.0.1:{cluster.port}/postgres"
+    rules.write_text(before)
+    with admin.connect() as connection:
+        connection.execute(text("DROP ROLE guarded"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+    admin.dispose()
+
+
+@pytest.mark.parametrize(
+    ("password", "said"),
+    [(":wrong", "password authentication failed for user"), ("", "no password supplied")],
+)
+def test_postgresql_with_a_wrong_password_or_none(
+    password: str, said: str, guarded: str, start: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAITWAY_DATABASE_URL", f"postgresql+psycopg://guarded{password}@{guarded}")
+    monkeypatch.setenv("PGPASSFILE", "/nonexistent")
+    for command in (start, ["keys", "list"], ["migrate"]):
+        told = refused(*command, said=said)
+        assert "PGPASSFILE" in told
+        assert "wrong" not in told.replace("what is wrong", "")

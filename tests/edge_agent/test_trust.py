@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_agent.errors import TrustError
 from edge_agent.machine.memory import start_over
@@ -15,7 +17,7 @@ from edge_agent.storage.state_store import Store
 from edge_agent.transport.trust import Trust, newest_of
 from federation.errors import WireError
 from federation.protocol.messages import Acknowledgement, Announcement, write
-from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign, unwrap, wrap
+from federation.protocol.signing import MARK, Kind, fingerprint, pinned_key, to_sign, unwrap, wrap
 from tests.edge_agent.scene import INSTANCE, announcement, pointer
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -158,3 +160,17 @@ def test_a_token_names_the_servers_key() -> None:
     assert pinned_key(token) == fingerprint(PUBLIC) == "56475aa75463474c0285df5dbf2bcab7"
     for wrong in ("", "T", "gwt_a_" + "0" * 32, "gwe_" + "0" * 32 + "x", "gwe_a_" + "G" * 32, "gwe_a_" + "0" * 31):
         assert pinned_key(wrong) == ""
+
+
+@given(st.binary(max_size=200), st.integers(0, 200), st.integers(0, 64))
+def test_whatever_bytes_come_a_device_with_a_key_believes_what_was_signed_or_says_why_not(
+    noise: bytes, at: int, cut: int
+) -> None:
+    body = b'{"epoch": 1}\n{}'
+    whole = wrap(Kind.ANNOUNCEMENT, "demo", "", body, KEY.sign)
+    for payload in (noise, MARK + noise, whole[:at] + noise + whole[at + cut :]):
+        try:
+            believed = trust().open(Kind.ANNOUNCEMENT, payload)
+        except (TrustError, WireError):
+            continue
+        assert believed == body

@@ -6,6 +6,7 @@ default. `tests/fuzzing` plays a million.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from federation import wire
 from federation.errors import UpdateError, WireError
-from federation.protocol import topics
+from federation.protocol import signing, topics
 from federation.protocol.chunks import Assembly
 from federation.protocol.messages import read
 from federation.wire import uploads
@@ -172,3 +173,38 @@ def test_some_cases(case: Case) -> None:
 @pytest.mark.parametrize("case", TARGETS, ids=lambda case: case.__name__)
 def test_many_cases(case: Case) -> None:
     play(case, BATCH, 1)
+
+
+# ---- the signed form
+
+BODY = b'{"schema_version": 1}\n{"second": "line"}'
+SIGNED = signing.wrap(signing.Kind.ANNOUNCEMENT, "f", "", BODY, lambda data: hashlib.sha512(data).digest())
+envelopes = st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: signing.MARK + tail) | damaged(SIGNED)
+
+
+@given(envelopes)
+def test_bytes_are_taken_for_a_signed_message_with_its_whole_body_or_refused(payload: bytes) -> None:
+    try:
+        found = signing.unwrap(payload)
+    except WireError:
+        assert payload.startswith(signing.MARK)
+        return
+    if found.signature is None:
+        assert found.body == payload
+    else:
+        assert len(found.signature) == signing.SIGNATURE_BYTES
+        again = signing.wrap(signing.Kind.ACKNOWLEDGEMENT, "f", "d", found.body, lambda _: found.signature or b"")
+        assert signing.unwrap(again) == found
+        assert payload.endswith(b"\n" + found.body)
+
+
+@given(st.sampled_from(signing.Kind), st.binary(max_size=300))
+def test_what_was_signed_comes_out_as_it_went_in(kind: signing.Kind, body: bytes) -> None:
+    signature = hashlib.sha512(body).digest()
+    assert signing.unwrap(signing.wrap(kind, "f", "d", body, lambda _: signature)) == (body, signature)
+
+
+@given(st.text(max_size=120))
+def test_any_text_may_be_asked_for_the_key_that_a_token_names(text: str) -> None:
+    named = signing.pinned_key(text)
+    assert named == "" or (text.startswith("gwe_") and text.endswith("_" + named) and len(named) == 32)

@@ -122,3 +122,31 @@ def test_an_idle_connection_ends_and_one_in_use_does_not(port: int) -> None:
             assert got.startswith(b"HTTP/1.1 200 OK")
             time.sleep(0.4)
         assert b"HTTP/1.1 200" not in rest(client)
+
+
+LARGE, TIMES = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 20
+
+
+def connect_with_little_room(port: int) -> socket.socket:
+    """Connect as a client for which the system keeps little of what it does not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # before it connects, or the window is larger
+    client.settimeout(20)
+    client.connect(("127.0.0.1", port))
+    return client
+
+
+def test_a_client_that_reads_nothing_of_an_answer_is_cut_off_and_a_slow_reader_is_not(port: int) -> None:
+    with connect_with_little_room(port) as client:
+        client.sendall(LARGE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        whole, began = 0, time.monotonic()
+        while more := client.recv(65_536):
+            whole += len(more)
+            if time.monotonic() < began + 1.3 * WRITE_S:
+                time.sleep(0.1)  # at each look it has read something
+    assert whole > 1_000_000
+    with connect_with_little_room(port) as client:
+        client.sendall(LARGE * TIMES)
+        time.sleep(WRITE_S + 0.5)
+        assert len(rest(client)) < TIMES * whole / 2
+    assert answered(port) == b"HTTP/1.1 200 OK"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from aggregator_api import approval, keys, records, service
 from aggregator_api.accounts import username
 from aggregator_api.broker_config import certificates
+from aggregator_api.cli import app as cli
 from edge_agent.errors import BlobError
 from edge_agent.transport import renewal
 from edge_agent.transport.credentials import Credentials, read_credentials, write_credentials
@@ -66,10 +68,23 @@ def test_a_device_reads_credentials_that_another_program_has_claimed(world: Worl
         assert read_credentials(tmp_path) == given
 
 
-def test_a_revoked_device_says_so_and_stops_asking(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def revoke_by_rest(world: World, device: str) -> None:
+    approval.revoke(world.runtime, FEDERATION, device)
+
+
+def revoke_by_command(world: World, device: str) -> None:
+    """Revoke a device beside the running server, as an operator on its machine does."""
+    data = str(world.runtime.settings.data_dir)
+    given = ["--federation", FEDERATION, "--config", str(world.broker.server_toml), "--data-dir", data]
+    done = CliRunner().invoke(cli, ["devices", "revoke", device, *given])
+    assert (done.exit_code, done.stdout) == (0, f"{device}: revoked\n"), done.output
+
+
+@pytest.mark.parametrize(("name", "revoke"), [("c", revoke_by_rest), ("g", revoke_by_command)])
+def test_a_revoked_device_is_cut_off_says_so_and_stops_asking(
+    name: str, revoke: Callable[[World, str], None], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = world.enrolled(tmp_path, "c")
+    config = world.enrolled(tmp_path, name)
     asked = list[Applicant]()
 
     def counted(who: Applicant) -> Any:
@@ -79,7 +94,8 @@ def test_a_revoked_device_says_so_and_stops_asking(
     monkeypatch.setattr(Renewal.__init__, "__defaults__", (counted, *Renewal.__init__.__defaults__[1:]))
     with agent(config) as device:
         until(lambda: device.connected)
-        approval.revoke(world.runtime, FEDERATION, "c")
+        revoke(world, name)
+        until(lambda: not device.connected)
         until(lambda: device.says("was revoked; it needs a token made for it to come back"))
         until(lambda: len(asked) == 1)
         assert device.supervisor.agent.trouble.startswith("the broker refuses this device: Not authorized")
