@@ -13,7 +13,7 @@ from collections import OrderedDict
 from enum import Enum
 from typing import ClassVar, NamedTuple, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from aggregator_api.settings import Settings
 
@@ -67,6 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _phase: _Phase | None = None
     _body_is_open = False
     _header_bytes = 0
+    _cycles: tuple[RequestResponseCycle, ...] = ()  # of requests that were sent without waiting for answers
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -78,6 +79,9 @@ class BoundedProtocol(HttpToolsProtocol):
             longest.cut_off()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        for cycle in self._cycles:  # uvicorn tells the newest request alone, and the one at work would write on
+            cycle.disconnected = True
+            cycle.message_event.set()
         self._enter(None)
         self._cancel_stalled()
         super().connection_lost(exc)
@@ -92,6 +96,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._body_is_open = True
         super().on_headers_complete()
+        if self.cycle is not None:  # none: the client wanted another protocol
+            self._cycles = (*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle)
 
     def on_message_complete(self) -> None:
         self._body_is_open, self._header_bytes = False, 0
