@@ -86,7 +86,7 @@ class GroupWave(Strict):
     tags: tuple[Name, ...] = Field(min_length=1, max_length=32, description="devices in one of these groups")
 
 
-Wave = float | GroupWave
+Wave = Annotated[float, Field(gt=0, le=1)] | GroupWave
 """A share of the devices, or groups of them."""
 
 

@@ -27,10 +27,15 @@ CONFIG = {
     "max-stream-events": 2,
     "operations": [
         {
-            # a plan may contradict itself in ways that a schema cannot say
-            "include-name": "POST /v1/federations",
-            "checks": {"positive_data_acceptance": {"expected-statuses": ["201", "409", "422", "429"]}},
+            # a plan may contradict itself in ways that a schema cannot say: waves of rollouts must grow, among others
+            "include-name": name,
+            "checks": {"positive_data_acceptance": {"expected-statuses": ["200", "201", "404", "409", "422", "429"]}},
         }
+        for name in (
+            "POST /v1/federations",
+            "PATCH /v1/federations/{name}",
+            "POST /v1/federations/{name}/rollouts",
+        )
     ],
 }
 
@@ -70,8 +75,10 @@ def schema(examples: int, *, coverage: bool) -> Any:
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The operator's key to a server with one federation, round 1 open for devices a and b."""
-    unlimited = {"key_requests_per_s": 1e6, "address_requests_per_s": 1e6, "aggregation_process": False}
-    STARTED.app = create_app(Settings(data_dir=tmp_path_factory.mktemp("api"), host="0.0.0.0", **unlimited), Wires)
+    unlimited = {"key_requests_per_s": 1e6, "address_requests_per_s": 1e6, "failed_keys_per_s": 1e6}
+    STARTED.app = create_app(
+        Settings(data_dir=tmp_path_factory.mktemp("api"), host="0.0.0.0", aggregation_process=False, **unlimited), Wires
+    )
     with TestClient(STARTED.app) as client:
         runtime = STARTED.app.state.runtime
         found = (runtime.settings.data_dir / keys.OPERATOR_FILE).read_text().strip()

@@ -80,7 +80,8 @@ ALSO_OUTSIDE = {
     "aggregator_api.key_commands": {"typer": "the commands `keys` and `tokens`", "rich": "their table"},
     "aggregator_api.devices.commands": {"typer": "the commands `devices`", "rich": "their table"},
     "aggregator_api.devices.bulk": {"segno": "QR codes"},
-    "aggregator_api.retention.commands": {"typer": "the commands `retention` and `federations`"},
+    "aggregator_api.retention.commands": {"typer": "the commands `retention`, `versions`, …", "rich": "their table"},
+    "aggregator_api.rollout_commands": {"typer": "the commands `rollouts`", "rich": "their table"},
     "aggregator_api.command_line": {"typer": "what the commands share", "rich": "their errors"},
     "aggregator_api.observability.audit_commands": {"typer": "the commands `audit`", "rich": "their table"},
     "aggregator_api.observability.expiry": {
