@@ -1,5 +1,5 @@
 """`python -m aggregator_api`."""
 
-from aggregator_api.cli import app
+from aggregator_api.cli.app import app
 
 app(prog_name="python -m aggregator_api")

@@ -12,23 +12,25 @@ from anyio import to_thread
 from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_api import keys, openapi, problems
+from aggregator_api.api import openapi
 from aggregator_api.api.coalescing import CoalescedReads
 from aggregator_api.api.concurrency import ConcurrencyLimit
+from aggregator_api.api.middleware import problems
+from aggregator_api.api.middleware.authentication import Gate
+from aggregator_api.api.middleware.idempotency import Idempotency
+from aggregator_api.api.routes import audit, blobs, enrolment, events, federations, health, models, progress, rollouts
+from aggregator_api.api.routes import keys as key_routes
+from aggregator_api.api.routes import metrics as metrics_routes
+from aggregator_api.api.routes.dependencies import known_query
 from aggregator_api.api.storage_errors import StorageErrors
+from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
-from aggregator_api.gate import Gate
-from aggregator_api.idempotency import Idempotency
-from aggregator_api.metrics import HttpTimer, Metrics
-from aggregator_api.mqtt import MqttDriver
+from aggregator_api.mqtt.client import MqttDriver
+from aggregator_api.mqtt.transport import Connect
 from aggregator_api.observability.audit_requests import AuditRequests
-from aggregator_api.routes import audit, blobs, enrolment, events, federations, health, models, progress, rollouts
-from aggregator_api.routes import keys as key_routes
-from aggregator_api.routes import metrics as metrics_routes
-from aggregator_api.routes.dependencies import known_query
+from aggregator_api.observability.metrics import HttpTimer, Metrics
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.transport import Connect
 from aggregator_api.web import docs
 from aggregator_api.web.security_headers import SecurityHeaders
 
@@ -92,12 +94,12 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
 def _say_who_comes_in(runtime: Runtime) -> None:
     """Make the first key where there never was one, and say where it lies and who needs one."""
     settings = runtime.settings
-    made = keys.ensure_operator(runtime.database, settings.data_dir.resolve())
+    made = api_keys.ensure_operator(runtime.database, settings.data_dir.resolve())
     if made is not None:
         log.info("the operator's key is in %s; only this user may read it", made)
     else:
         with runtime.database.read() as session:
-            if not keys.has_operator(session, time.time()):
+            if not api_keys.has_operator(session, time.time()):
                 log.warning("no operator's key opens this server: `python -m aggregator_api keys create` makes one")
     if settings.insecure_local:
         log.warning(

@@ -14,29 +14,31 @@ from pathlib import Path
 
 import torch
 
-from aggregator_api import admission, garbage, waves
-from aggregator_api.accounts import BrokerAccounts, NoAccounts
 from aggregator_api.api.event_feed import EventFeed
+from aggregator_api.auth.server_identity import Identity
 from aggregator_api.auth.signing import Signer
-from aggregator_api.blobs import BlobStore
-from aggregator_api.broker_config.dynamic_security import DynamicSecurity
-from aggregator_api.coordinator import Coordinator
-from aggregator_api.database import Database
-from aggregator_api.disk import require_folder
-from aggregator_api.hot_blobs import HotBlobs
-from aggregator_api.identity import Identity
-from aggregator_api.inbox import Inbox, Message
-from aggregator_api.ingest import Ingest
-from aggregator_api.leading import Leadership, LedCoordinator
-from aggregator_api.leases import Leases
-from aggregator_api.mqtt import MqttDriver
+from aggregator_api.cluster.leadership import Leadership, LedCoordinator
+from aggregator_api.cluster.leases import Leases
+from aggregator_api.db.database import Database
+from aggregator_api.devices.accounts import BrokerAccounts, NoAccounts
+from aggregator_api.mqtt.client import MqttDriver
+from aggregator_api.mqtt.inbox import Inbox, Message
+from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
+from aggregator_api.mqtt.transport import Connect
 from aggregator_api.observability.refusals import Refusals
+from aggregator_api.observability.timings import MESSAGE_SECONDS
 from aggregator_api.retention import policy
+from aggregator_api.rollouts import scheduler
+from aggregator_api.rounds.aggregation_executor import InThisProcess, WorkerProcess, Workshop
+from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.settings import Settings
-from aggregator_api.spool import Spool
-from aggregator_api.timings import MESSAGE_SECONDS
-from aggregator_api.transport import Connect
-from aggregator_api.workshop import InThisProcess, WorkerProcess, Workshop
+from aggregator_api.storage import garbage_collection
+from aggregator_api.storage.blob_cache import HotBlobs
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.disk import require_folder
+from aggregator_api.updates import admission
+from aggregator_api.updates.ingest import Ingest
+from aggregator_api.updates.partial_uploads import Spool
 from federation.private_files import make_private
 from federation.protocol import topics
 
@@ -187,7 +189,7 @@ class Runtime:
         if not self.coordinator.clock.was_even_for(self.settings.garbage_grace_s):
             return  # by a clock that was set forwards, what was written just now is old
         try:
-            garbage.collect(self.database, self.blobs, grace_s=self.settings.garbage_grace_s)
+            garbage_collection.collect(self.database, self.blobs, grace_s=self.settings.garbage_grace_s)
         except Exception:  # a publication must not fail of it
             log.exception("garbage could not be collected")
 
@@ -200,7 +202,7 @@ class Runtime:
         self.coordinator.renew()
         self.refusals.flush()
         self._retire_daily()
-        waves.tick(self.database, self.coordinator, self.coordinator.clock())
+        scheduler.tick(self.database, self.coordinator, self.coordinator.clock())
 
     def _retire_daily(self) -> None:
         now = self._elapsed_s()

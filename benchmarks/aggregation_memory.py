@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from aggregator_api.aggregation import StoredUpdate
-from aggregator_api.blobs import BlobStore
-from aggregator_api.contract import Contract
-from aggregator_api.founding import found
-from aggregator_api.workshop import WorkerProcess
+from aggregator_api.federations.initial_state import found
+from aggregator_api.rounds.aggregation import StoredUpdate
+from aggregator_api.rounds.aggregation_executor import WorkerProcess
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan

@@ -32,10 +32,10 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     """Be the server and its devices; say on the output when the aggregation begins and ends."""
     import uvicorn
 
-    from aggregator_api import service
+    from aggregator_api.api.schemas.resources import NewFederation
     from aggregator_api.app import create_app
+    from aggregator_api.federations import service
     from aggregator_api.settings import Settings
-    from aggregator_api.views import NewFederation
     from federation.plan import Plan
     from tests.aggregator_api.devices import FEDERATION, Wires
 
@@ -72,15 +72,15 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
 
 def play(runtime: Any, devices: int) -> None:
     """Let the devices report, and wait for the model."""
-    from aggregator_api import records
-    from aggregator_api.announcing import announcement
+    from aggregator_api.db import repositories
+    from aggregator_api.rounds.announcements import announcement
     from aggregator_api.runtime import compute_alone
     from federation.protocol import topics
     from tests.aggregator_api.devices import FEDERATION, generated, status
 
     def now() -> Any:
         with runtime.database.read() as session:
-            row = records.federation_named(session, FEDERATION)
+            row = repositories.federation_named(session, FEDERATION)
             assert row is not None
             return announcement(session, row, chunk_bytes=1 << 20)
 

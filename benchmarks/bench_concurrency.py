@@ -31,7 +31,7 @@ from bench_load import HERE, PLAN, Programs, ask, free_port, mosquitto, wait
 from rich.console import Console
 from rich.table import Table
 
-from aggregator_api.keys import OPERATOR_FILE
+from aggregator_api.auth.api_keys import OPERATOR_FILE
 
 LIMIT_MS = 250.0
 KEYS = 20

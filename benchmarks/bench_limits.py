@@ -30,7 +30,7 @@ from bench_load import HERE, Programs, ask, free_port, wait
 from rich.console import Console
 from rich.table import Table
 
-from aggregator_api.keys import OPERATOR_FILE
+from aggregator_api.auth.api_keys import OPERATOR_FILE
 
 sys.path.insert(0, str(HERE.parent))
 
@@ -148,7 +148,7 @@ def _figures(operator: Client, thief: Client, seconds: float) -> dict[str, Any]:
 
 def _audited(data: Path) -> dict[str, Any]:
     """Count what the audit tells of the wrong keys."""
-    from aggregator_api.database import Database
+    from aggregator_api.db.database import Database
     from aggregator_api.observability import audit
     from aggregator_api.observability.audit import Filters
 

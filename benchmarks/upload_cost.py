@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from aggregator_api import records
-from aggregator_api.tables import DeviceRow
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import FEDERATION, Parcel, generated, tiny_plan
 
@@ -65,7 +65,7 @@ def enrol(bench: Bench, devices: int) -> list[str]:
     """Write the rows of ready devices; the last one is to say so itself, which opens the round."""
     names = [f"device-{n:06}" for n in range(devices)]
     with bench.runtime.database.write() as session:
-        federation = records.federation_named(session, FEDERATION)
+        federation = repositories.federation_named(session, FEDERATION)
         assert federation is not None
         common = {"federation_id": federation.id, "examples": 10, "detail": "", "enrolled_at": 0.0}
         session.add_all(DeviceRow(name=name, state="ready", seen_at=time.time(), **common) for name in names[:-1])

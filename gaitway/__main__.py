@@ -23,7 +23,7 @@ class Program(NamedTuple):
 
 
 PROGRAMS = {
-    "server": Program("aggregator_api.cli", "aggregator", "Run and operate the server of a federation."),
+    "server": Program("aggregator_api.cli.app", "aggregator", "Run and operate the server of a federation."),
     "agent": Program("edge_agent.__main__", "edge", "Enrol a device, run it, and look into it."),
     "sim": Program("sim.cli.app", "sim", "Simulate federations on recorded data, and compare methods."),
     "export": Program("export.__main__", "export", "Turn a trained model into ONNX, and check it."),

@@ -10,8 +10,8 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aggregator_api.api.middleware.problems import send_problem
 from aggregator_api.errors import OverloadedError
-from aggregator_api.problems import send_problem
 
 AT_ONCE = 8
 WAITING = 500

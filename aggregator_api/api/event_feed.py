@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_api import listings, records
+from aggregator_api.api import queries
 from aggregator_api.api.coalescing import Coalescing
-from aggregator_api.database import Database
-from aggregator_api.listings import Window
+from aggregator_api.api.queries import Window
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
 from aggregator_api.observability.failure_log import failures
 
 Found = TypeVar("Found")
@@ -113,8 +114,8 @@ class EventFeed:
 
     def _after(self, name: str, last: int) -> list[Message]:
         with self._database.read() as session:
-            row = records.federation_named(session, name)
-            events = listings.events(session, row, Window(last, BATCH)).items if row else []
+            row = repositories.federation_named(session, name)
+            events = queries.events(session, row, Window(last, BATCH)).items if row else []
         return [
             Message(each.id, f"id: {each.id}\nevent: {each.kind}\ndata: {each.model_dump_json()}\n\n".encode())
             for each in events
@@ -122,8 +123,8 @@ class EventFeed:
 
     def _newest(self, name: str) -> int:
         with self._database.read() as session:
-            row = records.federation_named(session, name)
-            return records.last_event(session, row) if row else 0
+            row = repositories.federation_named(session, name)
+            return repositories.last_event(session, row) if row else 0
 
 
 class _Journal:

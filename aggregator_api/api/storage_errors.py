@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aggregator_api.api.middleware.problems import send_problem
 from aggregator_api.db.outages import Outage, outage_of
 from aggregator_api.errors import RequestError, StorageFullError, UnavailableError
 from aggregator_api.observability.failure_log import failures
-from aggregator_api.problems import send_problem
 
 
 class StorageErrors:

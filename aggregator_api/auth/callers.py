@@ -19,9 +19,9 @@ from threading import Lock
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator_api import keys
-from aggregator_api.database import Database
-from aggregator_api.keys import Caller
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.api_keys import Caller
+from aggregator_api.db.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Callers:
 
     async def find(self, database: Database, key: str) -> Caller | None:
         """Return whose key this is; None if it is unknown, expired or revoked."""
-        if not keys.is_well_formed(key):
+        if not api_keys.is_well_formed(key):
             return None
         digest = hashlib.sha256(key.encode()).digest()
         with self._lock:
@@ -92,7 +92,7 @@ class Callers:
     def _look_up(self, database: Database, key: str, digest: bytes) -> Caller | None:
         now, moment, forgotten = time.time(), self._clock(), self._forgotten
         with database.read() as session:
-            caller = keys.find(session, key, now)
+            caller = api_keys.find(session, key, now)
         if caller is None:
             return None
         with self._lock:
@@ -101,9 +101,9 @@ class Callers:
                 self._known.move_to_end(digest)
             while len(self._known) > MOST:
                 self._known.popitem(last=False)
-            due = moment - self._noted.get(caller.id, -math.inf) >= keys.USED_EVERY_S
+            due = moment - self._noted.get(caller.id, -math.inf) >= api_keys.USED_EVERY_S
             if due:
-                self._noted = {id_: when for id_, when in self._noted.items() if moment - when < keys.USED_EVERY_S}
+                self._noted = {id_: when for id_, when in self._noted.items() if moment - when < api_keys.USED_EVERY_S}
                 self._noted[caller.id] = moment
         if due:
             _note(database, caller, now)
@@ -113,6 +113,6 @@ class Callers:
 def _note(database: Database, caller: Caller, now: float) -> None:
     try:
         with database.write() as session:
-            keys.note_use(session, caller, now)
+            api_keys.note_use(session, caller, now)
     except SQLAlchemyError as error:
         log.warning("the use of key %s could not be written down: %s", caller.id, error)

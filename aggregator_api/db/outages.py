@@ -6,7 +6,7 @@ from enum import Enum
 
 from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 
-from aggregator_api import disk
+from aggregator_api.storage import disk
 
 
 class Outage(Enum):

@@ -13,8 +13,8 @@ from uuid import uuid4
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api import records
-from aggregator_api.tables import DeviceRow
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow
 
 ANSWER_S = 60.0
 """In which a device answers that is there; it takes two seconds, and longer over a bad network."""
@@ -52,7 +52,7 @@ class RollCall:
 
 def mark_silent(session: Session, federation: str, asked_at: float) -> None:
     """Take devices for offline that were not heard since; one that was is where it said."""
-    row = records.federation_named(session, federation)
+    row = repositories.federation_named(session, federation)
     if row is None:
         return
     query = select(DeviceRow).where(
@@ -60,4 +60,6 @@ def mark_silent(session: Session, federation: str, asked_at: float) -> None:
     )
     for device in session.scalars(query):
         device.state = "offline"
-        records.journal(session, row, "device.offline", device=device.name, detail="it did not answer the roll call")
+        repositories.journal(
+            session, row, "device.offline", device=device.name, detail="it did not answer the roll call"
+        )

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
-from aggregator_api import approval, records
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, DeviceTagRow, FederationRow
+from aggregator_api.devices import approval
 from aggregator_api.runtime import Runtime
-from aggregator_api.tables import DeviceRow, DeviceTagRow, FederationRow
 
 
 def set_tags(runtime: Runtime, name: str, device: str, tags: Iterable[str]) -> None:
@@ -26,7 +27,7 @@ def set_tags(runtime: Runtime, name: str, device: str, tags: Iterable[str]) -> N
 def change(session: Session, federation: FederationRow, row: DeviceRow, tags: Iterable[str]) -> None:
     """Put a device into these groups and no others, and tell it as an event."""
     put(session, row, tags)
-    records.journal(session, federation, "device.tags", device=row.name, detail=" ".join(row.tags) or "none")
+    repositories.journal(session, federation, "device.tags", device=row.name, detail=" ".join(row.tags) or "none")
 
 
 def put(session: Session, row: DeviceRow, tags: Iterable[str]) -> None:

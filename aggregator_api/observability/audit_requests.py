@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api import openapi
+from aggregator_api.api import openapi
+from aggregator_api.api.middleware.problems import replay
 from aggregator_api.observability import audit
 from aggregator_api.observability.audit import Intent
-from aggregator_api.problems import replay
 from aggregator_api.runtime import Runtime
 
 SAFE = ("GET", "HEAD", "OPTIONS")

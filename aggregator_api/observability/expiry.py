@@ -15,9 +15,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.backup import LAST_BACKUP
+from aggregator_api.db.models import CredentialRow, EnrolmentTokenRow, FederationRow
 from aggregator_api.runtime import Runtime
-from aggregator_api.tables import CredentialRow, EnrolmentTokenRow, FederationRow
+from aggregator_api.storage.backup import LAST_BACKUP
 
 log = logging.getLogger("aggregator_api")
 

@@ -16,8 +16,8 @@ from threading import Lock
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator_api.database import Database
-from aggregator_api.limits import network
+from aggregator_api.api.middleware.rate_limit import network
+from aggregator_api.db.database import Database
 from aggregator_api.observability import audit
 from aggregator_api.observability.audit import Intent
 

@@ -6,8 +6,9 @@ their state; that cannot be taken out of them.
 
 from __future__ import annotations
 
-from aggregator_api import accounts, approval, service
+from aggregator_api.devices import accounts, approval
 from aggregator_api.errors import BrokerError, UnavailableError
+from aggregator_api.federations import service
 from aggregator_api.retention import rows
 from aggregator_api.retention.rows import Counts, DeletedFederation
 from aggregator_api.runtime import Runtime

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api import records, rollouts
-from aggregator_api.errors import ConflictError
-from aggregator_api.tables import (
+from aggregator_api.db import repositories
+from aggregator_api.db.models import (
     AdoptionRow,
     Base,
     CredentialRow,
@@ -30,6 +29,8 @@ from aggregator_api.tables import (
     RoundRow,
     UpdateRow,
 )
+from aggregator_api.errors import ConflictError
+from aggregator_api.rollouts import transitions
 from federation.protocol import topics
 from federation.rounds.rollout import Answer
 
@@ -106,7 +107,7 @@ def remove_device(session: Session, federation: FederationRow, row: DeviceRow, *
     ]
     removed = remove_rows(session, parts, dry_run=dry_run)
     if not dry_run:  # without a name; announcements count by the newest event, which may have been the device's
-        records.journal(session, federation, "device.deleted")
+        repositories.journal(session, federation, "device.deleted")
     return removed
 
 
@@ -116,8 +117,8 @@ def require_no_update_in_use(session: Session, federation: FederationRow, row: D
     Raises:
         ConflictError: if it does.
     """
-    open_one = records.open_round(session, federation)
-    part = records.participation(session, open_one, row) if open_one is not None else None
+    open_one = repositories.open_round(session, federation)
+    part = repositories.participation(session, open_one, row) if open_one is not None else None
     if open_one is not None and part is not None and part.outcome == "received":
         raise ConflictError(
             f"round {open_one.number} has accepted an update of {row.name!r}; wait until it has ended, or stop the "
@@ -127,7 +128,7 @@ def require_no_update_in_use(session: Session, federation: FederationRow, row: D
 
 def _leave_rollout(session: Session, federation: FederationRow, row: DeviceRow) -> None:
     """Let the rollout under way not wait for the device; what it answered is counted no more."""
-    release = rollouts.under_way(session, federation)
+    release = transitions.under_way(session, federation)
     told = session.get(RolloutDeviceRow, (release.id, row.id)) if release is not None else None
     if release is None or told is None:
         return
@@ -142,8 +143,8 @@ def require_no_open_part(session: Session, federation: FederationRow, row: Devic
     Raises:
         ConflictError: if it does.
     """
-    open_one = records.open_round(session, federation)
-    part = records.participation(session, open_one, row) if open_one is not None else None
+    open_one = repositories.open_round(session, federation)
+    part = repositories.participation(session, open_one, row) if open_one is not None else None
     if open_one is not None and part is not None and part.outcome == "waiting":
         raise ConflictError(
             f"round {open_one.number} waits for {row.name!r}; DELETE it over REST, which tells the round, or wait"
@@ -159,7 +160,7 @@ def needed_for(session: Session, federation: FederationRow) -> dict[int, str]:
         select(ModelAliasRow.version_id, ModelAliasRow.alias).where(ModelAliasRow.federation_id == federation.id)
     )
     needed = {version_id: f"it has the name {alias!r}" for version_id, alias in aliases}
-    open_one, release = records.open_round(session, federation), rollouts.under_way(session, federation)
+    open_one, release = repositories.open_round(session, federation), transitions.under_way(session, federation)
     if release is not None:
         needed.setdefault(release.version_id, f"rollout {release.number} gives it to devices")
     if open_one is not None:
@@ -177,7 +178,7 @@ def deletable(session: Session, federation: FederationRow, versions: Sequence[in
         ConflictError: if something needs one of them.
     """
     needed = needed_for(session, federation)
-    rows = [records.version_of(session, federation, version) for version in versions]
+    rows = [repositories.version_of(session, federation, version) for version in versions]
     for row in rows:
         if reason := needed.get(row.id):
             raise ConflictError(f"version {row.version} cannot be deleted: {reason}")
@@ -189,7 +190,7 @@ def retire(session: Session, federation: FederationRow, rows: list[ModelVersionR
     for row in rows:
         if row.deleted_at is None:
             row.deleted_at = time.time()
-            records.journal(session, federation, "model.deleted", detail=f"version {row.version}")
+            repositories.journal(session, federation, "model.deleted", detail=f"version {row.version}")
 
 
 def old_versions(session: Session, federation: FederationRow, keep: int) -> list[ModelVersionRow]:

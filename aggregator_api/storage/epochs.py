@@ -12,9 +12,9 @@ import time
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api import records
+from aggregator_api.db import repositories
+from aggregator_api.db.models import EpochRow, FederationRow
 from aggregator_api.errors import ConfigError
-from aggregator_api.tables import EpochRow, FederationRow
 from federation.plan import Plan
 
 HIGHEST = (1 << 53) - 1
@@ -41,9 +41,9 @@ def begin(session: Session, wanted: int | None = None, now: float | None = None)
     row.epoch = wanted or max(row.epoch + 1, int(now))
     row.restored_at = now
     for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
-        number = records.last_number(session, federation)
+        number = repositories.last_number(session, federation)
         _renew_deadline(session, federation, now)
-        records.journal(session, federation, "server.restored", round_number=number, detail=f"epoch {row.epoch}")
+        repositories.journal(session, federation, "server.restored", round_number=number, detail=f"epoch {row.epoch}")
     return row.epoch
 
 
@@ -57,6 +57,9 @@ def restored_words(row: EpochRow) -> str:
 
 def _renew_deadline(session: Session, federation: FederationRow, now: float) -> None:
     """Give the open round its whole time again: its devices could not know of it meanwhile."""
-    row, deadline_s = records.open_round(session, federation), Plan.model_validate(federation.plan).rounds.deadline_s
+    row, deadline_s = (
+        repositories.open_round(session, federation),
+        Plan.model_validate(federation.plan).rounds.deadline_s,
+    )
     if row is not None and row.deadline_at is not None and deadline_s is not None:
         row.opened_at, row.deadline_at = now, now + deadline_s

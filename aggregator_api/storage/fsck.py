@@ -18,13 +18,20 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api import garbage, records
-from aggregator_api.blobs import BlobStore
-from aggregator_api.database import MIGRATIONS, Database
+from aggregator_api.db import repositories
+from aggregator_api.db.database import MIGRATIONS, Database
+from aggregator_api.db.models import (
+    FederationRow,
+    ModelAliasRow,
+    ModelVersionRow,
+    ParticipationRow,
+    RoundRow,
+    UpdateRow,
+)
 from aggregator_api.errors import BlobError, ConfigError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import epochs
-from aggregator_api.tables import FederationRow, ModelAliasRow, ModelVersionRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.storage import epochs, garbage_collection
+from aggregator_api.storage.blobs import BlobStore
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read
 
@@ -120,7 +127,7 @@ def _epoch(session: Session) -> str:
 
 def _rounds(session: Session) -> Iterator[Finding]:
     for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
-        of_it = (RoundRow.federation_id == federation.id, RoundRow.phase.not_in(records.ENDED))
+        of_it = (RoundRow.federation_id == federation.id, RoundRow.phase.not_in(repositories.ENDED))
         found = list(session.scalars(select(RoundRow).where(*of_it)))
         if len(found) > 1:
             numbers = ", ".join(str(row.number) for row in found)
@@ -131,7 +138,7 @@ def _rounds(session: Session) -> Iterator[Finding]:
         for row in found:
             yield _counted(session, federation, row)
         if not found:
-            last = records.last_number(session, federation)
+            last = repositories.last_number(session, federation)
             yield Finding(Level.OK, f"federation {federation.name} is {federation.status}, after round {last}")
 
 
@@ -149,7 +156,7 @@ def _counted(session: Session, federation: FederationRow, row: RoundRow) -> Find
 
 def _blobs(session: Session, blobs: BlobStore) -> Iterator[Finding]:
     """Read every blob that a row needs, and compare its bytes with its name and its size with the row."""
-    needed, sizes, wrong = garbage.referenced(session), _sizes(session), 0
+    needed, sizes, wrong = garbage_collection.referenced(session), _sizes(session), 0
     for sha256 in sorted(needed):
         try:
             size = sum(len(piece) for piece in blobs.pieces(sha256))

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.records import ENDED, Named, journal
-from aggregator_api.tables import RoundRow, UpdateRow
+from aggregator_api.db.models import RoundRow, UpdateRow
+from aggregator_api.db.repositories import ENDED, Named, journal
 from federation.aggregation.screening import HISTORY_ROUNDS, Claim, NormHistory, RoundNorms, Screening, Typical
 from federation.rounds.server_round import RoundPhase
 

@@ -1,6 +1,6 @@
 """How a device comes into a federation: it shows a token and its key, and claims credentials once it is approved.
 
-The protocol is in docs/protocol.md; the server's half is `aggregator_api.enrolment`.
+The protocol is in docs/protocol.md; the server's half is `aggregator_api.devices.enrolment`.
 """
 
 from __future__ import annotations

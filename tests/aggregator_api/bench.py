@@ -9,12 +9,13 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from aggregator_api import records, service
-from aggregator_api.announcing import announcement
+from aggregator_api.api.schemas.resources import NewFederation
+from aggregator_api.db import repositories
+from aggregator_api.db.models import UpdateRow
+from aggregator_api.federations import service
+from aggregator_api.rounds.announcements import announcement
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.tables import UpdateRow
-from aggregator_api.views import NewFederation
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement
@@ -54,7 +55,7 @@ class Bench:
     def now(self) -> Announcement:
         """Return what the federation announces now."""
         with self.runtime.database.read() as session:
-            row = records.federation_named(session, FEDERATION)
+            row = repositories.federation_named(session, FEDERATION)
             assert row is not None
             return announcement(session, row, chunk_bytes=1024)
 
@@ -104,9 +105,9 @@ class Bench:
     def state(self) -> bytes:
         """Return the present server state's bytes."""
         with self.runtime.database.read() as session:
-            row = records.federation_named(session, FEDERATION)
+            row = repositories.federation_named(session, FEDERATION)
             assert row is not None
-            return self.runtime.blobs.read(records.current_version(session, row).state_sha256)
+            return self.runtime.blobs.read(repositories.current_version(session, row).state_sha256)
 
 
 def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from aggregator_api.inbox import Message
+from aggregator_api.mqtt.inbox import Message
 from aggregator_api.settings import Settings
 from federation import wire
 from federation.plan import Plan

@@ -16,18 +16,18 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DatabaseError
 from typer.testing import CliRunner, Result
 
-from aggregator_api import keys
-from aggregator_api.access import OPEN
 from aggregator_api.app import create_app
-from aggregator_api.cli import app as cli
-from aggregator_api.database import Database
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.scopes import OPEN
+from aggregator_api.cli.app import app as cli
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import AuditRow
 from aggregator_api.errors import BrokerError
 from aggregator_api.observability import audit
 from aggregator_api.observability.audit import Filters, Intent
 from aggregator_api.observability.audit_requests import action
 from aggregator_api.observability.refusals import ADDRESSES, WINDOW_S, Refusals
 from aggregator_api.settings import Settings
-from aggregator_api.tables import AuditRow
 from tests.aggregator_api.asking import TestClient
 from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 
@@ -46,7 +46,7 @@ def admin(app: FastAPI) -> Iterator[TestClient]:
     """The operator from elsewhere, with one federation."""
     with TestClient(app, host=AWAY) as client:
         folder: Path = app.state.runtime.settings.data_dir
-        client.headers["Authorization"] = f"Bearer {(folder / keys.OPERATOR_FILE).read_text().strip()}"
+        client.headers["Authorization"] = f"Bearer {(folder / api_keys.OPERATOR_FILE).read_text().strip()}"
         body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
         assert client.post("/v1/federations", json=body).status_code == 201
         yield client
@@ -179,7 +179,7 @@ def test_wrong_keys_are_in_it_and_cannot_fill_the_disk(admin: TestClient, app: F
 def test_wrong_keys_above_their_limit_are_one_entry_of_an_address_and_minute(tmp_path: Path) -> None:
     app = create_app(Settings(data_dir=tmp_path, host="0.0.0.0", failed_keys_per_s=0.01), Wires)
     with TestClient(app, host=AWAY) as admin:
-        admin.headers["Authorization"] = f"Bearer {(tmp_path / keys.OPERATOR_FILE).read_text().strip()}"
+        admin.headers["Authorization"] = f"Bearer {(tmp_path / api_keys.OPERATOR_FILE).read_text().strip()}"
         for host in ("198.51.100.7", "198.51.100.8"):
             thief = TestClient(app, host=host, key=f"gw_{'ab' * 6}_{'x' * 43}")
             assert [thief.get("/v1/federations").status_code for _ in range(40)] == [401] + [429] * 39
@@ -193,7 +193,7 @@ def test_wrong_keys_above_their_limit_are_one_entry_of_an_address_and_minute(tmp
 
 def test_the_first_operators_key_is_in_it(admin: TestClient, app: FastAPI) -> None:
     first = entries(admin)[0]
-    path: Path = app.state.runtime.settings.data_dir / keys.OPERATOR_FILE
+    path: Path = app.state.runtime.settings.data_dir / api_keys.OPERATOR_FILE
     _, prefix, secret = path.read_text().strip().split("_", 2)
     assert (first["actor"], first["action"], first["address"]) == ("server", "keys.create", "")
     assert prefix in first["detail"]

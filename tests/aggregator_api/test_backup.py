@@ -14,15 +14,15 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
-from aggregator_api import records
-from aggregator_api.backup import back_up
-from aggregator_api.cli import app
+from aggregator_api.cli.app import app
+from aggregator_api.db import repositories
+from aggregator_api.db.models import EventRow, ModelVersionRow, RoundRow, UpdateRow
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
 from aggregator_api.storage import epochs
+from aggregator_api.storage.backup import back_up
 from aggregator_api.storage.fsck import Level, check
 from aggregator_api.storage.restore import begin_epoch, restore
-from aggregator_api.tables import EventRow, ModelVersionRow, RoundRow, UpdateRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
@@ -91,9 +91,9 @@ def test_what_a_device_says_of_an_earlier_epochs_models_is_not_taken(live: Bench
         status = DeviceStatus(state="idle", adoption=adoption, release=release)
         live.send(topics.status(FEDERATION, "a"), write(status))
         with live.runtime.database.read() as session:
-            federation = records.federation_named(session, FEDERATION)
+            federation = repositories.federation_named(session, FEDERATION)
             assert federation is not None
-            row = records.device_named(session, federation, "a")
+            row = repositories.device_named(session, federation, "a")
             return row.adoption if row else None
 
     assert said(1) is None

@@ -13,10 +13,10 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
-from aggregator_api.broker_config import folders, roles
-from aggregator_api.broker_config.certificates import issue, make_authority
-from aggregator_api.cli import app
+from aggregator_api.cli.app import app
 from aggregator_api.errors import ConfigError
+from aggregator_api.mqtt.mosquitto import folders, roles
+from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from aggregator_api.settings import load
 from federation.errors import WireError
 from federation.protocol import topics

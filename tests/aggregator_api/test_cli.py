@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aggregator_api.cli import app
+from aggregator_api.cli.app import app
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
 

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from typer.testing import CliRunner, Result
 
 from aggregator_api.app import create_app
-from aggregator_api.cli import app as cli
+from aggregator_api.cli.app import app as cli
 from aggregator_api.devices import bulk
 from aggregator_api.devices.bulk import Made
 from aggregator_api.errors import ConfigError

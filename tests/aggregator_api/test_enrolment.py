@@ -16,8 +16,8 @@ from httpx import Response
 from sqlalchemy import text
 
 from aggregator_api.app import create_app
+from aggregator_api.auth.server_identity import Identity, verify
 from aggregator_api.errors import BrokerError, ConfigError
-from aggregator_api.identity import Identity, verify
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from federation.protocol import topics
@@ -324,7 +324,7 @@ def test_without_approval_nothing_is_taken(tmp_path: Path) -> None:
 
 
 def test_revoking_ends_the_wait_for_a_device(collecting: Bench) -> None:
-    from aggregator_api import approval
+    from aggregator_api.devices import approval
 
     assert collecting.upload(collecting.update_of("a")).status == "accepted"
     half = collecting.update_of("b")

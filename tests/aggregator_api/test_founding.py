@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aggregator_api.errors import UnprocessableError
-from aggregator_api.founding import Founding, found
+from aggregator_api.federations.initial_state import Founding, found
 from federation.plan import Plan
 from tests.aggregator_api.devices import SMALL, tiny_plan
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from aggregator_api import disk
-from aggregator_api.blobs import BlobStore
+from aggregator_api.storage import disk
+from aggregator_api.storage.blobs import BlobStore
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import tiny_plan
 
@@ -33,7 +33,13 @@ def test_an_upload_is_put_off_before_the_disk_is_full(tmp_path: Path) -> None:
     bench.runtime.stop()
 
 
-PLACES = ("os.pwrite", "os.replace", "aggregator_api.spool.opener", "aggregator_api.spool.private_file", "os.fsync")
+PLACES = (
+    "os.pwrite",
+    "os.replace",
+    "aggregator_api.updates.partial_uploads.opener",
+    "aggregator_api.updates.partial_uploads.private_file",
+    "os.fsync",
+)
 
 
 @pytest.mark.parametrize("place", PLACES)

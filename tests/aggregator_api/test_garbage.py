@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from aggregator_api import garbage
-from aggregator_api.blobs import BlobStore
-from aggregator_api.cli import app
-from aggregator_api.tables import ModelVersionRow, UpdateRow
+from aggregator_api.cli.app import app
+from aggregator_api.db.models import ModelVersionRow, UpdateRow
+from aggregator_api.storage import garbage_collection
+from aggregator_api.storage.blobs import BlobStore
 from tests.aggregator_api.bench import Bench, wait_for
 
 LONG_AGO = 1_000_000.0
@@ -26,7 +26,7 @@ def age(bench: Bench) -> None:
 
 def collected(bench: Bench, **options: bool) -> int:
     runtime = bench.runtime
-    return garbage.collect(runtime.database, runtime.blobs, grace_s=3600.0, **options).blobs
+    return garbage_collection.collect(runtime.database, runtime.blobs, grace_s=3600.0, **options).blobs
 
 
 def updates(bench: Bench) -> list[str]:
@@ -76,7 +76,7 @@ def test_a_blob_that_is_put_again_is_young(tmp_path: Path) -> None:
 def test_a_blob_that_is_needed_after_all_comes_back(collecting: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     collecting.upload(collecting.update_of("a"))
     age(collecting)
-    monkeypatch.setattr(garbage, "referenced", lambda _session: set())  # read before the rows were written
+    monkeypatch.setattr(garbage_collection, "referenced", lambda _session: set())  # read before the rows were written
     assert collected(collecting) == 0
     assert all(collecting.runtime.blobs.has(name) for name in updates(collecting))
 

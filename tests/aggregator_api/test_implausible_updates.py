@@ -9,8 +9,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api import service
-from aggregator_api.tables import UpdateRow
+from aggregator_api.db.models import UpdateRow
+from aggregator_api.federations import service
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import FEDERATION, parcel, tiny_plan
 

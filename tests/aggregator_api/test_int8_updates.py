@@ -9,8 +9,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api import records
-from aggregator_api.tables import UpdateRow
+from aggregator_api.db import repositories
+from aggregator_api.db.models import UpdateRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.tree import flatten, unflatten
@@ -105,7 +105,7 @@ def test_what_a_late_one_started_from_stays_until_it_is_used(tmp_path: Path) -> 
     assert bench.upload(as_int8(bench, "a", 7)).status == "accepted"
     wait_for(lambda: bench.now().state == "finished")
     with bench.runtime.database.read() as session:
-        federation = records.federation_named(session, FEDERATION)
+        federation = repositories.federation_named(session, FEDERATION)
         assert federation is not None
         assert federation.status == "finished"
     bench.runtime.stop()

@@ -9,11 +9,11 @@ import pytest
 import torch
 from sqlalchemy import select, text
 
-from aggregator_api import service
 from aggregator_api.app import create_app
-from aggregator_api.broadcasts import write_broadcasts
-from aggregator_api.long_work import LongWork
-from aggregator_api.tables import ParticipationRow
+from aggregator_api.db.models import ParticipationRow
+from aggregator_api.federations import service
+from aggregator_api.rounds.background_jobs import LongWork
+from aggregator_api.rounds.broadcasts import write_broadcasts
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
@@ -140,7 +140,7 @@ def test_broadcasts_that_cannot_be_written_end_the_round(tmp_path: Path, monkeyp
     def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("aggregator_api.workshop.write_broadcasts", broken)
+    monkeypatch.setattr("aggregator_api.rounds.aggregation_executor.write_broadcasts", broken)
     bench = Bench(tmp_path, tiny_plan(rounds=1, method="fesem"))
     bench.say("a", "ready")
     bench.say("b", "ready")

@@ -19,14 +19,14 @@ from fastapi import FastAPI
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from aggregator_api import keys
-from aggregator_api.access import OPEN
+from aggregator_api.api.middleware.rate_limit import MOST, TokenBuckets, network
 from aggregator_api.app import create_app
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.callers import REMEMBERED_S, Callers
-from aggregator_api.cli import app as cli
-from aggregator_api.database import Database
-from aggregator_api.keys import Caller
-from aggregator_api.limits import MOST, TokenBuckets, network
+from aggregator_api.auth.scopes import OPEN
+from aggregator_api.cli.app import app as cli
+from aggregator_api.db.database import Database
 from aggregator_api.settings import Settings
 from tests.aggregator_api.asking import TestClient, problem
 from tests.aggregator_api.bench import wait_for
@@ -55,7 +55,7 @@ def admin(app: FastAPI) -> Iterator[TestClient]:
 
 
 def operator_key(app: FastAPI) -> str:
-    return (app.state.runtime.settings.data_dir / keys.OPERATOR_FILE).read_text().strip()
+    return (app.state.runtime.settings.data_dir / api_keys.OPERATOR_FILE).read_text().strip()
 
 
 def make(admin: TestClient, *scopes: str, **more: Any) -> dict[str, Any]:
@@ -70,10 +70,10 @@ def with_key(app: FastAPI, key: str) -> TestClient:
 
 
 def test_the_first_start_writes_a_key_that_only_its_user_may_read(admin: TestClient, app: FastAPI) -> None:
-    file: Path = app.state.runtime.settings.data_dir / keys.OPERATOR_FILE
+    file: Path = app.state.runtime.settings.data_dir / api_keys.OPERATOR_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert re.fullmatch(r"gw_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", operator_key(app))
-    assert keys.ensure_operator(app.state.runtime.database, file.parent) is None  # a second start makes none
+    assert api_keys.ensure_operator(app.state.runtime.database, file.parent) is None  # a second start makes none
 
 
 def test_every_route_but_the_open_ones_asks_for_a_key(admin: TestClient, app: FastAPI) -> None:
@@ -173,8 +173,8 @@ def test_revoked_and_expired_keys_open_nothing(admin: TestClient, app: FastAPI) 
     problem(admin.post(f"/v1/keys/{'0' * 12}/revoke"), 404)
     expiring = make(admin, "read", lifetime_s=60)
     with app.state.runtime.database.read() as session:
-        assert keys.find(session, expiring["key"], expiring["expires_at"] - 1) is not None
-        assert keys.find(session, expiring["key"], expiring["expires_at"]) is None
+        assert api_keys.find(session, expiring["key"], expiring["expires_at"] - 1) is not None
+        assert api_keys.find(session, expiring["key"], expiring["expires_at"]) is None
 
 
 def test_listing_shows_use_and_no_secret(admin: TestClient, app: FastAPI) -> None:
@@ -205,7 +205,7 @@ def test_a_server_that_had_a_key_before_gets_no_other(tmp_path: Path, caplog: py
     assert made.exit_code == 0, made.output
     with TestClient(create_app(Settings(data_dir=tmp_path), Wires), key=made.stdout.strip()) as client:
         assert client.get("/v1/federations").status_code == 200
-    assert not (tmp_path / keys.OPERATOR_FILE).exists()
+    assert not (tmp_path / api_keys.OPERATOR_FILE).exists()
     assert "no operator's key opens this server" in caplog.text
 
 
@@ -230,9 +230,9 @@ def test_of_several_processes_on_one_database_one_makes_the_first_key(cluster: P
     databases = [Database(url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         folders = [tmp_path / str(n) for n in range(4)]
-        made = [path for path in pool.map(keys.ensure_operator, databases, folders) if path is not None]
+        made = [path for path in pool.map(api_keys.ensure_operator, databases, folders) if path is not None]
     with databases[0].read() as session:
-        assert len(keys.every(session)) == 1
+        assert len(api_keys.every(session)) == 1
     for database in databases:
         database.close()
     assert len(made) == 1
@@ -274,8 +274,8 @@ def test_a_key_that_another_process_revokes_is_remembered_for_a_second(
     made, runtime, now = make(admin, "read"), app.state.runtime, 0.0
     callers = Callers(clock=lambda: now)
     asked = []
-    find = keys.find
-    monkeypatch.setattr(keys, "find", lambda *given: asked.append(given) or find(*given))
+    find = api_keys.find
+    monkeypatch.setattr(api_keys, "find", lambda *given: asked.append(given) or find(*given))
 
     def look(key: str = made["key"]) -> Caller | None:
         return anyio.run(callers.find, runtime.database, key)
@@ -294,7 +294,7 @@ def test_a_key_in_use_is_looked_up_again_before_its_time_is_over_and_nobody_wait
     admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, runtime, now = make(admin, "read"), app.state.runtime, 0.0
-    callers, busy, find = Callers(clock=lambda: now), threading.Event(), keys.find
+    callers, busy, find = Callers(clock=lambda: now), threading.Event(), api_keys.find
 
     async def look() -> Caller | None:
         return await asyncio.wait_for(callers.find(runtime.database, made["key"]), 20)
@@ -306,7 +306,7 @@ def test_a_key_in_use_is_looked_up_again_before_its_time_is_over_and_nobody_wait
     async def play() -> None:
         nonlocal now
         assert await look() is not None
-        monkeypatch.setattr(keys, "find", slowly)
+        monkeypatch.setattr(api_keys, "find", slowly)
         now = 0.6 * REMEMBERED_S
         assert await look() == await look()  # while it is looked up
         busy.set()
@@ -335,7 +335,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 def test_a_key_that_is_forgotten_while_it_is_looked_up_is_not_remembered(
     admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, find = make(admin, "read"), keys.find
+    made, find = make(admin, "read"), api_keys.find
     callers = Callers()
 
     def revoked_meanwhile(*given: Any) -> Caller | None:
@@ -343,7 +343,7 @@ def test_a_key_that_is_forgotten_while_it_is_looked_up_is_not_remembered(
         callers.forget()
         return found
 
-    monkeypatch.setattr(keys, "find", revoked_meanwhile)
+    monkeypatch.setattr(api_keys, "find", revoked_meanwhile)
     assert anyio.run(callers.find, app.state.runtime.database, made["key"]) is not None
     assert len(callers) == 0
 

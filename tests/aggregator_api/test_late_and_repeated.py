@@ -10,11 +10,13 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api import listings, records, service
-from aggregator_api.listings import Window
-from aggregator_api.long_work import LongWork
-from aggregator_api.tables import UpdateRow
-from aggregator_api.views import UpdateView
+from aggregator_api.api import queries
+from aggregator_api.api.queries import Window
+from aggregator_api.api.schemas.resources import UpdateView
+from aggregator_api.db import repositories
+from aggregator_api.db.models import UpdateRow
+from aggregator_api.federations import service
+from aggregator_api.rounds.background_jobs import LongWork
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
@@ -26,9 +28,9 @@ from tests.aggregator_api.devices import FEDERATION, parcel, tiny_plan
 def quarantined(bench: Bench) -> list[UpdateView]:
     """Return what the operator sees of bad updates."""
     with bench.runtime.database.read() as session:
-        row = records.federation_named(session, FEDERATION)
+        row = repositories.federation_named(session, FEDERATION)
         assert row is not None
-        return listings.updates(session, row, "quarantined", Window(0, 10)).items
+        return queries.updates(session, row, "quarantined", Window(0, 10)).items
 
 
 def test_a_late_update_counts_less_in_the_next_round(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from aggregator_api import service
-from aggregator_api.database import Database
-from aggregator_api.leases import Leases
-from aggregator_api.long_work import LongWork
+from aggregator_api.cluster.leases import Leases
+from aggregator_api.db.database import Database
+from aggregator_api.federations import service
+from aggregator_api.rounds.background_jobs import LongWork
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
 from tests.live.real_parts import Postgres

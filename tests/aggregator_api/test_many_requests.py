@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from aggregator_api import listings
-from aggregator_api.api import coalescing
+from aggregator_api.api import coalescing, queries
 from aggregator_api.api.coalescing import Coalescing
 from aggregator_api.api.concurrency import ConcurrencyLimit
 from tests.aggregator_api.bench import Bench
@@ -153,14 +152,14 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_streams_share_one_reader_and_miss_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = 0
-    events = listings.events
+    events = queries.events
 
     def counted(*given: Any) -> Any:
         nonlocal reads
         reads += 1
         return events(*given)
 
-    monkeypatch.setattr(listings, "events", counted)
+    monkeypatch.setattr(queries, "events", counted)
 
     async def follow() -> list[str]:
         text = ""

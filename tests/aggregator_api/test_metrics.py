@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator_api import service
+from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
+from aggregator_api.federations import service
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.views import NewFederation
 from federation.protocol import topics
 from tests.aggregator_api.asking import TestClient
 from tests.aggregator_api.bench import Bench, wait_for

@@ -14,8 +14,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import JSON, Boolean, Column, Float, Integer, MetaData, Table, inspect, select, text
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
-from aggregator_api.database import MIGRATIONS, WRITER_LOCK, Database
-from aggregator_api.tables import Base
+from aggregator_api.db.database import MIGRATIONS, WRITER_LOCK, Database
+from aggregator_api.db.models import Base
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from aggregator_api.access import OPEN
+from aggregator_api.api.openapi import text
 from aggregator_api.app import create_app
-from aggregator_api.openapi import text
+from aggregator_api.auth.scopes import OPEN
 from aggregator_api.settings import Settings
 from tests.aggregator_api.devices import Wires
 from tests.repository.imports import REPOSITORY

@@ -13,8 +13,8 @@ import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 
-from aggregator_api import keys
 from aggregator_api.app import create_app
+from aggregator_api.auth import api_keys
 from aggregator_api.settings import Settings
 from federation.protocol import topics
 from tests.aggregator_api.asking import TestClient
@@ -81,7 +81,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     with TestClient(STARTED.app) as client:
         runtime = STARTED.app.state.runtime
-        found = (runtime.settings.data_dir / keys.OPERATOR_FILE).read_text().strip()
+        found = (runtime.settings.data_dir / api_keys.OPERATOR_FILE).read_text().strip()
         client.headers["Authorization"] = f"Bearer {found}"
         body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
         assert client.post("/v1/federations", json=body).status_code == 201

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from aggregator_api import records, service
+from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
-from aggregator_api.inbox import Message
+from aggregator_api.db import repositories
+from aggregator_api.federations import service
+from aggregator_api.mqtt.inbox import Message
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.views import NewFederation
 from federation.protocol import topics
 from tests.aggregator_api.asking import TestClient, problem
 from tests.aggregator_api.bench import wait_for
@@ -149,9 +150,9 @@ def test_no_round_begins_from_a_damaged_model(client: TestClient, which: str) ->
     assert client.post("/v1/federations", json=BODY).status_code == 201
     runtime = client.runtime
     with runtime.database.read() as session:
-        federation = records.federation_named(session, FEDERATION)
+        federation = repositories.federation_named(session, FEDERATION)
         assert federation is not None
-        version = records.current_version(session, federation)
+        version = repositories.current_version(session, federation)
         sha256 = version.broadcast_sha256 if which == "broadcast" else version.state_sha256
     damage(runtime, sha256)
     for device in "ab":

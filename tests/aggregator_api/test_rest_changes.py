@@ -11,8 +11,8 @@ import pytest
 from fastapi import FastAPI
 
 from aggregator_api.app import create_app
-from aggregator_api.coordinator import Coordinator
-from aggregator_api.service import named
+from aggregator_api.federations.service import named
+from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.settings import Settings
 from tests.aggregator_api.asking import TestClient, problem
 from tests.aggregator_api.bench import Bench, wait_for

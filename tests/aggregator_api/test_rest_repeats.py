@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from httpx import Response
 from sqlalchemy import text
 
-from aggregator_api import idempotency
+from aggregator_api.api.middleware import idempotency
+from aggregator_api.api.middleware.idempotency import Answer, Repeats
 from aggregator_api.app import create_app
-from aggregator_api.idempotency import Answer, Repeats
 from aggregator_api.settings import Settings
 from tests.aggregator_api.asking import TestClient, problem
 from tests.aggregator_api.devices import Wires, tiny_plan
@@ -149,7 +149,7 @@ def test_a_request_that_fails_in_the_server_may_be_tried_again(
 
     careless = TestClient(app, raise_server_exceptions=False)
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator_api.service.create", broken)
+        patch.setattr("aggregator_api.federations.service.create", broken)
         problem(create(careless, "twice", "k9"), 500)
     assert create(careless, "twice", "k9").status_code == 201
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api import service
-from aggregator_api.long_work import LongWork
+from aggregator_api.federations import service
+from aggregator_api.rounds.background_jobs import LongWork
 from federation import wire
 from federation.methods import method_from_json
 from tests.aggregator_api.bench import Bench, wait_for

@@ -13,13 +13,14 @@ from fastapi import FastAPI
 from sqlalchemy import delete, func, select, update
 from typer.testing import CliRunner, Result
 
-from aggregator_api import garbage, records
 from aggregator_api.app import create_app
-from aggregator_api.cli import app as cli
+from aggregator_api.cli.app import app as cli
+from aggregator_api.db import repositories
+from aggregator_api.db.models import AuditRow, Base, EventRow, ModelAliasRow, UpdateRow
 from aggregator_api.retention import policy
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.tables import AuditRow, Base, EventRow, ModelAliasRow, UpdateRow
+from aggregator_api.storage import garbage_collection
 from federation.plan import Plan
 from federation.protocol import topics
 from tests.aggregator_api.asking import TestClient, problem
@@ -108,7 +109,7 @@ def test_a_deleted_federation_leaves_nothing_but_the_audit(finished: Served) -> 
     entries = finished.client.get("/v1/audit", params={"federation": FEDERATION}).json()["items"]
     assert entries[-1]["action"] == "federations.delete"
     runtime = finished.runtime
-    assert garbage.collect(runtime.database, runtime.blobs, grace_s=-1).blobs >= 3
+    assert garbage_collection.collect(runtime.database, runtime.blobs, grace_s=-1).blobs >= 3
     finished.create(tiny_plan())  # the name is free, and the new one starts anew
     assert finished.client.get(HERE).json()["round"] == 0
     finished.round(1)
@@ -167,7 +168,7 @@ def test_old_versions_go_and_needed_ones_stay(finished: Served) -> None:
     problem(finished.client.get(gone["url"]), 404)
     problem(finished.client.put(f"{HERE}/aliases/best", json={"version": 0}), 409)
     runtime = finished.runtime
-    garbage.collect(runtime.database, runtime.blobs, grace_s=-1)
+    garbage_collection.collect(runtime.database, runtime.blobs, grace_s=-1)
     assert finished.client.get(versions[2]["url"]).status_code == 200
     assert len(finished.client.get(f"{HERE}/rounds").json()["items"]) == 2
 
@@ -204,11 +205,11 @@ def test_the_newest_event_stays_as_announcements_count_by_it(finished: Served) -
 
 def add_old_event(runtime: Runtime) -> None:
     with runtime.database.write() as session:
-        federation = records.federation_named(session, FEDERATION)
+        federation = repositories.federation_named(session, FEDERATION)
         assert federation is not None
-        records.journal(session, federation, "old")
+        repositories.journal(session, federation, "old")
         session.execute(update(EventRow).values(created_at=1.0))
-        records.journal(session, federation, "newest")
+        repositories.journal(session, federation, "newest")
 
 
 def test_what_is_too_old_goes_once_a_day_by_itself(tmp_path: Path) -> None:

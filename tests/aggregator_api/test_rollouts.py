@@ -13,13 +13,15 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
-from aggregator_api import listings, releasing, rollouts, service, waves
-from aggregator_api.cli import app as cli
+from aggregator_api.api import queries
+from aggregator_api.api.queries import Window
+from aggregator_api.api.schemas.rollouts import NewRollout, RolloutDetail, RolloutDevice, detail, devices
+from aggregator_api.cli.app import app as cli
+from aggregator_api.db.models import RolloutRow
 from aggregator_api.devices import tags
 from aggregator_api.errors import ConflictError, NotFoundError
-from aggregator_api.listings import Window
-from aggregator_api.rollout_views import NewRollout, RolloutDetail, RolloutDevice, detail, devices
-from aggregator_api.tables import RolloutRow
+from aggregator_api.federations import service
+from aggregator_api.rollouts import operations, scheduler, transitions
 from edge_agent.machine.releases import offered_to
 from federation.plan import GroupWave, Plan
 from federation.protocol import topics
@@ -59,7 +61,7 @@ class Fleet(Bench):
         self.waited += seconds
         with self.runtime.database.read() as session:
             began = self.row(session, 1).started_at
-        waves.tick(self.runtime.database, self.runtime.coordinator, began + self.waited)
+        scheduler.tick(self.runtime.database, self.runtime.coordinator, began + self.waited)
 
     def answer(self, device: str, answer: str = "adopted", *, rollout: int = 1, **said: Any) -> None:
         """Publish a device's status with what became of the model."""
@@ -76,7 +78,7 @@ class Fleet(Bench):
     @staticmethod
     def row(session: Session, number: int) -> RolloutRow:
         """Return a rollout's row."""
-        found = rollouts.numbered(session, service.named(session, FEDERATION), number)
+        found = transitions.numbered(session, service.named(session, FEDERATION), number)
         assert found is not None
         return found
 
@@ -94,13 +96,13 @@ class Fleet(Bench):
     def kinds(self) -> list[str]:
         """Return what the journal says about rollouts."""
         with self.runtime.database.read() as session:
-            events = listings.events(session, service.named(session, FEDERATION), Window(0, 500)).items
+            events = queries.events(session, service.named(session, FEDERATION), Window(0, 500)).items
             return [event.kind.removeprefix("rollout.") for event in events if event.kind.startswith("rollout.")]
 
     def aliases(self) -> dict[str, int]:
         """Return the names of versions."""
         with self.runtime.database.read() as session:
-            found = listings.aliases(session, service.named(session, FEDERATION))
+            found = queries.aliases(session, service.named(session, FEDERATION))
         return {alias.alias: alias.version for alias in found}
 
 
@@ -121,7 +123,7 @@ def first_wave() -> list[str]:
 
 
 def begun(fleet: Fleet) -> None:
-    assert releasing.start(fleet.runtime, FEDERATION, NewRollout()) == 1
+    assert operations.start(fleet.runtime, FEDERATION, NewRollout()) == 1
 
 
 def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it(fleet: Fleet) -> None:
@@ -162,9 +164,9 @@ def test_a_clock_that_is_set_ends_no_wave(fleet: Fleet, monkeypatch: pytest.Monk
         fleet.answer(device)
     monkeypatch.setattr(time, "time", lambda: real() + 2 * SOAK_S)
     coordinator.tick()
-    waves.tick(fleet.runtime.database, coordinator, coordinator.clock())
+    scheduler.tick(fleet.runtime.database, coordinator, coordinator.clock())
     assert fleet.rollout().wave == 1
-    waves.tick(fleet.runtime.database, coordinator, coordinator.clock() + SOAK_S)
+    scheduler.tick(fleet.runtime.database, coordinator, coordinator.clock() + SOAK_S)
     assert fleet.rollout().wave == 2
 
 
@@ -199,17 +201,17 @@ def test_after_a_halt_what_was_released_before_stays_also_where_it_is_the_older_
         fleet.answer(device)
     fleet.wait(SOAK_S)
     released = fleet.order().released
-    releasing.start(fleet.runtime, FEDERATION, NewRollout(version=0))
+    operations.start(fleet.runtime, FEDERATION, NewRollout(version=0))
     serial = fleet.order().serial
-    releasing.steer(fleet.runtime, FEDERATION, 2, Halted("halted by the operator"))
+    operations.steer(fleet.runtime, FEDERATION, 2, Halted("halted by the operator"))
     order = fleet.order()
     assert (order.released, order.candidate, order.withdrawn) == (released, None, (2,))
     assert order.serial > serial
     # and what was completed can be taken back as well
-    releasing.steer(fleet.runtime, FEDERATION, 1, Halted("halted by the operator"))
+    operations.steer(fleet.runtime, FEDERATION, 1, Halted("halted by the operator"))
     assert (fleet.order().released, fleet.order().withdrawn) == (None, (2, 1))
     with pytest.raises(ConflictError, match="the rollout is halted"):
-        releasing.steer(fleet.runtime, FEDERATION, 1, Halted("again"))
+        operations.steer(fleet.runtime, FEDERATION, 1, Halted("again"))
 
 
 def test_repeated_stale_and_foreign_reports_change_nothing(fleet: Fleet) -> None:
@@ -245,19 +247,19 @@ def test_the_operator_pauses_and_resumes(fleet: Fleet) -> None:
     begun(fleet)
     for device in first_wave():
         fleet.answer(device)
-    releasing.steer(fleet.runtime, FEDERATION, 1, Paused())
+    operations.steer(fleet.runtime, FEDERATION, 1, Paused())
     fleet.wait(10 * SOAK_S)
     assert (fleet.rollout().phase, fleet.rollout().wave) == ("paused", 1)
     resumed = fleet.rollout().started_at + fleet.waited
-    releasing.steer(fleet.runtime, FEDERATION, 1, Resumed(resumed))
+    operations.steer(fleet.runtime, FEDERATION, 1, Resumed(resumed))
     fleet.wait(SOAK_S - 1)
     assert fleet.rollout().wave == 1
     fleet.wait(1)
     assert fleet.rollout().wave == 2
     with pytest.raises(ConflictError, match="rollout 1 is rolling"):
-        releasing.start(fleet.runtime, FEDERATION, NewRollout(version=0))
+        operations.start(fleet.runtime, FEDERATION, NewRollout(version=0))
     with pytest.raises(NotFoundError, match="no rollout 9"):
-        releasing.steer(fleet.runtime, FEDERATION, 9, Paused())
+        operations.steer(fleet.runtime, FEDERATION, 9, Paused())
 
 
 def test_a_rollout_goes_on_after_the_server_was_killed(fleet: Fleet, tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp
     wait_for(lambda: fleet.now().state == "finished")
     assert fleet.rollout(2).phase == "halted"
     assert fleet.order().candidate is None  # version 3 waits for the operator
-    assert releasing.start(fleet.runtime, FEDERATION, NewRollout()) == 3
+    assert operations.start(fleet.runtime, FEDERATION, NewRollout()) == 3
     assert fleet.rollout(3).version == 3
     fleet.runtime.stop()
 
@@ -303,7 +305,7 @@ def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp
 def test_where_devices_choose_for_themselves_nothing_is_released(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "data", tiny_plan(rounds=1))
     with pytest.raises(ConflictError, match=r"rollout\.mode is off"):
-        releasing.start(fleet.runtime, FEDERATION, NewRollout())
+        operations.start(fleet.runtime, FEDERATION, NewRollout())
     assert fleet.now().release is None
     fleet.runtime.stop()
 
@@ -335,7 +337,7 @@ def pilots(fleet: Fleet) -> tuple[str, str]:
 def test_the_first_wave_goes_to_a_group_and_no_one_else_and_the_shares_follow(fleet: Fleet) -> None:
     outside, within = pilots(fleet)
     tagged(fleet, outside, within)
-    assert releasing.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST)) == 1
+    assert operations.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST)) == 1
     assert sorted(fleet.told()) == sorted((outside, within))
     order = fleet.order()
     assert order.candidate is not None
@@ -367,7 +369,7 @@ def test_the_first_wave_goes_to_a_group_and_no_one_else_and_the_shares_follow(fl
 def test_a_device_that_comes_into_the_group_during_its_wave_is_offered_the_model(fleet: Fleet) -> None:
     outside, within = pilots(fleet)
     tagged(fleet, within)
-    releasing.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST))
+    operations.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST))
     assert not offers(fleet, outside)
     tagged(fleet, outside)
     fleet.wait(1)
@@ -381,7 +383,7 @@ def test_a_device_that_comes_into_the_group_during_its_wave_is_offered_the_model
 
 def test_a_group_without_devices_and_waves_that_end_with_one_are_refused(fleet: Fleet) -> None:
     with pytest.raises(ConflictError, match="no device of 'walk' is in the group 'pilot'"):
-        releasing.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST))
+        operations.start(fleet.runtime, FEDERATION, NewRollout(waves=PILOT_FIRST))
     with pytest.raises(ValidationError, match="the last wave must be 1"):
         NewRollout(waves=PILOT_FIRST[:1])
 

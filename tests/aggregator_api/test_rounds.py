@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from aggregator_api import service
-from aggregator_api.tables import RoundRow
+from aggregator_api.db.models import RoundRow
+from aggregator_api.federations import service
 from federation import wire
 from federation.methods import method_from_json
 from tests.aggregator_api.bench import Bench, wait_for

@@ -11,9 +11,9 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api import service
 from aggregator_api.app import create_app
-from aggregator_api.tables import EventRow, RoundRow, UpdateRow
+from aggregator_api.db.models import EventRow, RoundRow, UpdateRow
+from aggregator_api.federations import service
 from federation import wire
 from federation.plan import RoundSettings
 from federation.records import Tensors

@@ -20,13 +20,14 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from sqlalchemy import QueuePool, event, text, update
 
-from aggregator_api import routes, service
+from aggregator_api.api import routes
+from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
-from aggregator_api.database import Database
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import ModelVersionRow
+from aggregator_api.federations import service
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.tables import ModelVersionRow
-from aggregator_api.views import NewFederation
 from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 from tests.aggregator_api.over_sockets import get, open_slowly, served
 

@@ -11,9 +11,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import select
 
-from aggregator_api import records
 from aggregator_api.auth.signing import Signer
-from aggregator_api.tables import EventRow, UpdateRow
+from aggregator_api.db import repositories
+from aggregator_api.db.models import EventRow, UpdateRow
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, read, write
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
@@ -90,9 +90,9 @@ def test_an_announcement_holds_for_its_lifetime_and_is_said_again_after_half_of_
 def enrolled(bench: Bench, device: str) -> None:
     """Let a device be one that has enrolled with KEY."""
     with bench.runtime.database.write() as session:
-        federation = records.federation_named(session, FEDERATION)
+        federation = repositories.federation_named(session, FEDERATION)
         assert federation is not None
-        row = records.device_named(session, federation, device)
+        row = repositories.device_named(session, federation, device)
         assert row is not None
         row.enrolment, row.public_key = "approved", base64.b64encode(KEY.public_key().public_bytes_raw()).decode()
 

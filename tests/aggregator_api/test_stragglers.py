@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from aggregator_api import service
-from aggregator_api.contract import Contract
-from aggregator_api.tables import DeviceRow, RoundRow
+from aggregator_api.db.models import DeviceRow, RoundRow
+from aggregator_api.federations import service
+from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import METHODS, method_from_json
 from federation.plan import Task

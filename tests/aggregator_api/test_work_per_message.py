@@ -12,12 +12,14 @@ import pytest
 import torch
 from sqlalchemy import Engine, event
 
-from aggregator_api import hot_blobs, listings, records
-from aggregator_api.blobs import BlobStore
+from aggregator_api.api import queries
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow
 from aggregator_api.errors import BlobError
-from aggregator_api.hot_blobs import HotBlobs
 from aggregator_api.runtime import compute_alone
-from aggregator_api.tables import DeviceRow
+from aggregator_api.storage import blob_cache
+from aggregator_api.storage.blob_cache import HotBlobs
+from aggregator_api.storage.blobs import BlobStore
 from federation.errors import UpdateError
 from federation.wire.schema import check_tree, schema_of
 from federation.wire.update_norms import change_norms
@@ -118,12 +120,12 @@ def test_a_federation_and_its_round_are_described_without_reading_their_devices(
     event.listen(DeviceRow, "load", loaded)
     try:
         with bench.runtime.database.read() as session:
-            row = records.federation_named(session, FEDERATION)
+            row = repositories.federation_named(session, FEDERATION)
             assert row is not None
-            assert listings.federation(session, row).devices_online == ENOUGH
-            opened = records.open_round(session, row)
+            assert queries.federation(session, row).devices_online == ENOUGH
+            opened = repositories.open_round(session, row)
             assert opened is not None
-            assert listings.round_detail(session, opened).invited == ENOUGH
+            assert queries.round_detail(session, opened).invited == ENOUGH
     finally:
         event.remove(DeviceRow, "load", loaded)
     assert not read
@@ -169,7 +171,7 @@ def test_a_damaged_blob_does_not_become_hot(tmp_path: Path) -> None:
 
 
 async def _all(data: bytes) -> list[bytes]:
-    return [piece async for piece in hot_blobs.in_pieces(data)]
+    return [piece async for piece in blob_cache.in_pieces(data)]
 
 
 def test_a_hot_blob_goes_out_in_small_pieces() -> None:
@@ -178,7 +180,7 @@ def test_a_hot_blob_goes_out_in_small_pieces() -> None:
     data = bytes(range(256)) * 1000
     pieces = asyncio.run(_all(data))
     assert b"".join(pieces) == data
-    assert max(map(len, pieces)) <= hot_blobs.PIECE
+    assert max(map(len, pieces)) <= blob_cache.PIECE
     assert asyncio.run(_all(b"")) == []
 
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.aggregation import StoredUpdate
-from aggregator_api.blobs import Blob, BlobStore
-from aggregator_api.contract import Contract
+from aggregator_api.db.models import RoundRow
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
-from aggregator_api.read_ahead import AHEAD, read_ahead
-from aggregator_api.tables import RoundRow
-from aggregator_api.worker import serve
-from aggregator_api.workshop import InThisProcess, WorkerProcess
+from aggregator_api.rounds.aggregation import StoredUpdate
+from aggregator_api.rounds.aggregation_executor import InThisProcess, WorkerProcess
+from aggregator_api.rounds.aggregation_worker import serve
+from aggregator_api.rounds.prefetch import AHEAD, read_ahead
+from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import method_from_json
 from federation.wire.schema import schema_of

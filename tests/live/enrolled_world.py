@@ -13,12 +13,13 @@ from typing import Any
 import uvicorn
 from sqlalchemy.orm import Session
 
-from aggregator_api import service, tokens
+from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
+from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.devices import enrolment_tokens
+from aggregator_api.federations import service
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import load
-from aggregator_api.tables import DeviceRow, FederationRow
-from aggregator_api.views import NewFederation
 from edge_agent.config.settings import Config, ServerSection
 from edge_agent.config.training import BrokerSection
 from edge_agent.status import in_words
@@ -95,7 +96,9 @@ class World:
         with self.runtime.database.write() as session:
             row = service.named(session, FEDERATION)
             key = self.runtime.identity.public_key
-            _, token = tokens.make(session, row, device=device, auto_approve=True, lifetime_s=60.0, server_key=key)
+            _, token = enrolment_tokens.make(
+                session, row, device=device, auto_approve=True, lifetime_s=60.0, server_key=key
+            )
         config = self.config(folder, device)
         enrol(Applicant.of(config), token)
         return config

@@ -19,9 +19,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 from sqlalchemy import NullPool, create_engine
 
-from aggregator_api.broker_config import folders
-from aggregator_api.broker_config.dynamic_security import DynamicSecurity
-from aggregator_api.database import Database
+from aggregator_api.db.database import Database
+from aggregator_api.mqtt.mosquitto import folders
+from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
 from aggregator_api.settings import Settings, load
 from edge_agent.transport.credentials import Login
 

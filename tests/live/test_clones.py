@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api import records, service
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow
 from aggregator_api.devices.clones import Clones, Verdict
-from aggregator_api.tables import DeviceRow
+from aggregator_api.federations import service
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 from tests.live.real_parts import mosquitto
 
@@ -28,7 +29,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def row(world: World, name: str) -> DeviceRow:
     with world.runtime.database.read() as session:
-        found = records.device_named(session, service.named(session, FEDERATION), name)
+        found = repositories.device_named(session, service.named(session, FEDERATION), name)
         assert found is not None
         return found
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.tables import RoundRow
+from aggregator_api.db.models import RoundRow
 from federation import wire
 from federation.aggregation.screening import NormHistory
 from federation.methods import METHODS

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from aggregator_api.backup import back_up
 from aggregator_api.settings import load
+from aggregator_api.storage.backup import back_up
 from edge_agent.status import in_words
 from edge_agent.storage.state_store import Store
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of

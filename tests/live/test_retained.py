@@ -14,12 +14,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 from sqlalchemy import select
 
 from aggregator_api import runtime as server_runtime
-from aggregator_api.accounts import username
+from aggregator_api.db.models import EventRow
+from aggregator_api.db.repositories import device_named, federation_named
 from aggregator_api.devices import roll_call
-from aggregator_api.mqtt import secure
-from aggregator_api.records import device_named, federation_named
+from aggregator_api.devices.accounts import username
+from aggregator_api.mqtt.client import secure
 from aggregator_api.settings import Login
-from aggregator_api.tables import EventRow
 from federation.protocol import topics
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 from tests.live.real_parts import Mosquitto, mosquitto

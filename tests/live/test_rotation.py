@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from aggregator_api import approval, keys, records, service
-from aggregator_api.accounts import username
-from aggregator_api.broker_config import certificates
-from aggregator_api.cli import app as cli
+from aggregator_api.auth import api_keys
+from aggregator_api.cli.app import app as cli
+from aggregator_api.db import repositories
+from aggregator_api.devices import approval
+from aggregator_api.devices.accounts import username
+from aggregator_api.federations import service
+from aggregator_api.mqtt.mosquitto import certificates
 from edge_agent.errors import BlobError
 from edge_agent.transport import renewal
 from edge_agent.transport.credentials import Credentials, read_credentials, write_credentials
@@ -105,15 +108,15 @@ def test_a_key_that_is_void_is_claimed_anew_for_a_download(world: World, tmp_pat
     config = world.enrolled(tmp_path, "d")
     with world.runtime.database.write() as session:
         federation = service.named(session, FEDERATION)
-        version = records.current_version(session, federation)
+        version = repositories.current_version(session, federation)
         pointer = BlobPointer(
             sha256=version.broadcast_sha256,
             size=version.broadcast_size,
             url=f"/v1/blobs/{version.broadcast_sha256}",
         )
-        row = records.device_named(session, federation, "d")
+        row = repositories.device_named(session, federation, "d")
         assert row is not None
-        keys.revoke_of_device(session, row)
+        api_keys.revoke_of_device(session, row)
     before = read_credentials(tmp_path)
     blobs = Blobs(tmp_path / "blobs", world.url, 5.0, Renewal(config))
 

@@ -17,7 +17,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 from sqlalchemy import create_engine, text
 
-from aggregator_api.mqtt import secure
+from aggregator_api.mqtt.client import secure
 from aggregator_api.settings import Login
 from federation import wire
 from federation.methods import method_from_json

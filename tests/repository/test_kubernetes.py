@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from aggregator_api.cli import app
+from aggregator_api.cli.app import app
 from aggregator_api.settings import Settings, load
 from tests.repository.imports import REPOSITORY
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from aggregator_api.app import create_app
 from aggregator_api.auth.insecure_local import names_loopback, refusal
-from aggregator_api.cli import app as cli
+from aggregator_api.cli.app import app as cli
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings, load
 from tests.aggregator_api.asking import TestClient, problem

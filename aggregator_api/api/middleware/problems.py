@@ -1,0 +1,128 @@
+"""Every error as application/problem+json (RFC 9457), and a bound on what a request may send."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_api.api.schemas.resources import Problem
+from aggregator_api.errors import RequestError, TooLargeError
+
+log = logging.getLogger("aggregator_api")
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem(
+    request: Request, status: int, title: str, detail: str, *, errors: list[dict[str, Any]] | None = None
+) -> Response:
+    """Return an error response."""
+    body = Problem(title=title, status=status, detail=detail, instance=request.url.path, errors=errors)
+    return Response(body.model_dump_json(exclude_none=True), status, media_type=MEDIA_TYPE)
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of a route for OpenAPI."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def install(app: FastAPI, *, max_body_bytes: int) -> None:
+    """Answer every error of the application as a problem, and refuse bodies that are too large."""
+
+    @app.exception_handler(RequestError)
+    async def known(request: Request, error: RequestError) -> Response:
+        answer = problem(request, error.status, error.title, str(error))
+        answer.headers.update(error.headers)
+        return answer
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        errors = [{"field": _where(item["loc"]), "message": str(item["msg"])} for item in error.errors()]
+        detail = "; ".join(f"{item['field']}: {item['message']}" for item in errors[:3])
+        return problem(request, 422, "Unprocessable content", detail, errors=errors)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        answer = problem(request, error.status_code, HTTPStatus(error.status_code).phrase, str(error.detail))
+        answer.headers.update(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            answer.headers["Allow"] = ", ".join(sorted(_methods_at(app, request.url.path)))
+        return answer
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        log.error("request failed path=%s: %r", request.url.path, error)
+        return problem(request, 500, "Internal server error", "the server failed; its log says why")
+
+    app.add_middleware(BodyLimit, limit=max_body_bytes)
+
+
+def _methods_at(app: FastAPI, path: str) -> set[str]:
+    """Return what a path answers; starlette itself names only the methods of the first route there."""
+    documented = app.openapi()["paths"].items()
+    here = (operations for template, operations in documented if compile_path(template)[0].match(path))
+    return {method.upper() for operations in here for method in operations}
+
+
+class BodyLimit:
+    """Refuses a request whose body is larger than the limit, whatever its Content-Length says."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body within the limit, then hand the request on."""
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._limit:
+                detail = f"the body is larger than {self._limit:,} bytes (max_body_bytes)"
+                await send_problem(scope, send, TooLargeError(detail))
+                return
+        await self._app(scope, replay(bytes(body), receive), send)
+
+
+async def send_problem(scope: Scope, send: Send, error: RequestError) -> None:
+    """Answer a request with an error before it reaches a route; its body, if it has one, is not read."""
+    body = Problem(title=error.title, status=error.status, detail=str(error), instance=scope["path"])
+    text = body.model_dump_json(exclude_none=True).encode()
+    length = str(len(text))
+    headers = {"content-type": MEDIA_TYPE, "content-length": length, "connection": "close", **error.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": text})
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body that was read already."""
+    sent = False
+
+    async def again() -> Message:
+        nonlocal sent
+        if sent:
+            return await receive()  # the disconnect, once it comes
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def _where(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location if part != "body") or "body"

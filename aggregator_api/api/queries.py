@@ -1,0 +1,345 @@
+"""What the operator reads: rows as views, in pages; every function works inside its caller's session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import BindParameter, Select, bindparam, func, select, true
+from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload
+
+from aggregator_api.api.schemas import resources
+from aggregator_api.api.schemas.credentials import Key, Token
+from aggregator_api.db import repositories
+from aggregator_api.db.models import (
+    AuditRow,
+    CredentialRow,
+    DeviceRow,
+    DeviceTagRow,
+    EnrolmentTokenRow,
+    EpochRow,
+    EventRow,
+    FederationRow,
+    MetricRow,
+    ModelAliasRow,
+    ModelVersionRow,
+    ParticipationRow,
+    RoundRow,
+    UpdateRow,
+)
+from aggregator_api.errors import NotFoundError
+from aggregator_api.observability.audit import Filters, select_entries
+from aggregator_api.rollouts import adoptions
+from aggregator_api.storage import epochs
+from aggregator_api.updates.screening import LEFT_OUT
+from federation.protocol.messages import UpdateManifest, VersionScore
+from federation.rounds.server_round import Standing
+
+Row = TypeVar("Row")
+Item = TypeVar("Item")
+
+
+class Window(NamedTuple):
+    """Which part of a listing is wanted."""
+
+    cursor: int
+    limit: int
+
+
+def federations(session: Session, only: str | None, window: Window) -> resources.Page[resources.FederationSummary]:
+    """List the federations, or only the one of that name."""
+    query = select(FederationRow)
+    if only is not None:
+        query = query.where(FederationRow.name == only)
+    return page(session, query, FederationRow.id, window, resources.FederationSummary.model_validate)
+
+
+def federation(session: Session, row: FederationRow) -> resources.FederationDetail:
+    """Describe a federation."""
+    now = session.execute(_DETAIL, {"federation": row.id}).one()
+    return resources.FederationDetail.model_validate(
+        {
+            **_columns(row),
+            "epoch": now.EpochRow.epoch,
+            "restored_at": now.EpochRow.restored_at,
+            "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow),
+            "round": now.last or 0,
+            "round_phase": now.RoundRow.phase if now.RoundRow else None,
+            "devices": now.devices,
+            "devices_online": now.online,
+            "model": _versions(session, [now.ModelVersionRow])[0],
+        }
+    )
+
+
+def _detail() -> Select[Any]:
+    """Select all that a federation's description needs of the moment, with one statement: it is asked for most."""
+    here: BindParameter[int] = bindparam("federation")
+    counted = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == here)
+    online = counted.where(DeviceRow.state.not_in(repositories.OFFLINE_STATES))
+    last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == here)
+    figures = (("devices", counted), ("online", online), ("last", last))
+    query = select(EpochRow, ModelVersionRow, RoundRow, *(each.scalar_subquery().label(name) for name, each in figures))
+    query = query.select_from(ModelAliasRow).join(ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id)
+    is_open = (RoundRow.federation_id == here) & RoundRow.phase.not_in(repositories.ENDED)
+    query = query.join(EpochRow, true()).outerjoin(RoundRow, is_open)
+    return query.where(ModelAliasRow.federation_id == here, ModelAliasRow.alias == "stable")
+
+
+_DETAIL = _detail()
+
+
+def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRow) -> str:
+    """Say where a federation stands, and whether the server was restored."""
+    if current is None:
+        now = f"{status}, no round is open after round {number}"
+    else:
+        parts = current.awaited + current.received
+        now = f"{status}, round {number} is {current.phase}: {current.received} of {parts} devices have reported"
+    return "; ".join(filter(None, (now, epochs.restored_words(epoch))))
+
+
+def rounds(session: Session, row: FederationRow, window: Window) -> resources.Page[resources.RoundView]:
+    """List the rounds of a federation."""
+    query = select(RoundRow).where(RoundRow.federation_id == row.id)
+    return page(session, query, RoundRow.id, window, resources.RoundView.model_validate)
+
+
+def round_detail(session: Session, row: RoundRow) -> resources.RoundDetail:
+    """Describe a round; the database counts its devices."""
+    part = ParticipationRow
+    query = select(part.invited, part.outcome, func.count()).where(part.round_id == row.id)
+    counts = session.execute(query.group_by(part.invited, part.outcome)).all()
+    return resources.RoundDetail(
+        **resources.RoundView.model_validate(row).model_dump(),
+        base_model=row.base_version.broadcast_sha256,
+        invited=sum(count for invited, _, count in counts if invited),
+        received=sum(count for _, outcome, count in counts if outcome == Standing.RECEIVED),
+        lost=sum(count for _, outcome, count in counts if outcome == Standing.LOST),
+    )
+
+
+def participants(session: Session, row: RoundRow, window: Window) -> resources.Page[resources.Participant]:
+    """List the devices of a round, with the updates that came."""
+    updates = {
+        update.device_id: update for update in session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id))
+    }
+
+    def view(part: ParticipationRow) -> resources.Participant:
+        return _participant(part, updates.get(part.device_id))
+
+    query = select(ParticipationRow).where(ParticipationRow.round_id == row.id)
+    return page(session, query, ParticipationRow.device_id, window, view)
+
+
+def metrics(
+    session: Session, row: FederationRow, round_number: int | None, window: Window
+) -> resources.Page[resources.Metric]:
+    """List what the devices of a federation measured, in all rounds or in one."""
+    query = select(MetricRow).where(MetricRow.federation_id == row.id)
+    if round_number is not None:
+        query = query.where(MetricRow.round_number == round_number)
+
+    def view(metric: MetricRow) -> resources.Metric:
+        return resources.Metric.model_validate({**_columns(metric), "device": metric.device.name})
+
+    return page(session, query, MetricRow.id, window, view)
+
+
+def devices(
+    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, window: Window
+) -> resources.Page[resources.Device]:
+    """List the devices of a federation, all or those of one enrolment state or of one group."""
+    # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
+    query = _of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
+    query = query.where(DeviceRow.id > window.cursor).order_by(DeviceRow.id).limit(window.limit + 1)
+    found = session.execute(query).mappings().all()
+    tags: dict[int, list[str]] = {each["id"]: [] for each in found[: window.limit]}
+    named = select(DeviceTagRow.device_id, DeviceTagRow.tag).where(DeviceTagRow.device_id.in_(tags))
+    for device, name in session.execute(named.order_by(DeviceTagRow.tag)):
+        tags[device].append(name)
+    items = [resources.Device(**each, tags=tags[each["id"]]) for each in found[: window.limit]]
+    return resources.Page(items=items, next_cursor=items[-1].id if len(found) > window.limit else None)
+
+
+_SHOWN_OF_DEVICES = [getattr(DeviceRow, name) for name in resources.Device.model_fields if name != "tags"]
+
+
+def select_devices(enrolment: str | None, tag: str | None) -> Select[DeviceRow]:
+    """Select devices with their groups."""
+    return _of_devices(select(DeviceRow).options(selectinload(DeviceRow.tag_rows)), enrolment, tag)
+
+
+def _of_devices(query: Select[Row], enrolment: str | None, tag: str | None) -> Select[Row]:
+    if enrolment is not None:
+        query = query.where(DeviceRow.enrolment == enrolment)
+    if tag is not None:
+        query = query.where(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag == tag)))
+    return query
+
+
+def updates(
+    session: Session, row: FederationRow, status: str | None, window: Window
+) -> resources.Page[resources.UpdateView]:
+    """List the updates of a federation, all or those of one status."""
+    query = select(UpdateRow).where(UpdateRow.federation_id == row.id)
+    if status is not None:
+        query = query.where(UpdateRow.status == status)
+
+    return page(session, query, UpdateRow.id, window, update_view)
+
+
+def update_view(row: UpdateRow) -> resources.UpdateView:
+    """Describe an update."""
+    return resources.UpdateView.model_validate({**_columns(row), "device": row.device.name})
+
+
+def model_versions(session: Session, row: FederationRow, window: Window) -> resources.Page[resources.ModelVersion]:
+    """List the global models of a federation."""
+    query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
+    found, following = _shown(session, query, ModelVersionRow.id, window)
+    return resources.Page(items=_versions(session, found), next_cursor=following)
+
+
+def aliases(session: Session, row: FederationRow) -> list[resources.Alias]:
+    """List the aliases of a federation's models; there are few."""
+    query = select(ModelAliasRow.alias, ModelVersionRow).join(
+        ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id
+    )
+    found = session.execute(query.where(ModelAliasRow.federation_id == row.id).order_by(ModelAliasRow.alias))
+    return [
+        resources.Alias(alias=alias, version=version.version, sha256=sha256, url=f"/v1/blobs/{sha256}")
+        for alias, version in found
+        if (sha256 := version.broadcast_sha256)
+    ]
+
+
+def model_version(session: Session, row: FederationRow, number: int) -> resources.ModelVersion:
+    """Describe one global model.
+
+    Raises:
+        NotFoundError: if there is no such version.
+    """
+    found = session.scalar(
+        select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id, ModelVersionRow.version == number)
+    )
+    if found is None:
+        raise NotFoundError(f"federation {row.name!r} has no model version {number}")
+    return _versions(session, [found])[0]
+
+
+def events(session: Session, row: FederationRow, window: Window) -> resources.Page[resources.Event]:
+    """List the events of a federation."""
+    query = select(EventRow).where(EventRow.federation_id == row.id)
+    return page(session, query, EventRow.id, window, resources.Event.model_validate)
+
+
+def keys(session: Session, federation: str | None, window: Window) -> resources.Page[Key]:
+    """List the API keys, of the whole server or of one federation."""
+    query = select(CredentialRow)
+    if federation is not None:
+        query = query.join(FederationRow, CredentialRow.federation_id == FederationRow.id)
+        query = query.where(FederationRow.name == federation)
+    return page(session, query, CredentialRow.id, window, lambda row: key(session, row))
+
+
+def key(session: Session, row: CredentialRow) -> Key:
+    """Describe an API key."""
+    federation = session.get(FederationRow, row.federation_id) if row.federation_id else None
+    device = session.get(DeviceRow, row.device_id) if row.device_id else None
+    names = {"federation": federation and federation.name, "device": device and device.name}
+    return Key.model_validate({**_columns(row), **names})
+
+
+def tokens(session: Session, row: FederationRow, window: Window) -> resources.Page[Token]:
+    """List the enrolment tokens of a federation."""
+    query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.federation_id == row.id)
+    return page(session, query, EnrolmentTokenRow.id, window, Token.model_validate)
+
+
+def audit(session: Session, filters: Filters, window: Window) -> resources.Page[resources.AuditEntry]:
+    """List the entries of the audit that fit."""
+    return page(session, select_entries(filters), AuditRow.id, window, resources.AuditEntry.model_validate)
+
+
+def page(
+    session: Session,
+    query: Select[Row],
+    key: InstrumentedAttribute[int],
+    window: Window,
+    view: Callable[[Row], Item],
+) -> resources.Page[Item]:
+    """Return the part of a listing that a window shows; rows are ordered by `key`."""
+    found, following = _shown(session, query, key, window)
+    return resources.Page(items=[view(row) for row in found], next_cursor=following)
+
+
+def _shown(
+    session: Session, query: Select[Row], key: InstrumentedAttribute[int], window: Window
+) -> tuple[Sequence[Row], int | None]:
+    """Return the rows of a page, and the cursor of the next one."""
+    found: Sequence[Row] = session.scalars(query.where(key > window.cursor).order_by(key).limit(window.limit + 1)).all()
+    shown = found[: window.limit]
+    return shown, getattr(shown[-1], key.key) if len(found) > window.limit else None
+
+
+def _versions(session: Session, rows: Sequence[ModelVersionRow]) -> list[resources.ModelVersion]:
+    """Describe model versions; however many, with two statements."""
+    ids = [row.id for row in rows]
+    named = select(ModelAliasRow.version_id, ModelAliasRow.alias).where(ModelAliasRow.version_id.in_(ids))
+    aliases: dict[int, list[str]] = {}
+    for version, alias in session.execute(named.order_by(ModelAliasRow.alias)):
+        aliases.setdefault(version, []).append(alias)
+    scores = adoptions.scores_of(session, ids)
+    return [
+        resources.ModelVersion.model_validate(
+            {
+                **_columns(row),
+                "aliases": sorted(aliases.get(row.id, ())),
+                "url": f"/v1/blobs/{row.broadcast_sha256}",
+                "score": _score(scores.get(row.id)),
+            }
+        )
+        for row in rows
+    ]
+
+
+def _score(found: VersionScore | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    said = found.model_dump()
+    return {**said, **{name: said[name] / 1e6 for name in ("macro_f1", "most_frequent")}}
+
+
+def _participant(part: ParticipationRow, update: UpdateRow | None) -> resources.Participant:
+    known: dict[str, Any] = {
+        "device": part.device.name,
+        "invited": part.invited,
+        "outcome": part.outcome,
+        "rounds_late": part.rounds_late,
+        "base_model": part.broadcast_sha256,
+    }
+    if update is not None:
+        manifest = UpdateManifest.model_validate(update.manifest)
+        known |= {
+            "update_id": update.update_id,
+            "sha256": update.sha256,
+            "bytes": update.size,
+            "examples": manifest.examples,
+            "counted_examples": _counted(update, manifest.examples, part.round.norms is not None),
+            "steps": manifest.steps,
+            "norms": update.norms,
+            "left_out": update.reason if update.status == LEFT_OUT else None,
+            "received_at": update.received_at,
+        }
+    return resources.Participant.model_validate(known)
+
+
+def _counted(update: UpdateRow, claimed: int, judged: bool) -> int | None:
+    if update.status == LEFT_OUT or not judged:
+        return None
+    return claimed if update.counted_examples is None else update.counted_examples
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in row.__table__.columns}

@@ -1,0 +1,128 @@
+"""How devices come in: tokens for the operator to give away, enrolment and claims for devices, approval, revocation."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from aggregator_api.api import queries
+from aggregator_api.api.middleware.problems import responses
+from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.schemas.credentials import Claim, Enrol, Enrolment, MadeToken, NewToken, Token
+from aggregator_api.api.schemas.resources import Deleted, Device, DeviceTags, Page
+from aggregator_api.db.models import EnrolmentTokenRow
+from aggregator_api.devices import approval, enrolment, enrolment_tokens, tags
+from aggregator_api.errors import NotFoundError
+from aggregator_api.federations import service
+from aggregator_api.observability import audit
+from aggregator_api.retention import deletion
+
+router = APIRouter(prefix="/v1", tags=["enrolment"])
+
+TOKENS = "/federations/{name}/enrolment-tokens"
+DEVICE = "/federations/{name}/devices/{device}"
+TokenId = Annotated[int, Path(ge=1, le=MAX_ID)]
+
+
+@router.post("/enrol", status_code=201, summary="Enrol a device", responses=responses(401, 403, 409, 413, 422, 503))
+def enrol(runtime: RuntimeDep, said: Enrol, response: Response) -> Enrolment:
+    """Show a token and a public key; with `auto_approve` the answer holds the credentials."""
+    _shown_once(response)
+    return enrolment.enrol(runtime, said)
+
+
+@router.post(
+    "/enrol/claim",
+    summary="Claim a device's credentials",
+    responses={202: {"model": Enrolment, "description": "not approved yet"}, **responses(401, 403, 409, 413, 422, 503)},
+)
+def claim(runtime: RuntimeDep, said: Claim, response: Response) -> Enrolment:
+    """Get new credentials with the key that the device enrolled with; the ones before are void."""
+    _shown_once(response)
+    answer = enrolment.claim(runtime, said)
+    if answer.credentials is None:
+        response.status_code = 202
+    return answer
+
+
+@router.get(TOKENS, summary="List the enrolment tokens", responses=responses(404, 422))
+def list_tokens(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[Token]:
+    """List the tokens without their secrets, and who used them."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.tokens(session, federation, window)
+
+
+@router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))
+def make_token(runtime: RuntimeDep, name: str, new: NewToken, response: Response) -> MadeToken:
+    """Make a token that lets one device in, once; the answer is the only place where it is shown."""
+    with runtime.database.write() as session:
+        federation = service.named(session, name)
+        row, token = enrolment_tokens.make(
+            session,
+            federation,
+            device=new.device,
+            auto_approve=new.auto_approve,
+            lifetime_s=new.lifetime_s,
+            server_key=runtime.identity.public_key,
+            tags=new.tags,
+        )
+        audit.mention(f"token {row.id}")
+        shown = MadeToken(**Token.model_validate(row).model_dump(), token=token)
+    _shown_once(response)
+    return shown
+
+
+@router.post(TOKENS + "/{token}/revoke", summary="Revoke an enrolment token", responses=responses(404, 422))
+def revoke_token(runtime: RuntimeDep, name: str, token: TokenId) -> Token:
+    """Let a token that was not used let nobody in."""
+    with runtime.database.write() as session:
+        federation, row = service.named(session, name), session.get(EnrolmentTokenRow, token)
+        if row is None or row.federation_id != federation.id:
+            raise NotFoundError(f"federation {name!r} has no enrolment token {token}")
+        row.revoked_at = row.revoked_at or time.time()
+        audit.mention(f"token {token}")
+        return Token.model_validate(row)
+
+
+@router.post(DEVICE + "/approve", summary="Approve a device", responses=responses(404, 409, 422))
+def approve(runtime: RuntimeDep, name: str, device: str) -> Device:
+    """Let a device that has enrolled claim its credentials."""
+    approval.approve(runtime, name, device)
+    return _device(runtime, name, device)
+
+
+@router.post(DEVICE + "/revoke", summary="Revoke a device", responses=responses(404, 422, 503))
+def revoke(runtime: RuntimeDep, name: str, device: str) -> Device:
+    """Void its keys and its account at the broker, and wait for it no longer; what was accepted of it stays."""
+    approval.revoke(runtime, name, device)
+    return _device(runtime, name, device)
+
+
+@router.put(DEVICE + "/tags", summary="Set a device's groups", responses=responses(404, 413, 422))
+def set_tags(runtime: RuntimeDep, name: str, device: str, wanted: DeviceTags) -> Device:
+    """Put a device into these groups and no others; a plan's `rounds.cohort_tags` draws cohorts from groups."""
+    tags.set_tags(runtime, name, device, wanted.tags)
+    return _device(runtime, name, device)
+
+
+@router.delete(DEVICE, summary="Delete a device", responses=responses(404, 409, 422, 503))
+def delete(
+    runtime: RuntimeDep,
+    name: str,
+    device: str,
+    dry_run: Annotated[bool, Query(description="only tell what would be deleted")] = False,
+) -> Deleted:
+    """Delete it with all that it said, sent and measured, its keys and its broker account; the audit stays."""
+    return Deleted(dry_run=dry_run, rows=deletion.delete_device(runtime, name, device, dry_run=dry_run))
+
+
+def _device(runtime: RuntimeDep, name: str, device: str) -> Device:
+    with runtime.database.read() as session:
+        return Device.model_validate(approval.find(session, name, device)[1])
+
+
+def _shown_once(response: Response) -> None:
+    response.headers["Cache-Control"] = "no-store"

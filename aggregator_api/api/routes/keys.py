@@ -1,0 +1,70 @@
+"""API keys: list, make, revoke. A key for one federation sees and makes only keys for the same."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from sqlalchemy.orm import Session
+
+from aggregator_api.api import queries
+from aggregator_api.api.middleware.problems import responses
+from aggregator_api.api.routes.dependencies import CallerDep, RuntimeDep, WindowDep
+from aggregator_api.api.schemas.credentials import Key, MadeKey, NewKey
+from aggregator_api.api.schemas.resources import Page
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.api_keys import Caller
+from aggregator_api.db import repositories
+from aggregator_api.db.models import CredentialRow
+from aggregator_api.errors import ForbiddenError, NotFoundError
+from aggregator_api.federations import service
+from aggregator_api.observability import audit
+
+router = APIRouter(prefix="/v1/keys", tags=["keys"])
+
+KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="the part of the key between gw_ and its secret")]
+
+
+@router.get("", summary="List the keys", responses=responses(422))
+def listing(runtime: RuntimeDep, caller: CallerDep, window: WindowDep) -> Page[Key]:
+    """List every key, those that were revoked too, without the secrets."""
+    with runtime.database.read() as session:
+        return queries.keys(session, caller.federation, window)
+
+
+@router.post("", status_code=201, summary="Make a key", responses=responses(404, 413, 422))
+def make(runtime: RuntimeDep, caller: CallerDep, new: NewKey, response: Response) -> MadeKey:
+    """Make a key; the answer is the only place where it is shown."""
+    if caller.federation is not None and new.federation != caller.federation:
+        raise ForbiddenError(f"the key {caller.id} makes keys for the federation {caller.federation!r} only")
+    with runtime.database.write() as session:
+        federation = None
+        if (
+            new.federation is not None
+            and (federation := repositories.federation_named(session, new.federation)) is None
+        ):
+            raise service.unknown(new.federation)
+        expires_at = time.time() + new.lifetime_s if new.lifetime_s else None
+        row, key = api_keys.make(session, new.name, new.scopes, federation=federation, expires_at=expires_at)
+        audit.mention(f"key {row.prefix}")
+        shown = MadeKey(**queries.key(session, row).model_dump(), key=key)
+    response.headers["Cache-Control"] = "no-store"
+    return shown
+
+
+@router.post("/{id}/revoke", summary="Revoke a key", responses=responses(404, 422))
+def revoke(runtime: RuntimeDep, caller: CallerDep, id: KeyId) -> Key:
+    """Let a key open nothing any more, from now on."""
+    with runtime.database.write() as session:
+        row = _owned(session, caller, id)
+        api_keys.revoke(row)
+        audit.mention(f"key {id}")
+        return queries.key(session, row)
+
+
+def _owned(session: Session, caller: Caller, prefix: str) -> CredentialRow:
+    row = api_keys.named(session, prefix)
+    if row is None or (caller.federation is not None and queries.key(session, row).federation != caller.federation):
+        raise NotFoundError(f"there is no key {prefix}; GET /v1/keys lists them")
+    return row

@@ -1,0 +1,71 @@
+"""A federation's global models: immutable versions, and the names that move over them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from aggregator_api.api import queries
+from aggregator_api.api.middleware.problems import responses
+from aggregator_api.api.routes.dependencies import FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.schemas.resources import Alias, AliasTarget, ModelVersion, Page
+from aggregator_api.federations import changes, service
+from aggregator_api.retention import deletion
+
+router = APIRouter(prefix="/v1/federations/{name}", tags=["models"], responses=responses(404, 422))
+
+Version = Annotated[int, Path(ge=0, le=2**31 - 1)]
+AliasName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
+
+
+@router.get("/models", summary="List the model versions")
+def models(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[ModelVersion]:
+    """List the global models; version 0 is the initial one."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.model_versions(session, federation, window)
+
+
+@router.get("/models/{version}", summary="Describe a model version")
+def model(runtime: RuntimeDep, name: FederationName, version: Version) -> ModelVersion:
+    """Tell which round made a model, where its bytes are, and what names it has."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.model_version(session, federation, version)
+
+
+@router.delete("/models/{version}", summary="Delete a model version's bytes", responses=responses(409), status_code=200)
+def delete(runtime: RuntimeDep, name: str, version: Version) -> ModelVersion:
+    """Serve its bytes no longer, and free them with the next garbage; not the newest, nor one that something needs."""
+    deletion.delete_version(runtime, name, version)
+    with runtime.database.read() as session:
+        return queries.model_version(session, service.named(session, name), version)
+
+
+@router.get("/aliases", summary="List the models' names")
+def aliases(runtime: RuntimeDep, name: FederationName) -> list[Alias]:
+    """List the names and what they stand for; there are at most 32."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.aliases(session, federation)
+
+
+@router.put("/aliases/{alias}", summary="Move a name to a model version", responses=responses(409, 413))
+def move(runtime: RuntimeDep, name: str, alias: AliasName, target: AliasTarget) -> ModelVersion:
+    """Name a version; `stable` is what the next round starts from and devices adopt: moving it back is a rollback."""
+    changes.move_alias(runtime, name, alias, target.version)
+    with runtime.database.read() as session:
+        return queries.model_version(session, service.named(session, name), target.version)
+
+
+@router.delete(
+    "/aliases/{alias}",
+    status_code=204,
+    summary="Remove a model's name",
+    response_class=Response,
+    responses=responses(409),
+)
+def remove(runtime: RuntimeDep, name: str, alias: AliasName) -> None:
+    """Forget a name; the version stays. `stable` and `previous` are moved by rounds and cannot be removed."""
+    changes.remove_alias(runtime, name, alias)

@@ -1,0 +1,109 @@
+"""What a federation has done: rounds, participants, updates, metrics, and each device's part in them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from aggregator_api.api import queries
+from aggregator_api.api.middleware.problems import responses
+from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, RoundNumber, RuntimeDep, WindowDep
+from aggregator_api.api.schemas.resources import (
+    Device,
+    DeviceHistory,
+    EnrolmentState,
+    Metric,
+    Page,
+    Participant,
+    RoundDetail,
+    RoundView,
+    UpdateStatus,
+    UpdateView,
+)
+from aggregator_api.devices import approval, history
+from aggregator_api.federations import service
+
+router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], responses=responses(404, 422))
+
+
+@router.get("/rounds", summary="List the rounds")
+def rounds(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[RoundView]:
+    """List the rounds, the first one first."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.rounds(session, federation, window)
+
+
+@router.get("/rounds/{number}", summary="Describe a round")
+def round_detail(runtime: RuntimeDep, name: FederationName, number: RoundNumber) -> RoundDetail:
+    """Tell a round's phase and how many updates have come."""
+    with runtime.database.read() as session:
+        row = service.round_numbered(session, name, number)
+        return queries.round_detail(session, row)
+
+
+@router.get("/rounds/{number}/participants", summary="List the devices of a round")
+def participants(
+    runtime: RuntimeDep, name: FederationName, number: RoundNumber, window: WindowDep
+) -> Page[Participant]:
+    """List the invited devices and late comers, with what they sent."""
+    with runtime.database.read() as session:
+        row = service.round_numbered(session, name, number)
+        return queries.participants(session, row, window)
+
+
+@router.get("/updates", summary="List the updates")
+def updates(
+    runtime: RuntimeDep,
+    name: FederationName,
+    window: WindowDep,
+    status: Annotated[UpdateStatus | None, Query(description="only these")] = None,
+) -> Page[UpdateView]:
+    """List the updates that were accepted, and those left out or in quarantine with the reason."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.updates(session, federation, status, window)
+
+
+@router.get("/metrics", summary="List the metrics that devices reported")
+def metrics(
+    runtime: RuntimeDep,
+    name: FederationName,
+    window: WindowDep,
+    round_number: Annotated[int | None, Query(alias="round", ge=1, le=MAX_ID, description="only this round's")] = None,
+) -> Page[Metric]:
+    """List what the devices measured themselves, of all rounds or of one."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.metrics(session, federation, round_number, window)
+
+
+@router.get("/devices", summary="List the devices")
+def devices(
+    runtime: RuntimeDep,
+    name: FederationName,
+    window: WindowDep,
+    enrolment: Annotated[EnrolmentState | None, Query(description="only these")] = None,
+    tag: Annotated[str | None, Query(max_length=64, description="only those in this group")] = None,
+) -> Page[Device]:
+    """List the devices, their last words, their groups and where their enrolment stands."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return queries.devices(session, federation, enrolment, tag, window)
+
+
+@router.get("/devices/{device}", summary="Describe a device")
+def device_detail(runtime: RuntimeDep, name: FederationName, device: str) -> Device:
+    """Tell a device's last word and where its enrolment stands."""
+    with runtime.database.read() as session:
+        row = approval.find(session, name, device)[1]
+        return Device.model_validate(row)
+
+
+@router.get("/devices/{device}/history", summary="Tell what a device did")
+def device_history(runtime: RuntimeDep, name: FederationName, device: str, window: WindowDep) -> DeviceHistory:
+    """Tell a device's part in each round, what it sent and what became of that, and what it measured."""
+    with runtime.database.read() as session:
+        row = approval.find(session, name, device)[1]
+        return history.history(session, row, window)

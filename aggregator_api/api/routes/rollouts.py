@@ -1,0 +1,104 @@
+"""Rollouts: the staged release of model versions to devices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Query, Response
+from sqlalchemy.orm import Session
+
+from aggregator_api.api.middleware.problems import responses
+from aggregator_api.api.routes.dependencies import FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.schemas import rollouts
+from aggregator_api.api.schemas.resources import Page
+from aggregator_api.api.schemas.rollouts import AnswerName, NewRollout, RolloutDetail, RolloutDevice, RolloutView
+from aggregator_api.db.models import RolloutRow
+from aggregator_api.federations import service
+from aggregator_api.rollouts import operations, transitions
+from aggregator_api.runtime import Runtime
+from federation.rounds.rollout import Event, Halted, Paused, Resumed
+
+router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))
+
+EXAMPLES = {
+    "newest": {"value": {}},
+    "a group first": {"value": {"version": 3, "waves": [{"tags": ["pilot"]}, 0.25, 1.0]}},
+}
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+
+@router.post("", status_code=201, summary="Start a rollout", responses=responses(409, 413))
+def start(
+    runtime: RuntimeDep,
+    name: str,
+    new: Annotated[NewRollout, Body(openapi_examples=EXAMPLES)],
+    response: Response,
+) -> RolloutDetail:
+    """Release a version in waves, as the body or the federation's `plan.rollout` says; training goes on as it was."""
+    number = operations.start(runtime, name, new)
+    response.headers["Location"] = f"/v1/federations/{name}/rollouts/{number}"
+    return _describe(runtime, name, number)
+
+
+@router.get("", summary="List the rollouts")
+def listing(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[RolloutView]:
+    """List the rollouts, the first one first."""
+    with runtime.database.read() as session:
+        federation = service.named(session, name)
+        return rollouts.listing(session, federation, window)
+
+
+@router.get("/{number}", summary="Describe a rollout")
+def detail(runtime: RuntimeDep, name: FederationName, number: Number) -> RolloutDetail:
+    """Tell how far a rollout has come, wave by wave."""
+    with runtime.database.read() as session:
+        return rollouts.detail(session, _rollout(session, name, number))
+
+
+@router.get("/{number}/devices", summary="List the devices of a rollout")
+def devices(
+    runtime: RuntimeDep,
+    name: FederationName,
+    number: Number,
+    window: WindowDep,
+    answer: Annotated[AnswerName | None, Query(description="only these")] = None,
+) -> Page[RolloutDevice]:
+    """List the devices that were told so far, with their scores and reasons."""
+    with runtime.database.read() as session:
+        row = _rollout(session, name, number)
+        return rollouts.devices(session, row, answer, window)
+
+
+@router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
+def pause(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+    """Let no further wave begin; it is halted all the same where too many devices fail."""
+    return _steer(runtime, name, number, Paused())
+
+
+@router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
+def resume(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+    """Let it go on; the present wave begins anew."""
+    return _steer(runtime, name, number, Resumed(runtime.coordinator.clock()))
+
+
+@router.post("/{number}/halt", summary="Halt a rollout, or take a completed one back", responses=responses(409))
+def halt(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+    """Have every device that uses the version go back to the model that it used before."""
+    return _steer(runtime, name, number, Halted("halted by the operator"))
+
+
+def _steer(runtime: Runtime, name: str, number: int, event: Event) -> RolloutDetail:
+    operations.steer(runtime, name, number, event)
+    return _describe(runtime, name, number)
+
+
+def _describe(runtime: Runtime, name: str, number: int) -> RolloutDetail:
+    with runtime.database.read() as session:
+        return rollouts.detail(session, _rollout(session, name, number))
+
+
+def _rollout(session: Session, name: str, number: int) -> RolloutRow:
+    found = transitions.numbered(session, service.named(session, name), number)
+    if found is None:
+        raise operations.unknown(name, number)
+    return found

@@ -1,0 +1,131 @@
+"""What REST takes and answers about keys, enrolment tokens and the enrolment of devices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from aggregator_api.api.schemas.resources import Tags, View, Whole
+from aggregator_api.auth.api_keys import Scope
+from federation.plan import Name, Strict
+
+YEAR_S = 366 * 24 * 3600
+DAY_S = 24 * 3600
+
+PublicKey = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$", description="base64 of the raw ed25519 key, 32 bytes")
+]
+Signature = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
+]
+
+
+class NewKey(Strict):
+    """A key to make."""
+
+    name: Name = Field(description="whose key it is, for the operator")
+    scopes: list[Scope] = Field(
+        min_length=1, max_length=3, description="operator: all; read: every GET; device: models"
+    )
+    federation: Name | None = Field(default=None, description="null: the whole server")
+    lifetime_s: Annotated[Whole, Field(ge=60, le=10 * YEAR_S)] | None = Field(
+        default=None, description="null: until revoked"
+    )
+
+
+class Key(View):
+    """A key, without its secret."""
+
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
+
+    id: str = Field(validation_alias="prefix", description="the part of the key that is not secret")
+    name: str
+    scopes: list[Scope]
+    federation: str | None = Field(default=None, description="null: the whole server")
+    device: str | None = Field(default=None, description="the device that claimed it")
+    created_at: float
+    expires_at: float | None
+    used_at: float | None = Field(description="to ten minutes")
+    revoked_at: float | None
+
+
+class MadeKey(Key):
+    """A new key; this is the only time that it is shown."""
+
+    key: str = Field(description="send it as `Authorization: Bearer …`")
+
+
+class NewToken(Strict):
+    """An enrolment token to make."""
+
+    device: Name | None = Field(default=None, description="null: a device of any name that is free")
+    auto_approve: bool = Field(
+        default=False, strict=True, description="let the device in without the operator's approval"
+    )
+    tags: Tags = Field(default=[], description="groups that the device is put into when it enrols")
+    lifetime_s: Whole = Field(default=DAY_S, ge=60, le=YEAR_S)
+
+
+class Token(View):
+    """An enrolment token, without its secret."""
+
+    id: int
+    device: str | None
+    auto_approve: bool
+    tags: list[str]
+    created_at: float
+    expires_at: float
+    used_at: float | None
+    used_by: str | None = Field(description="the device that it let in")
+    revoked_at: float | None
+
+
+class MadeToken(Token):
+    """A new token; this is the only time that it is shown."""
+
+    token: str
+
+
+class Enrol(Strict):
+    """A device that shows a token, and proves that it holds the private half of its key."""
+
+    token: str = Field(min_length=1, max_length=128)
+    federation: Name
+    device: Name
+    public_key: PublicKey
+    signature: Signature = Field(description=r'over UTF-8 "gaitway-signed/1\nenrol\n{federation}\n{device}\n{token}"')
+
+
+class Claim(Strict):
+    """A device that asks for new credentials with the key that it enrolled with."""
+
+    federation: Name
+    device: Name
+    issued_at: Whole = Field(ge=0, le=2**53, description="Unix seconds; within 300 s, and greater each time")
+    signature: Signature = Field(
+        description=r'over UTF-8 "gaitway-signed/1\nclaim\n{federation}\n{device}\n{issued_at}"'
+    )
+
+
+class BrokerLogin(BaseModel):
+    """A device's account at the broker."""
+
+    username: str
+    password: str
+
+
+class Credentials(BaseModel):
+    """What a device needs from now on; the ones before are void."""
+
+    api_key: str
+    broker: BrokerLogin
+    server_key: PublicKey = Field(description="base64 of the server's raw ed25519 public key")
+
+
+class Enrolment(BaseModel):
+    """Where a device's enrolment stands."""
+
+    state: Literal["pending", "approved"]
+    device: str
+    credentials: Credentials | None = Field(default=None, description="once, in the answer that makes them")

@@ -1,0 +1,174 @@
+"""API keys: `gw_<id>_<secret>`, with a scope, for one federation or the whole server.
+
+A secret is 256 random bits, so that its plain sha256 is as hard to guess as itself; only that is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import bindparam, exists, or_, select, update
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth.server_identity import write_secret
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow
+from aggregator_api.observability import audit
+
+Scope = Literal["operator", "read", "device"]
+"""operator: everything; read: every GET; device: the models that are sent to devices."""
+
+OPERATOR_FILE = "operator.key"
+USED_EVERY_S = 600.0
+"""`used_at` is only as fine as this, so that a request is not a write."""
+
+_KEY = re.compile(r"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NO_SHA256 = "0" * 64
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, and what they may do: in one federation, or (None) everywhere."""
+
+    id: str
+    scopes: frozenset[str]
+    federation: str | None = None
+    device: str | None = None
+
+
+LOCAL = Caller("local", frozenset({"operator"}))
+"""Whoever sits at this machine, under `insecure_local`."""
+
+
+def make(
+    session: Session,
+    name: str,
+    scopes: Iterable[Scope],
+    *,
+    federation: FederationRow | None = None,
+    device: DeviceRow | None = None,
+    expires_at: float | None = None,
+) -> tuple[CredentialRow, str]:
+    """Write a new key's row, and return it with the key, which is not kept."""
+    secret = secrets.token_urlsafe(32)
+    row = CredentialRow(
+        prefix=secrets.token_hex(6),
+        name=name,
+        scopes=sorted(scopes),
+        federation_id=federation.id if federation else None,
+        device_id=device.id if device else None,
+        secret_sha256=_sha256(secret),
+        created_at=time.time(),
+        expires_at=expires_at,
+    )
+    session.add(row)
+    session.flush()
+    return row, f"gw_{row.prefix}_{secret}"
+
+
+def is_well_formed(key: str) -> bool:
+    """Whether it could be a key at all, which needs no look into the database."""
+    return _KEY.fullmatch(key) is not None
+
+
+def find(session: Session, key: str, now: float) -> Caller | None:
+    """Return whose key this is; None if it is unknown, expired or revoked."""
+    parts = _KEY.fullmatch(key)
+    if parts is None:
+        return None
+    found = session.connection().execute(_FIND, {"wanted": parts[1]}).one_or_none()
+    expected = found.secret_sha256 if found else _NO_SHA256
+    if not hmac.compare_digest(_sha256(parts[2]), expected) or found is None:
+        return None
+    over = found.revoked_at is not None or (found.expires_at is not None and found.expires_at <= now)
+    return None if over else Caller(found.prefix, frozenset(found.scopes), found.federation, found.device)
+
+
+_FIND = (
+    select(
+        CredentialRow.prefix,
+        CredentialRow.scopes,
+        CredentialRow.secret_sha256,
+        CredentialRow.expires_at,
+        CredentialRow.revoked_at,
+        FederationRow.name.label("federation"),
+        DeviceRow.name.label("device"),
+    )
+    .outerjoin(FederationRow, CredentialRow.federation_id == FederationRow.id)
+    .outerjoin(DeviceRow, CredentialRow.device_id == DeviceRow.id)
+    .where(CredentialRow.prefix == bindparam("wanted"))
+)
+
+
+def prefix_in(text: str) -> str | None:
+    """Return the part of a key in a text that is not secret; None if there is no key in it."""
+    found = _KEY.search(text)
+    return found[1] if found else None
+
+
+def note_use(session: Session, caller: Caller, now: float) -> None:
+    """Write down that a key was used."""
+    session.execute(update(CredentialRow).where(CredentialRow.prefix == caller.id).values(used_at=now))
+
+
+def named(session: Session, prefix: str) -> CredentialRow | None:
+    """Find a key by the part of it that is not secret."""
+    return session.scalar(select(CredentialRow).where(CredentialRow.prefix == prefix))
+
+
+def every(session: Session) -> Sequence[tuple[CredentialRow, str | None]]:
+    """Return every key with the name of its federation, in the order of their making."""
+    query = select(CredentialRow, FederationRow.name).outerjoin(
+        FederationRow, CredentialRow.federation_id == FederationRow.id
+    )
+    return [(row, name) for row, name in session.execute(query.order_by(CredentialRow.id))]
+
+
+def revoke(row: CredentialRow) -> None:
+    """Let a key open nothing any more; revoking it twice changes nothing."""
+    row.revoked_at = row.revoked_at or time.time()
+
+
+def revoke_of_device(session: Session, device: DeviceRow) -> None:
+    """Revoke every key of a device."""
+    query = update(CredentialRow).where(CredentialRow.device_id == device.id, CredentialRow.revoked_at.is_(None))
+    session.execute(query.values(revoked_at=time.time()))
+
+
+def ensure_operator(database: Database, folder: Path) -> Path | None:
+    """Make the first key of a server that never had one, and return the file that holds it; else None.
+
+    Several processes of one database write one after the other, so only one of them makes it.
+    """
+    with database.write() as session:
+        if session.scalar(select(exists().where(CredentialRow.id.is_not(None)))):
+            return None
+        row, key = make(session, "operator", ["operator"])
+        path = folder / OPERATOR_FILE
+        said = f"key {row.prefix} of operator: operator; the server's first, in {path}"
+        audit.record(session, "keys.create", actor="server", detail=said)
+        path.unlink(missing_ok=True)  # of a database that is gone, or of a start that ended before the commit
+        write_secret(path, f"{key}\n".encode())
+    return path
+
+
+def has_operator(session: Session, now: float) -> bool:
+    """Whether any key that opens the whole server to an operator still holds."""
+    query = select(CredentialRow.scopes).where(
+        CredentialRow.federation_id.is_(None),
+        CredentialRow.revoked_at.is_(None),
+        or_(CredentialRow.expires_at.is_(None), CredentialRow.expires_at > now),
+    )
+    return any("operator" in scopes for scopes in session.scalars(query))
+
+
+def _sha256(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

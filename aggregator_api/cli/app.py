@@ -1,0 +1,242 @@
+"""The server's commands: `python -m aggregator_api serve|keys|tokens|devices|backup|…`; see `--help`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from aggregator_api.cli.audit import app as audit_app
+from aggregator_api.cli.broker import broker_config, broker_passwords
+from aggregator_api.cli.devices import app as devices_app
+from aggregator_api.cli.keys import keys_app, tokens_app
+from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
+from aggregator_api.cli.rollouts import app as rollouts_app
+from aggregator_api.cli.storage import backup, fsck, new_epoch, restore
+from aggregator_api.db.database import Database, opened
+from aggregator_api.errors import ConfigError
+from aggregator_api.mqtt.embedded_broker import BrokerThread, run_broker
+from aggregator_api.observability.logs import configure
+from aggregator_api.ports import is_loopback, require_free
+from aggregator_api.settings import Settings, load
+from federation.private_files import keep_private
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+app.command("broker-config")(broker_config)
+app.command("broker-passwords")(broker_passwords)
+for _command in (backup, restore, fsck):
+    app.command()(_command)
+app.command("new-epoch")(new_epoch)
+app.add_typer(keys_app, name="keys")
+app.add_typer(tokens_app, name="tokens")
+app.add_typer(audit_app, name="audit")
+devices_app.command("delete")(delete_device)
+app.add_typer(devices_app, name="devices")
+app.add_typer(federations_app, name="federations")
+app.add_typer(retention_app, name="retention")
+app.add_typer(rollouts_app, name="rollouts")
+app.add_typer(versions_app, name="versions")
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+@app.callback()
+def program() -> None:
+    """The server of a federation: REST to the operator, MQTT to the devices."""
+    keep_private()
+
+
+CONFIG_ERROR = 2
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file of settings; the environment (GAITWAY_PORT=…) wins over it.")
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Database, models and half-received updates (default runs/server).")
+]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).")]
+
+
+@app.command()
+def serve(
+    host: HostOption = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
+    data_dir: DataOption = None,
+    broker_host: Annotated[str | None, typer.Option("--broker-host", help="MQTT broker (default 127.0.0.1).")] = None,
+    broker_port: Annotated[int | None, typer.Option("--broker-port", help="Its port (default 1883).")] = None,
+    embedded_broker: Annotated[
+        bool | None,
+        typer.Option("--embedded-broker/--no-embedded-broker", help="Run the broker inside the server, on loopback."),
+    ] = None,
+    insecure_local: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure-local",
+            help="Ask programs on this machine for no key. For trials: it needs a loopback --host, and refuses what a "
+            "proxy or a web page sends.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run the server until SIGTERM or Ctrl-C; it goes on where it was, and waits for its broker.
+
+    Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder.
+
+    Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`, then open
+    http://127.0.0.1:8080/docs
+    """
+    from aggregator_api.api.serving import run_server  # torch takes a second, which --help need not
+
+    settings = _settings(
+        config,
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        broker_host=broker_host,
+        broker_port=broker_port,
+        embedded_broker=embedded_broker,
+        insecure_local=insecure_local,
+    )
+    _refuse_backup(settings)
+    _require_free(settings.host, settings.port)
+    if settings.embedded_broker:
+        _require_free(settings.broker_host, settings.broker_port, "--broker-port")
+    configure(settings.log_level, settings.log_format)
+    try:
+        with _embedded_broker(settings):
+            run_server(settings)
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+@app.command()
+def broker(
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,
+) -> None:
+    """Run a small MQTT broker for demos and tests: anonymous, in memory; production uses Mosquitto.
+
+    Example: `python -m aggregator_api broker --port 1883`
+    """
+    _require_free(host, port)
+    configure("WARNING", "text")
+    if not is_loopback(host):
+        errors.print(f"[yellow]warning:[/] anybody who reaches {host}:{port} may publish: this broker has no passwords")
+    try:
+        asyncio.run(run_broker(host, port, lambda: typer.echo(f"MQTT broker on {host}:{port}")))
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+@app.command()
+def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+    """Bring the database to this program's schema; `serve` does it too.
+
+    Example: `python -m aggregator_api migrate --data-dir runs/server`
+    """
+    settings = _settings(config, data_dir=data_dir)
+    try:
+        database = Database(settings.database)
+        database.migrate()
+    except ConfigError as error:
+        raise _fail(error) from error
+    database.close()
+    typer.echo(f"{database.name} is up to date")
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Remove blobs that nothing refers to and that are older than `garbage_grace_s`; the server does it as well.
+
+    Example: `python -m aggregator_api gc --dry-run --data-dir runs/server`
+    """
+    from aggregator_api.storage.blobs import BlobStore
+    from aggregator_api.storage.garbage_collection import collect
+
+    settings = _settings(config, data_dir=data_dir)
+    try:
+        database = opened(settings)
+    except ConfigError as error:
+        raise _fail(error) from error
+    try:
+        found = collect(database, BlobStore(settings.blobs), grace_s=settings.garbage_grace_s, dry_run=dry_run)
+    except ConfigError as error:
+        raise _fail(error) from error
+    finally:
+        database.close()
+    typer.echo(f"{found.blobs} blobs of {found.size:,} bytes {'would be' if dry_run else 'were'} removed")
+
+
+@app.command()
+def openapi(
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; else the terminal.")] = None,
+) -> None:
+    """Print the OpenAPI document of the REST interface, as it is checked in.
+
+    Example: `python -m aggregator_api openapi --out docs/openapi.json`
+    """
+    from aggregator_api import app as application  # torch takes a second, which --help need not
+    from aggregator_api.api.openapi import text
+
+    described = text(application.create_app(Settings()))
+    if out is None:
+        typer.echo(described, nl=False)
+        return
+    try:
+        out.write_text(described)
+    except OSError as error:
+        raise _fail(ConfigError(f"{out} cannot be written: {error.strerror}")) from error
+
+
+def _settings(config: Path | None, **given: Any) -> Settings:
+    try:
+        return load(config, **given)
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+@contextmanager
+def _embedded_broker(settings: Settings) -> Iterator[None]:
+    if not settings.embedded_broker:
+        yield
+        return
+    if not is_loopback(settings.broker_host):
+        raise _fail(ConfigError(f"the embedded broker has no passwords, so it is not for {settings.broker_host}"))
+    thread = BrokerThread(settings.broker_host, settings.broker_port)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.stop()
+
+
+def _refuse_backup(settings: Settings) -> None:
+    from aggregator_api.storage.backup import refuse_backup
+
+    try:
+        refuse_backup(settings.data_dir)
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+def _require_free(host: str, port: int, option: str = "--port") -> None:
+    try:
+        require_free(host, port, option)
+    except ConfigError as error:
+        raise _fail(error) from error
+
+
+def _fail(error: ConfigError) -> typer.Exit:
+    errors.print(f"[red]error:[/] {error}")
+    return typer.Exit(CONFIG_ERROR)

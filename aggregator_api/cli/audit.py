@@ -1,0 +1,116 @@
+"""`python -m aggregator_api audit list|export|verify`: on the database itself, on the server's machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, moment, reading
+from aggregator_api.db.models import AuditRow
+from aggregator_api.observability import audit
+from aggregator_api.observability.audit import Filters
+
+app = typer.Typer(
+    help="Who did what, from where and when: entries that are only ever added.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+BROKEN = 1
+
+SinceOption = Annotated[
+    str | None, typer.Option("--since", help="2026-11-01, 2026-11-01T08:30 (UTC), or so long ago: 90m, 12h, 7d.")
+]
+ActorOption = Annotated[str | None, typer.Option("--actor", help="A key's id, or `command line (root)`.")]
+ActionOption = Annotated[str | None, typer.Option("--action", help="keys.create; or a noun alone: keys.")]
+FederationOption = Annotated[str | None, typer.Option("--federation", help="Only about this one.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="Only about devices of this name.")]
+
+
+@app.command("list")
+def list_entries(
+    since: SinceOption = None,
+    actor: ActorOption = None,
+    action: ActionOption = None,
+    federation: FederationOption = None,
+    device: DeviceOption = None,
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest.")] = 50,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show the newest entries as a table.
+
+    Example: `python -m aggregator_api audit list --since 7d --action devices`
+    """
+    table = Table("when (UTC)", "who", "from", "what", "federation", "device", "detail", box=None)
+    with reading(data_dir, config) as session:
+        query = audit.select_entries(_filters(since, actor, action, federation, device))
+        for row in reversed(session.scalars(query.order_by(AuditRow.id.desc()).limit(last)).all()):
+            detail = f"{row.count} times: {row.detail}" if row.count > 1 else row.detail
+            what = (date(row.at), row.actor, row.address, row.action, row.federation, row.device, detail)
+            table.add_row(*(Text(cell) for cell in what))
+    Console(soft_wrap=True).print(table)
+
+
+@app.command("export")
+def export_entries(
+    since: SinceOption = None,
+    actor: ActorOption = None,
+    action: ActionOption = None,
+    federation: FederationOption = None,
+    device: DeviceOption = None,
+    form: Annotated[Literal["jsonl", "csv"], typer.Option("--format", help="Lines of JSON, or CSV.")] = "jsonl",
+    out: Annotated[Path | None, typer.Option("--out", help="File to write, 0600; else the terminal.")] = None,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Write entries out, the oldest first, for another system to keep.
+
+    Example: `python -m aggregator_api audit export --since 30d --format csv --out audit.csv`
+    """
+    with reading(data_dir, config) as session:
+        query = audit.select_entries(_filters(since, actor, action, federation, device)).order_by(AuditRow.id)
+        rows = session.scalars(query.execution_options(yield_per=1000))
+        if out is None:
+            audit.export(rows, sys.stdout, form)
+            return
+        out.touch(mode=0o600)
+        with out.open("w", encoding="utf-8") as stream:
+            written = audit.export(rows, stream, form)
+    typer.echo(f"{out}: {written} entries")
+
+
+@app.command()
+def verify(
+    expect: Annotated[
+        str | None, typer.Option("--expect", help="A digest that an earlier verify printed; it must still be there.")
+    ] = None,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Check that no entry was changed or cut out; exit code 1 if one was.
+
+    A cut of the newest entries shows only against a digest that was noted elsewhere: note what this prints, and give it
+    next time with --expect.
+
+    Example: `python -m aggregator_api audit verify --expect 5e88…`
+    """
+    with reading(data_dir, config) as session:
+        found = audit.verify(session, expect)
+    if found.wrong:
+        fail(f"{found.wrong}; the {found.entries} entries before it hold. Compare with an export or a backup")
+        raise typer.Exit(BROKEN)
+    typer.echo(f"{found.entries} entries hold; the last is {found.last_id} with the digest {found.digest}")
+
+
+def _filters(
+    since: str | None, actor: str | None, action: str | None, federation: str | None, device: str | None
+) -> Filters:
+    at = None if since is None else moment(since, time.time())
+    return Filters(at, actor, action, federation, device)

@@ -1,0 +1,113 @@
+"""`python -m aggregator_api broker-config` and `broker-passwords`."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from sqlalchemy.exc import SQLAlchemyError
+
+from aggregator_api.cli.session import ConfigOption, DataOption, database_of, note, writing
+from aggregator_api.errors import AggregatorError
+from aggregator_api.mqtt.mosquitto import folders
+from aggregator_api.mqtt.mosquitto.mosquitto import Limits
+from aggregator_api.settings import load
+
+OutOption = Annotated[
+    Path, typer.Option("--out", help="Folder for the authority, the broker's files and the server's.")
+]
+
+
+def broker_config(
+    out: OutOption,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="Name or address that clients connect to; repeat it. The server uses the first."),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT over TLS.")] = 8883,
+    bind: Annotated[str, typer.Option("--bind", help="Address to listen on (default: all).")] = "",
+    plugin: Annotated[str, typer.Option("--plugin", help="The dynamic security plugin, where the broker runs.")] = str(
+        folders.PLUGIN
+    ),
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificate is valid.")] = 397,
+    user: Annotated[
+        str | None, typer.Option("--user", help="User that Mosquitto becomes when it is started as root.")
+    ] = None,
+    broker_place: Annotated[
+        str | None, typer.Option("--broker-place", help="OUT/broker as the broker sees it, in a container for example.")
+    ] = None,
+    server_place: Annotated[
+        str | None, typer.Option("--server-place", help="OUT/server as the server sees it.")
+    ] = None,
+    connections: Annotated[
+        int, typer.Option("--max-connections", min=1, help="More clients than this are refused.")
+    ] = Limits.connections,
+    memory: Annotated[
+        int, typer.Option("--memory-mb", min=0, help="Write memory_limit; 0: do not, Mosquitto 2.0.11 fails under it.")
+    ] = Limits.memory_bytes >> 20,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Only issue a new certificate from the authority that is there.")
+    ] = False,
+) -> None:
+    """Write a Mosquitto configuration with TLS, passwords and access rules, and the server's settings for it.
+
+    Example: `python -m aggregator_api broker-config --out broker --host mqtt.example.org`, then
+    `mosquitto -c broker/broker/mosquitto.conf` and `python -m aggregator_api serve --config broker/server/server.toml`.
+    Devices need `broker/ca.pem`.
+    """
+    wanted = folders.Installation(
+        out,
+        tuple(host or ("localhost", "127.0.0.1")),
+        port,
+        bind,
+        PurePosixPath(plugin),
+        days,
+        user,
+        PurePosixPath(broker_place) if broker_place else None,
+        PurePosixPath(server_place) if server_place else None,
+        Limits(connections=connections, memory_bytes=memory << 20),
+    )
+    try:
+        (folders.renew if renew else folders.create)(wanted)
+    except (AggregatorError, OSError) as error:
+        raise _fail(error) from error
+    if renew:
+        typer.echo(f"{wanted.broker / 'server.pem'} is new; send Mosquitto SIGHUP to use it")
+    else:
+        typer.echo(f"broker: {wanted.broker / 'mosquitto.conf'}")
+        typer.echo(f"server: {wanted.server / 'server.toml'}")
+        typer.echo(f"devices: {out / 'ca.pem'}; keep {out / 'authority' / 'ca.key'} off both machines")
+
+
+def broker_passwords(out: OutOption, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+    """Draw new passwords for the server's two accounts at the running broker, and write them down; then restart it.
+
+    The audit of the server that `--config` or `--data-dir` names has an entry of it.
+
+    Example: `python -m aggregator_api broker-passwords --out broker --config broker/server/server.toml`
+    """
+    from aggregator_api.mqtt.mosquitto.rotation import rotate  # paho, which --help need not
+
+    settings = config or out / "server" / "server.toml"
+    if config is not None or data_dir is not None:
+        with writing(data_dir, settings):
+            pass  # better to fail before than after
+    try:
+        rotate(out / "server")
+    except (AggregatorError, OSError) as error:
+        raise _fail(error) from error
+    typer.echo("both passwords are new; restart the server")
+    try:
+        with database_of(load(settings, data_dir=data_dir)) as database, database.write() as session:
+            note(session, "broker-passwords.change", detail=f"both accounts of the server, in {out / 'server'}")
+    except (AggregatorError, OSError, SQLAlchemyError) as error:
+        words = f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir"
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[yellow]warning:[/] {escape(words)}")
+
+
+def _fail(error: Exception) -> typer.Exit:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {error}")
+    return typer.Exit(2)

@@ -1,0 +1,219 @@
+"""`python -m aggregator_api devices …`: on the database itself, on the server's machine; the server may be running."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.api.schemas.resources import DeviceTags
+from aggregator_api.cli.session import (
+    ConfigOption,
+    DataOption,
+    database_of,
+    date,
+    federation_named,
+    note,
+    reading,
+    words,
+    writing,
+)
+from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.errors import BrokerError, ConfigError, UnavailableError
+from aggregator_api.settings import load
+
+app = typer.Typer(
+    help="The devices of federations: list, let in, put out, group.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+FederationOption = Annotated[str, typer.Option("--federation", help="The federation that the devices are in.")]
+Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
+
+
+@app.command("list")
+def list_devices(
+    federation: Annotated[str | None, typer.Option("--federation", help="Only of this one; else of all.")] = None,
+    enrolment: Annotated[
+        str | None, typer.Option("--enrolment", help="Only these: open, pending, approved or revoked.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only those in this group.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List devices, what they last said, and how they came in.
+
+    Example: `python -m aggregator_api devices list --federation walk --enrolment pending`
+    """
+    with reading(data_dir, config) as session:
+        found = _listed(session, federation, enrolment, tag)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    table = Table("device", "federation", "state", "last seen (UTC)", "examples", "enrolment", "tags", box=None)
+    for one in found:
+        cells = (one["name"], one["federation"], one["state"], date(one["seen_at"]), str(one["examples"]))
+        table.add_row(*map(Text, (*cells, one["enrolment"], " ".join(one["tags"]))))
+    Console(soft_wrap=True).print(table)
+
+
+def _listed(session: Session, federation: str | None, enrolment: str | None, tag: str | None) -> list[dict[str, Any]]:
+    from aggregator_api.api.queries import select_devices  # torch takes a second, which --help need not
+
+    if enrolment not in (None, "open", "pending", "approved", "revoked"):
+        raise ConfigError(f"--enrolment {enrolment!r}: expected open, pending, approved or revoked")
+    query = select_devices(enrolment, tag).join(FederationRow, DeviceRow.federation_id == FederationRow.id)
+    if federation is not None:
+        query = query.where(FederationRow.id == federation_named(session, federation).id)
+    names = {row.id: row.name for row in session.scalars(select(FederationRow))}
+    columns = ("name", "state", "examples", "enrolled_at", "seen_at", "enrolment", "adoption", "tags")
+    rows = session.scalars(query.order_by(FederationRow.name, DeviceRow.name))
+    return [{"federation": names[row.federation_id], **{key: getattr(row, key) for key in columns}} for row in rows]
+
+
+@app.command()
+def approve(
+    devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
+) -> None:
+    """Let devices that have shown a token and their key claim credentials; all of them, or none.
+
+    Example: `python -m aggregator_api devices approve --federation walk phone1 phone2`
+    """
+    from aggregator_api.devices import approval
+
+    with writing(data_dir, config) as session:
+        for device in devices:
+            approval.let_in(session, *approval.find(session, federation, device))
+            note(session, "devices.approve", federation=federation, device=device)
+    typer.echo(f"{', '.join(devices)}: approved")
+
+
+@app.command()
+def revoke(
+    devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
+) -> None:
+    """Put devices out: their keys, tokens and broker accounts are void, and their connections end.
+
+    A running server takes nothing more of them; a round that waits for one gives it up as one that went offline.
+
+    Example: `python -m aggregator_api devices revoke --federation walk phone1`
+    """
+    from aggregator_api.devices import accounts, approval
+    from aggregator_api.runtime import accounts_of
+
+    with words():
+        settings = load(config, data_dir=data_dir)
+        with database_of(settings) as database, database.write() as session:
+            for device in devices:
+                approval.put_out(session, *approval.find(session, federation, device))
+                note(session, "devices.revoke", federation=federation, device=device)
+        try:
+            broker = accounts_of(settings)
+            for device in devices:
+                broker.revoke(accounts.username(federation, device))
+        except BrokerError as error:
+            raise UnavailableError(
+                f"they are revoked here, but the broker did not delete their accounts: {error}; run this again"
+            ) from error
+    typer.echo(f"{', '.join(devices)}: revoked")
+
+
+@app.command()
+def tag(
+    devices: Names,
+    federation: FederationOption,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="A group; repeat it. None: out of all.")] = None,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Put devices into these groups and no others; a plan's `rounds.cohort_tags` draws cohorts from groups.
+
+    A running server that waits for devices of a group notices with the next device that comes or goes.
+
+    Example: `python -m aggregator_api devices tag --federation walk phone1 phone2 --tag pilot`
+    """
+    from aggregator_api.devices import approval
+    from aggregator_api.devices.tags import change
+
+    with writing(data_dir, config) as session:
+        wanted = DeviceTags(tags=tags or []).tags
+        for device in devices:
+            change(session, *approval.find(session, federation, device), wanted)
+            note(session, "tags.set", federation=federation, device=device, detail=" ".join(wanted))
+    typer.echo(f"{', '.join(devices)}: {' '.join(wanted) or 'in no group'}")
+
+
+@app.command()
+def enrol(
+    federation: FederationOption,
+    devices: Annotated[Path, typer.Option("--csv", help="Columns `device` and `tags`; - for standard input.")],
+    server: Annotated[str, typer.Option("--server", help="The server's base URL, as devices reach it.")],
+    out: Annotated[Path, typer.Option("--out", help="A new file: .html for a sheet of QR codes, .csv for the tokens.")],
+    auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Let them in without a further look.")] = False,
+    hours: Annotated[int, typer.Option("--hours", min=1, max=8784, help="The tokens end after so many hours.")] = 168,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Make a token for each device of a CSV, and write them as a sheet of QR codes to print; all of them, or none.
+
+    A code holds what `gaitway agent enrol --token-file` takes: server, federation, device and token. The file is 0600.
+
+    Example: `python -m aggregator_api devices enrol --federation walk --csv devices.csv --server
+    https://gaitway.example --out sheet.html`
+    """
+    from aggregator_api.auth.server_identity import Identity, write_secret
+    from aggregator_api.devices import bulk
+
+    with writing(data_dir, config) as session:
+        if out.suffix not in (".html", ".csv"):
+            raise ConfigError(f"--out {out}: expected a name that ends in .html or .csv")
+        address, row = bulk.checked_server(server), federation_named(session, federation)
+        wanted = bulk.read_devices(_text(devices), _enrolled(session, row))
+        server_key = Identity(load(config, data_dir=data_dir).identity).public_key
+        given = {"auto_approve": auto_approve, "lifetime_s": hours * 3600, "server_key": server_key}
+        made = _tokens(session, row, wanted, address, given)
+        text = bulk.sheet(made) if out.suffix == ".html" else bulk.token_table(made)
+        if not write_secret(out, text.encode()):
+            raise ConfigError(f"{out} is there already, and may hold tokens; delete it, or name another file")
+    typer.echo(f"{out}: {len(made)} tokens, each as secret as a password until its device has used it")
+
+
+def _text(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8: {error.reason}; save it as CSV in UTF-8") from error
+
+
+def _enrolled(session: Session, federation: FederationRow) -> Sequence[str]:
+    query = select(DeviceRow.name).where(DeviceRow.federation_id == federation.id)
+    return session.scalars(query.where(DeviceRow.enrolment.in_(("pending", "approved")))).all()
+
+
+def _tokens(
+    session: Session,
+    federation: FederationRow,
+    wanted: Sequence[Any],
+    server: str,
+    given: Mapping[str, Any],
+) -> list[Any]:
+    from aggregator_api.devices import enrolment_tokens
+    from aggregator_api.devices.bulk import Made
+    from federation.protocol.enrolment_uri import EnrolmentUri
+
+    made = []
+    for one in wanted:
+        row, token = enrolment_tokens.make(session, federation, device=one.device, tags=one.tags, **given)
+        made.append(Made(EnrolmentUri(server, federation.name, one.device, token), one.tags, row.expires_at))
+        note(
+            session, "enrolment-tokens.create", federation=federation.name, device=one.device, detail=f"token {row.id}"
+        )
+    return made

@@ -1,0 +1,192 @@
+"""`python -m aggregator_api retention|federations|versions …` and `devices delete`: on the server's own database."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import select
+
+from aggregator_api.cli.session import (
+    ConfigOption,
+    DataOption,
+    database_of,
+    date,
+    federation_named,
+    note,
+    reading,
+    words,
+    writing,
+)
+from aggregator_api.db.models import ModelVersionRow
+from aggregator_api.errors import BrokerError, ConfigError, UnavailableError
+from aggregator_api.observability import audit
+from aggregator_api.settings import load
+
+retention_app = typer.Typer(
+    help="What is removed by age: keep_versions, keep_updates_days, keep_events_days.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+federations_app = typer.Typer(
+    help="Federations: delete one that has ended.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+versions_app = typer.Typer(
+    help="Versions of a federation's model: list them, delete old ones.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@retention_app.command("apply")
+def apply_retention(dry_run: DryRunOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+    """Remove now what the settings keep no longer; a running server does it once a day. `gc` then frees the disk.
+
+    Example: `python -m aggregator_api retention apply --dry-run --config server.toml`
+    """
+    from aggregator_api.retention import policy  # torch takes a second, which --help need not
+
+    with words():
+        settings = load(config, data_dir=data_dir)
+        with database_of(settings) as database, database.write() as session:
+            retired = policy.apply(session, settings, actor=audit.operating_user(), dry_run=dry_run)
+    typer.echo(f"{retired} {'would be' if dry_run else 'were'} removed")
+
+
+@federations_app.command("delete")
+def delete_federation(
+    federation: Annotated[str, typer.Argument(help="A federation that has finished or was stopped.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Delete a federation that has ended: its devices with their accounts, rounds, models, events; not the audit.
+
+    While the server runs, prefer `DELETE /v1/federations/{name}`, which also clears what the broker retains of it.
+
+    Example: `python -m aggregator_api federations delete walk --dry-run`
+    """
+    from aggregator_api.devices import accounts
+    from aggregator_api.retention import rows as stored
+    from aggregator_api.runtime import accounts_of
+
+    with reading(data_dir, config) as session:
+        found = stored.remove_federation(session, federation_named(session, federation), dry_run=True)
+    _confirm(found.rows, f"federation {federation!r}", dry_run=dry_run, yes=yes)
+    with writing(data_dir, config) as session:
+        found = stored.remove_federation(session, federation_named(session, federation), dry_run=False)
+        note(session, "federations.delete", federation=federation, detail=in_words(found.rows))
+    with words():
+        try:
+            broker = accounts_of(load(config, data_dir=data_dir))
+            for device in found.devices:
+                broker.revoke(accounts.username(federation, device))
+        except BrokerError as error:
+            raise UnavailableError(f"it is deleted here, but the broker's accounts are not: {error}") from error
+    typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
+
+
+@versions_app.command("list")
+def list_versions(
+    federation: Annotated[str, typer.Option("--federation", help="Whose model.")],
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List the versions of a model, and why those must stay that cannot be deleted.
+
+    Example: `python -m aggregator_api versions list --federation walk`
+    """
+    from aggregator_api.retention import rows as stored
+
+    table = Table("version", "round", "made (UTC)", "bytes", "stays because", box=None)
+    with reading(data_dir, config) as session:
+        row = federation_named(session, federation)
+        needed = stored.needed_for(session, row)
+        query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
+        for one in session.scalars(query.order_by(ModelVersionRow.version)):
+            size = f"{one.broadcast_size:,}" if one.deleted_at is None else "deleted"
+            cells = (one.version, one.round_number, date(one.created_at), size, needed.get(one.id, ""))
+            table.add_row(*(Text(str(cell)) for cell in cells))
+    Console(soft_wrap=True).print(table)
+
+
+@versions_app.command("delete")
+def delete_versions(
+    versions: Annotated[list[int], typer.Argument(help="Numbers of versions.", metavar="VERSION…", min=0)],
+    federation: Annotated[str, typer.Option("--federation", help="Whose model.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Delete the bytes of versions, of all or of none; refused: the newest, and what a name, round or rollout needs.
+
+    Example: `python -m aggregator_api versions delete 3 4 --federation walk`
+    """
+    from aggregator_api.retention import rows as stored
+
+    wanted = sorted(set(versions))
+    with reading(data_dir, config) as session:
+        stored.deletable(session, federation_named(session, federation), wanted)
+    _confirm({"model_versions": len(wanted)}, f"{_numbers(wanted)} of {federation!r}", dry_run=dry_run, yes=yes)
+    with writing(data_dir, config) as session:
+        row = federation_named(session, federation)
+        stored.retire(session, row, stored.deletable(session, row, wanted))
+        note(session, "models.delete", federation=federation, detail=_numbers(wanted))
+    typer.echo(f"{federation}: {_numbers(wanted)} deleted; `gc` frees the disk")
+
+
+def _numbers(versions: list[int]) -> str:
+    return f"version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"
+
+
+def delete_device(
+    device: Annotated[str, typer.Argument(help="The device's name.")],
+    federation: Annotated[str, typer.Option("--federation", help="The federation that it is in.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Delete a device with all that it said, sent and measured, and its account; the audit's entries stay.
+
+    Example: `python -m aggregator_api devices delete phone1 --federation walk`
+    """
+    from aggregator_api.devices import accounts, approval
+    from aggregator_api.retention import rows as stored
+    from aggregator_api.runtime import accounts_of
+
+    with reading(data_dir, config) as session:
+        rows = stored.remove_device(session, *approval.find(session, federation, device), dry_run=True)
+    _confirm(rows, f"device {device!r} of {federation!r}", dry_run=dry_run, yes=yes)
+    with writing(data_dir, config) as session:
+        found = approval.find(session, federation, device)
+        stored.require_no_open_part(session, *found)
+        rows = stored.remove_device(session, *found, dry_run=False)
+        note(session, "devices.delete", federation=federation, device=device, detail=in_words(rows))
+    with words():
+        try:
+            accounts_of(load(config, data_dir=data_dir)).revoke(accounts.username(federation, device))
+        except BrokerError as error:
+            raise UnavailableError(f"it is deleted here, but its account at the broker is not: {error}") from error
+    typer.echo(f"{device}: {in_words(rows)} deleted")
+
+
+def in_words(rows: dict[str, int]) -> str:
+    """List how many rows of each table there are."""
+    return ", ".join(f"{count} {table.replace('_', ' ')}" for table, count in rows.items()) or "nothing"
+
+
+def _confirm(rows: dict[str, int], what: str, *, dry_run: bool, yes: bool) -> None:
+    typer.echo(f"{what}: {in_words(rows)}{' would be deleted' if dry_run else ''}")
+    if dry_run:
+        raise typer.Exit
+    if not yes and not typer.confirm("Delete all this? It cannot be brought back but from a backup."):
+        with words():
+            raise ConfigError("nothing was deleted")

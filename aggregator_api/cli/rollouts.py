@@ -1,0 +1,148 @@
+"""`python -m aggregator_api rollouts …`: on the database itself; a running server announces within a second."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from aggregator_api.cli.session import ConfigOption, DataOption, date, federation_named, note, reading, writing
+
+if TYPE_CHECKING:
+    from federation.rounds.rollout import Event
+
+app = typer.Typer(
+    help="Rollouts: release a model version to devices, wave by wave.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+FederationOption = Annotated[str, typer.Option("--federation", help="The federation whose devices get the model.")]
+Number = Annotated[int, typer.Argument(help="The rollout's number, as `rollouts list` shows it.", min=1)]
+
+
+@app.command()
+def start(
+    federation: FederationOption,
+    version: Annotated[int | None, typer.Option("--version", min=0, help="Of the model; else the newest.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="The first wave is this group of devices; repeat it for several.")
+    ] = None,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Release a version in the plan's waves; with `--tag`, to these groups first.
+
+    Example: `python -m aggregator_api rollouts start --federation walk --version 3 --tag pilot`
+    """
+    from aggregator_api.api.schemas.rollouts import NewRollout
+    from aggregator_api.rollouts import (
+        operations,
+        transitions,  # torch takes a second, which --help need not
+    )
+
+    with writing(data_dir, config) as session:
+        row = federation_named(session, federation)
+        planned = transitions.settings_of(row).model_dump()["waves"]
+        waves = [{"tags": tag}, *planned] if tag else None
+        new = NewRollout.model_validate({"version": version, "waves": waves})
+        begun = operations.begin(session, row, new, time.time())
+        detail = f"rollout {begun.number}, version {begun.version.version}" + (
+            f", {' '.join(tag)} first" if tag else ""
+        )
+        note(session, "rollouts.start", federation=federation, detail=detail)
+        told = begun.members
+    typer.echo(f"{detail}: {told} devices in its first wave")
+
+
+@app.command("list")
+def list_rollouts(
+    federation: FederationOption,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List the rollouts, the first one first.
+
+    Example: `python -m aggregator_api rollouts list --federation walk`
+    """
+    found = _listed(federation, data_dir, config)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    table = Table(
+        "rollout", "version", "phase", "wave", "goes to", "devices", "adopted", "failed", "began (UTC)", box=None
+    )
+    for one in found:
+        goes_to = " ".join(one["tags"]) or f"{one['share']:.0%}"
+        counts = (one["members"], one["good"], one["bad"])
+        cells = (one["number"], one["version"], one["phase"], f"{one['wave']} of {one['waves']}", goes_to, *counts)
+        table.add_row(*(Text(str(cell)) for cell in (*cells, date(one["started_at"]))))
+    Console(soft_wrap=True).print(table)
+
+
+@app.command()
+def pause(
+    federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
+) -> None:
+    """Let no further wave begin; it is halted all the same where too many devices fail.
+
+    Example: `python -m aggregator_api rollouts pause --federation walk 3`
+    """
+    from federation.rounds.rollout import Paused
+
+    _move("pause", federation, number, Paused(), data_dir, config)
+
+
+@app.command()
+def resume(
+    federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
+) -> None:
+    """Let a paused rollout go on; the present wave begins anew.
+
+    Example: `python -m aggregator_api rollouts resume --federation walk 3`
+    """
+    from federation.rounds.rollout import Resumed
+
+    _move("resume", federation, number, Resumed(time.time()), data_dir, config)
+
+
+@app.command()
+def halt(
+    federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
+) -> None:
+    """Have every device that uses the version go back to the model before; also after the rollout was completed.
+
+    Example: `python -m aggregator_api rollouts halt --federation walk 3`
+    """
+    from federation.rounds.rollout import Halted
+
+    _move("halt", federation, number, Halted("halted by the operator"), data_dir, config)
+
+
+def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]:
+    from sqlalchemy import select
+
+    from aggregator_api.api.schemas.rollouts import described
+    from aggregator_api.db.models import RolloutRow
+
+    with reading(data_dir, config) as session:
+        row = federation_named(session, federation)
+        query = select(RolloutRow).where(RolloutRow.federation_id == row.id).order_by(RolloutRow.number)
+        return [described(one).model_dump() for one in session.scalars(query)]
+
+
+def _move(verb: str, federation: str, number: int, event: Event, data_dir: Any, config: Any) -> None:
+    from aggregator_api.rollouts import operations, transitions
+
+    with writing(data_dir, config) as session:
+        row = federation_named(session, federation)
+        operations.move(session, row, number, event, time.time())
+        moved = transitions.numbered(session, row, number)
+        phase = moved.phase if moved else ""
+        note(session, f"rollouts.{verb}", federation=federation, detail=f"rollout {number}")
+    typer.echo(f"rollout {number}: {phase}")

@@ -1,0 +1,114 @@
+"""What the commands on the server's own database share: its options, a session, the audit, and errors in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.markup import escape
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from aggregator_api.db.database import Database, opened
+from aggregator_api.db.models import FederationRow
+from aggregator_api.errors import AggregatorError, ConfigError, NotFoundError
+from aggregator_api.observability import audit
+from aggregator_api.settings import Settings, load
+
+DAY_S = 24 * 3600
+FAILED = 2
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file of settings.")]
+DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
+
+
+@contextmanager
+def words() -> Iterator[None]:
+    """End the program with a sentence where something was given or found that cannot be."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise fail(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise fail(f"the database cannot be used: {reason}; check database_url, and the password") from error
+    except (AggregatorError, OSError) as error:
+        raise fail(str(error)) from error
+
+
+@contextmanager
+def database_of(settings: Settings) -> Iterator[Database]:
+    """Open the database of a server, which may be running, for as long as a command needs it."""
+    database = opened(settings)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def writing(data_dir: Path | None, config: Path | None) -> Iterator[Session]:
+    """Open a transaction on the server's database; errors end the program in words."""
+    with words(), database_of(load(config, data_dir=data_dir)) as database, database.write() as session:
+        yield session
+
+
+@contextmanager
+def reading(data_dir: Path | None, config: Path | None) -> Iterator[Session]:
+    """Open a session that reads; errors end the program in words."""
+    with words(), database_of(load(config, data_dir=data_dir)) as database, database.read() as session:
+        yield session
+
+
+def note(session: Session, action: str, *, federation: str = "", device: str = "", detail: str = "") -> None:
+    """Write what a command does into the audit, with the user who runs it."""
+    actor = audit.operating_user()
+    audit.record(session, action, actor=actor, federation=federation, device=device, detail=detail)
+
+
+def federation_named(session: Session, name: str) -> FederationRow:
+    """Return a federation.
+
+    Raises:
+        NotFoundError: if there is none of that name.
+    """
+    from aggregator_api.db import repositories  # torch takes a second, which --help need not
+
+    row = repositories.federation_named(session, name)
+    if row is None:
+        raise NotFoundError(f"there is no federation {name[:80]!r} on this server")
+    return row
+
+
+def fail(words: str) -> typer.Exit:
+    """Say what is wrong, and return what ends the program."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(words)}")
+    return typer.Exit(FAILED)
+
+
+def date(when: float | None) -> str:
+    """Return a time for a table, in UTC."""
+    return "–" if when is None else datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def moment(text: str, now: float) -> float:
+    """Read a time: `2026-11-01`, `2026-11-01T08:30`, both in UTC, or so long ago: `90m`, `12h`, `7d`.
+
+    Raises:
+        ConfigError: if it is none of them.
+    """
+    units = {"m": 60, "h": 3600, "d": DAY_S}
+    if text[-1:] in units and text[:-1].isdecimal():
+        return now - int(text[:-1]) * units[text[-1]]
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time; give 2026-11-01, 2026-11-01T08:30 (UTC), or 90m, 12h, 7d") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,1 @@
+"""Several server processes on one PostgreSQL: leases, and who drives which federation."""

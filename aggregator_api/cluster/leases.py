@@ -1,0 +1,78 @@
+"""Row leases: for each federation one server process that drives it, until its lease runs out.
+
+A lease is a row with a holder and an expiry by the database's clock, so that the processes' own clocks do not matter.
+A lease that runs out later than any process would set it was written before that clock was set back, and counts as run
+out: what else would hold up its federation until the clock gets there?
+Free and expired rows are taken with FOR UPDATE SKIP LOCKED, so that no process waits for another one that is taking.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import text
+
+from aggregator_api.db.database import Database
+
+_ROWS = text(
+    "INSERT INTO leases (federation_id, holder, expires_at, nudges) SELECT f.id, '', 0, 0 FROM federations f "
+    "WHERE NOT EXISTS (SELECT 1 FROM leases l WHERE l.federation_id = f.id) ON CONFLICT DO NOTHING"
+)
+_NOW = "extract(epoch FROM clock_timestamp())"
+_RUN_OUT = f"(expires_at < {_NOW} OR expires_at > {_NOW} + :farthest_s)"
+FARTHEST = 10
+"""Times its own lease that a process believes another one's: all should have the same."""
+_TAKE = text(
+    f"UPDATE leases SET holder = :holder, expires_at = {_NOW} + :lease_s FROM federations f WHERE f.id = federation_id "
+    "AND federation_id IN (SELECT federation_id FROM leases "
+    f"WHERE holder = :holder OR {_RUN_OUT} FOR UPDATE SKIP LOCKED) RETURNING f.name, nudges"
+)
+_LOOK = text(
+    f"SELECT f.name, CASE WHEN l.holder = :holder THEN l.nudges END, l.federation_id IS NULL OR {_RUN_OUT} "
+    "FROM federations f LEFT JOIN leases l ON l.federation_id = f.id"
+)
+_NUDGE = text(
+    "UPDATE leases SET nudges = nudges + 1 WHERE federation_id = (SELECT id FROM federations WHERE name = :name)"
+)
+_RELEASE = text("UPDATE leases SET expires_at = 0 WHERE holder = :holder")
+
+
+class Look(NamedTuple):
+    """What the rows say: how often each of the holder's own was nudged, and whether some are free."""
+
+    nudges: dict[str, int]
+    some_free: bool
+
+
+class Leases:
+    """The leases of one process, whose name in them is `holder`."""
+
+    def __init__(self, database: Database, holder: str, lease_s: float) -> None:
+        self._engine = database.engine  # not a writing session: a lease must not queue behind the round's writers
+        self._holder = {"holder": holder}
+        self._lease_s = lease_s
+        self._farthest = {"farthest_s": max(60.0, FARTHEST * lease_s)}
+
+    def take(self) -> dict[str, int]:
+        """Renew what is held and take what is free or has run out; return the held ones, each with its nudges."""
+        with self._engine.begin() as connection:
+            connection.execute(_ROWS)
+        with self._engine.begin() as connection:
+            rows = connection.execute(_TAKE, {**self._holder, **self._farthest, "lease_s": self._lease_s})
+            return {row.name: row.nudges for row in rows}
+
+    def look(self) -> Look:
+        """Read without taking."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(_LOOK, {**self._holder, **self._farthest}).all()
+        return Look({name: nudges for name, nudges, _ in rows if nudges is not None}, any(free for *_, free in rows))
+
+    def nudge(self, name: str) -> None:
+        """Tell whoever holds a federation that its rows were changed."""
+        with self._engine.begin() as connection:
+            connection.execute(_NUDGE, {"name": name})
+
+    def release(self) -> None:
+        """Let others take what is held, at once."""
+        with self._engine.begin() as connection:
+            connection.execute(_RELEASE, self._holder)

@@ -1,0 +1,333 @@
+"""Reading and writing what the round machine knows as rows; every function works inside its caller's transaction."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any, Protocol, cast
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Executable,
+    Select,
+    Table,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.orm import Session
+
+from aggregator_api.db.models import (
+    Base,
+    DeviceRow,
+    DeviceTagRow,
+    EventRow,
+    FederationRow,
+    ModelAliasRow,
+    ModelVersionRow,
+    ParticipationRow,
+    RoundRow,
+)
+from aggregator_api.errors import ConflictError, NotFoundError
+from aggregator_api.storage.blobs import Blob
+from federation.rounds.server_round import Round, RoundPhase, Standing
+
+log = logging.getLogger("aggregator_api")
+
+ENDED = (RoundPhase.PUBLISHED, RoundPhase.FAILED)
+OFFLINE_STATES = ("offline", "collecting")
+_NAMED = 20
+"""Devices of a cohort that the journal names; the listing has them all."""
+
+
+def table_of(rows: type[Base]) -> Table:
+    """Return the table behind a class of rows."""
+    return cast(Table, rows.__table__)
+
+
+_ADD_EVENT, _ADD_PART = insert(table_of(EventRow)), insert(table_of(ParticipationRow))
+_ROUNDS, _PARTS = table_of(RoundRow), table_of(ParticipationRow)
+_SET_ROUND = update(_ROUNDS).where(_ROUNDS.c.id == bindparam("row_id"))
+_SET_PART = update(_PARTS).where(
+    _PARTS.c.round_id == bindparam("row_id"), _PARTS.c.device_id == bindparam("device_row_id")
+)
+
+
+class Named(Protocol):
+    """A row, or what was read of it."""
+
+    @property
+    def id(self) -> Any:
+        """Its key."""
+
+    @property
+    def name(self) -> Any:
+        """Its name."""
+
+
+def put(session: Session, statement: Executable, values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Write rows without making objects of them, which a busy server cannot afford for each message."""
+    session.connection().execute(statement, values)
+
+
+def journal(
+    session: Session, federation: Named, kind: str, *, round_number: int = 0, device: str = "", detail: str = ""
+) -> None:
+    """Write an event row and the same line to the log."""
+    log.info("%s federation=%s round=%d device=%s %s", kind, federation.name, round_number, device or "-", detail)
+    put(
+        session,
+        _ADD_EVENT,
+        {
+            "federation_id": federation.id,
+            "kind": kind,
+            "round_number": round_number,
+            "device": device,
+            "detail": detail,
+            "created_at": time.time(),
+        },
+    )
+
+
+def federation_named(session: Session, name: str) -> FederationRow | None:
+    """Find a federation."""
+    return session.scalar(select(FederationRow).where(FederationRow.name == name))
+
+
+def device_named(session: Session, federation: FederationRow, name: str) -> DeviceRow | None:
+    """Find a device of a federation."""
+    return session.scalar(select(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.name == name))
+
+
+def count_online(session: Session, federation: FederationRow, tags: Sequence[str] = ()) -> int:
+    """Count the devices that could train now; with tags, those in one of these groups."""
+    return session.scalars(select(func.count()).select_from(DeviceRow).where(*_could_train(federation, tags))).one()
+
+
+def online_devices(session: Session, federation: FederationRow, tags: Sequence[str] = ()) -> dict[str, DeviceRow]:
+    """Return the devices that could train now, by name; with tags, those in one of these groups."""
+    return {row.name: row for row in session.scalars(select(DeviceRow).where(*_could_train(federation, tags)))}
+
+
+def _could_train(federation: FederationRow, tags: Sequence[str]) -> list[ColumnElement[bool]]:
+    wanted = [DeviceRow.federation_id == federation.id, DeviceRow.state.not_in(OFFLINE_STATES)]
+    if tags:
+        wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
+    return wanted
+
+
+def open_round(session: Session, federation: FederationRow) -> RoundRow | None:
+    """Return the round that has not ended, if there is one; there is never more than one."""
+    return session.scalar(select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.phase.not_in(ENDED)))
+
+
+def round_numbered(session: Session, federation: FederationRow, number: int) -> RoundRow | None:
+    """Find a round."""
+    return session.scalar(select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.number == number))
+
+
+def last_number(session: Session, federation: FederationRow) -> int:
+    """Return the number of the latest round, 0 before the first."""
+    found = session.scalar(select(func.max(RoundRow.number)).where(RoundRow.federation_id == federation.id))
+    return found or 0
+
+
+def last_event(session: Session, federation: FederationRow) -> int:
+    """Return the id of the newest event, which rises with whatever happens; 0 before the first."""
+    return session.scalar(select(func.max(EventRow.id)).where(EventRow.federation_id == federation.id)) or 0
+
+
+def older_event() -> ColumnElement[bool]:
+    """Whether an event may be deleted: all but the newest of each federation, whose id announcements count by."""
+    newest = select(func.max(EventRow.id)).group_by(EventRow.federation_id)
+    return EventRow.id.not_in(newest)
+
+
+def current_version(session: Session, federation: FederationRow) -> ModelVersionRow:
+    """Return the model version that the alias `stable` names."""
+    return session.scalars(
+        select(ModelVersionRow)
+        .join(ModelAliasRow, ModelAliasRow.version_id == ModelVersionRow.id)
+        .where(ModelAliasRow.federation_id == federation.id, ModelAliasRow.alias == "stable")
+    ).one()
+
+
+def version_of(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:
+    """Return a federation's model version, whose bytes are there.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        ConflictError: if it was deleted.
+    """
+    row = session.scalar(
+        select(ModelVersionRow).where(
+            ModelVersionRow.federation_id == federation.id, ModelVersionRow.version == version
+        )
+    )
+    if row is None:
+        raise NotFoundError(f"federation {federation.name!r} has no model version {version}")
+    if row.deleted_at is not None:
+        raise ConflictError(f"version {version} of {federation.name!r} was deleted; its bytes are gone")
+    return row
+
+
+def is_broadcast(session: Session, sha256: str, federation: str | None = None) -> bool:
+    """Whether that blob was made for devices (of one federation): for all of them, or for some in one round."""
+    connection, wanted = session.connection(), {"sha256": sha256, "federation": federation}
+    return any(connection.scalar(query, wanted) is not None for query in _broadcasts(federation is not None))
+
+
+@cache
+def _broadcasts(of_one: bool) -> tuple[Select[int], ...]:
+    """Make the queries for a broadcast to all and for one to some; every download asks them, so they are made once."""
+    sha256: BindParameter[str] = bindparam("sha256")
+    for_all = select(ModelVersionRow.id).where(
+        ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_(None)
+    )
+    deleted = exists().where(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_not(None))
+    for_one = select(RoundRow.id).join(ParticipationRow).where(ParticipationRow.broadcast_sha256 == sha256)
+    for_one = for_one.where(or_(RoundRow.phase.not_in(ENDED), ~deleted))
+    if of_one:
+        for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
+        for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)
+        name: BindParameter[str] = bindparam("federation")
+        for_all, for_one = (query.where(FederationRow.name == name) for query in (for_all, for_one))
+    return for_all.limit(1), for_one.limit(1)
+
+
+def federations_training_from(session: Session, sha256: str) -> list[str]:
+    """Return the federations whose open round begins from that blob, all of its devices or some."""
+    opened = (
+        select(FederationRow.name)
+        .join(RoundRow, RoundRow.federation_id == FederationRow.id)
+        .where(RoundRow.phase.not_in(ENDED))
+    )
+    base = opened.join(ModelVersionRow, ModelVersionRow.id == RoundRow.base_version_id).where(
+        or_(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.state_sha256 == sha256)
+    )
+    own = opened.join(ParticipationRow, ParticipationRow.round_id == RoundRow.id).where(
+        ParticipationRow.broadcast_sha256 == sha256
+    )
+    return sorted({*session.scalars(base), *session.scalars(own.distinct())})
+
+
+def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> None:
+    """Write the model that a round made (0: the initial one), and let `stable` and `previous` move on."""
+    aliases = {row.alias: row.version_id for row in _aliases(session, federation)}
+    version = ModelVersionRow(
+        federation_id=federation.id,
+        version=_next_version(session, federation),
+        round_number=number,
+        state_sha256=state.sha256,
+        broadcast_sha256=broadcast.sha256,
+        broadcast_size=broadcast.size,
+        created_at=time.time(),
+    )
+    session.add(version)
+    session.flush()
+    if aliases:
+        session.merge(ModelAliasRow(federation_id=federation.id, alias="previous", version_id=aliases["stable"]))
+    session.merge(ModelAliasRow(federation_id=federation.id, alias="stable", version_id=version.id))
+
+
+def _next_version(session: Session, federation: FederationRow) -> int:
+    """Count on from the last one: an operator may have moved `stable` back."""
+    last = session.scalar(
+        select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == federation.id)
+    )
+    return 0 if last is None else last + 1
+
+
+def _aliases(session: Session, federation: FederationRow) -> Sequence[ModelAliasRow]:
+    return session.scalars(select(ModelAliasRow).where(ModelAliasRow.federation_id == federation.id)).all()
+
+
+def participation(session: Session, row: RoundRow, device: DeviceRow) -> ParticipationRow | None:
+    """Find a device's part in a round."""
+    return session.get(ParticipationRow, (row.id, device.id))
+
+
+def standing(part: ParticipationRow | None) -> Standing:
+    """Say where a device stands in a round."""
+    return Standing(part.outcome) if part is not None else Standing.UNINVITED
+
+
+def invited(session: Session, row: RoundRow) -> int:
+    """Count the cohort of a round."""
+    query = select(func.count()).where(ParticipationRow.round_id == row.id, ParticipationRow.invited)
+    return session.scalars(query).one()
+
+
+def add_round(
+    session: Session, federation: FederationRow, number: int, cohort: list[DeviceRow], deadline: float | None
+) -> None:
+    """Write a new round in phase `announced`, its cohort, and that they all get the present broadcast."""
+    base = current_version(session, federation)
+    row = RoundRow(
+        federation_id=federation.id,
+        base_version_id=base.id,
+        deadline_at=deadline,
+        opened_at=time.time(),
+        closed_at=None,
+        **_columns_of(Round(number, awaited=len(cohort))),
+    )
+    session.add(row)
+    session.flush()
+    parts = {"round_id": row.id, "invited": True, "outcome": str(Standing.WAITING), "rounds_late": None}
+    given = {"broadcast_sha256": base.broadcast_sha256, "broadcast_size": base.broadcast_size}
+    if cohort:
+        put(session, _ADD_PART, [{**parts, **given, "device_id": device.id} for device in cohort])
+    names = " ".join(device.name for device in cohort[:_NAMED])
+    journal(session, federation, "round.announced", round_number=number, detail=f"{len(cohort)} invited: {names}"[:500])
+
+
+def read_round(row: RoundRow) -> Round:
+    """Return the round machine's record of a row."""
+    return machine_round(row, row.reason)
+
+
+def machine_round(row: Any, reason: str) -> Round:
+    """Return the round machine's record of whatever has a round's columns."""
+    return Round(
+        number=row.number,
+        awaited=row.awaited,
+        received=row.received,
+        phase=RoundPhase(row.phase),
+        paused=row.paused,
+        deadline_passed=row.deadline_passed,
+        reason=reason,
+    )
+
+
+def write_round(session: Session, federation: Named, row_id: int, old: Round, new: Round) -> None:
+    """Write what an event changed of a round."""
+    if old == new:
+        return
+    values = _columns_of(new)
+    if old.phase is not new.phase:
+        values["closed_at"] = time.time() if new.phase in ENDED else None
+        journal(session, federation, f"round.{new.phase}", round_number=new.number, detail=new.reason)
+    put(session, _SET_ROUND, {**values, "row_id": row_id})
+
+
+def write_standing(
+    session: Session, row_id: int, device_id: int, old: Standing, new: Standing, rounds_late: int | None
+) -> None:
+    """Write where the device of an event stands now; one that was not invited comes with a late update."""
+    values = {"outcome": str(new), "rounds_late": rounds_late}
+    if old is Standing.UNINVITED:
+        put(session, _ADD_PART, {**values, "round_id": row_id, "device_id": device_id, "invited": False})
+    else:
+        put(session, _SET_PART, {**values, "row_id": row_id, "device_row_id": device_id})
+
+
+def _columns_of(new: Round) -> dict[str, Any]:
+    return {**asdict(new), "phase": str(new.phase)}

@@ -1,0 +1,87 @@
+"""What an operator decides about a device: it is approved, or revoked with everything that it holds."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth import api_keys
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, FederationRow, UpdateRow
+from aggregator_api.devices import accounts, enrolment_tokens
+from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
+from aggregator_api.federations import service
+from aggregator_api.runtime import Runtime
+from federation.rounds.server_round import DeviceLost
+
+
+def approve(runtime: Runtime, name: str, device: str) -> None:
+    """Let a device that has shown a token and a key in; approving it twice changes nothing.
+
+    Raises:
+        ConflictError: if it has no key, or was revoked.
+    """
+    with runtime.database.write() as session:
+        let_in(session, *find(session, name, device))
+
+
+def let_in(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Approve a device inside the caller's transaction.
+
+    Raises:
+        ConflictError: if it has no key, or was revoked.
+    """
+    if row.enrolment == "open":
+        raise ConflictError(f"the device {row.name!r} has shown no key; make a token with which it enrols")
+    if row.enrolment == "revoked":
+        raise ConflictError(f"the device {row.name!r} was revoked; make a token for it with which it comes back")
+    if row.enrolment == "pending":
+        row.enrolment = "approved"
+        repositories.journal(session, federation, "device.approved", device=row.name, detail="by the operator")
+
+
+def revoke(runtime: Runtime, name: str, device: str) -> None:
+    """Put a device out: its keys, tokens and broker account are void, and no round waits for it.
+
+    What a round has accepted of it stays. Revoking it twice changes nothing, but tries the broker once more.
+
+    Raises:
+        UnavailableError: if the broker does not delete the account; nothing is taken from the device all the same.
+    """
+    with runtime.database.write() as session:
+        put_out(session, *find(session, name, device))
+    runtime.coordinator.feed(name, DeviceLost(device))
+    runtime.forget_uploads(name, device)
+    try:
+        runtime.accounts.revoke(accounts.username(name, device))
+    except BrokerError as error:
+        raise UnavailableError(
+            f"the device is revoked here, but the broker did not delete its account: {error}; revoke it again"
+        ) from error
+
+
+def find(session: Session, name: str, device: str) -> tuple[FederationRow, DeviceRow]:
+    """Return a federation's device.
+
+    Raises:
+        NotFoundError: if one of them does not exist.
+    """
+    federation = service.named(session, name)
+    row = repositories.device_named(session, federation, device)
+    if row is None:
+        raise NotFoundError(f"federation {name!r} has no device {device[:80]!r}")
+    return federation, row
+
+
+def put_out(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Void all that a device holds in the database, inside the caller's transaction; the broker is told afterwards."""
+    if row.enrolment == "revoked":
+        return
+    row.enrolment, row.state = "revoked", "offline"
+    api_keys.revoke_of_device(session, row)
+    enrolment_tokens.revoke_for(session, federation, row.name, time.time())
+    held = update(UpdateRow).where(UpdateRow.device_id == row.id, UpdateRow.status == "held")
+    session.execute(held.values(status="refused", reason="the device was revoked"))
+    repositories.journal(session, federation, "device.revoked", device=row.name, detail="by the operator")

@@ -1,0 +1,171 @@
+"""How a device comes in and is put out: it shows a token and a key, an operator approves it, it claims credentials.
+
+docs/rest.md describes the protocol. Rows first, then the broker's account: what fails in between is asked for again.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from typing import NamedTuple, cast
+
+from sqlalchemy import CursorResult, or_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_api.api.schemas.credentials import BrokerLogin, Claim, Credentials, Enrol, Enrolment
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.server_identity import verify
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
+from aggregator_api.devices import accounts, enrolment_tokens, tags
+from aggregator_api.errors import (
+    BrokerError,
+    ConflictError,
+    ForbiddenError,
+    UnauthorizedError,
+    UnavailableError,
+    UnprocessableError,
+)
+from aggregator_api.observability import audit
+from aggregator_api.runtime import Runtime
+from federation.protocol.signing import Kind, to_sign
+
+CLOCK_S = 300
+"""How far a device's clock may be off."""
+
+
+class Standing(NamedTuple):
+    """A device's state, and its new API key if it got one."""
+
+    state: str
+    api_key: str | None = None
+
+
+def enrol(runtime: Runtime, said: Enrol) -> Enrolment:
+    """Take a device's key for a token; sent again, it says how the enrolment stands.
+
+    Raises:
+        UnauthorizedError: if the token lets this device not in, or the signature is not its key's.
+        ConflictError: if a device of that name is enrolled with another key.
+        ForbiddenError: if the device was revoked and the token does not name it.
+        UnavailableError: if the broker cannot make its account; the device then claims its credentials later.
+    """
+    message = to_sign(Kind.ENROL, said.federation, said.device, said.token.encode())
+    if not _signed(said.public_key, said.signature, message):
+        raise UnauthorizedError("the signature was not made by this public key over the federation, device and token")
+    try:
+        with runtime.database.write() as session:
+            standing = _let_in(session, said, time.time())
+    except IntegrityError as error:
+        raise ConflictError(f"a device {said.device!r} is being enrolled by another request") from error
+    return _answer(runtime, said.federation, said.device, standing)
+
+
+def claim(runtime: Runtime, said: Claim) -> Enrolment:
+    """Give an approved device new credentials; those before are void.
+
+    Raises:
+        UnauthorizedError: if the signature is not the device's.
+        UnprocessableError: if `issued_at` is too far from now.
+        ConflictError: if `issued_at` was used before.
+        ForbiddenError: if the device was revoked.
+        UnavailableError: if the broker cannot make its account.
+    """
+    message = to_sign(Kind.CLAIM, said.federation, said.device, str(said.issued_at).encode())
+    with runtime.database.write() as session:
+        federation = repositories.federation_named(session, said.federation)
+        row = repositories.device_named(session, federation, said.device) if federation else None
+        if federation is None or row is None or not _signed(row.public_key or "", said.signature, message):
+            raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
+        _check_time(session, row, said.issued_at)
+        if row.enrolment == "revoked":
+            raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to come back")
+        standing = _standing(session, federation, row)
+    return _answer(runtime, said.federation, said.device, standing)
+
+
+def _let_in(session: Session, said: Enrol, now: float) -> Standing:
+    federation = repositories.federation_named(session, said.federation)
+    if federation is None:
+        raise UnauthorizedError(enrolment_tokens.UNKNOWN)
+    token = enrolment_tokens.find(session, federation, said.token, said.device, now)
+    row = repositories.device_named(session, federation, said.device)
+    if token.used_at is not None or not enrolment_tokens.use(session, token, said.device, now):
+        if row is None or row.public_key != said.public_key or row.enrolment == "revoked":
+            raise UnauthorizedError("this enrolment token has been used; ask the operator for another")
+        return Standing(row.enrolment)  # the answer was lost: the device may claim its credentials
+    if row is None:
+        row = _new_device(session, federation, said.device, now)
+    else:
+        _check_name_is_free(row, token, said.public_key)
+        api_keys.revoke_of_device(session, row)
+    approved = token.auto_approve or (row.enrolment == "approved" and row.public_key == said.public_key)
+    if token.tags:
+        tags.put(session, row, token.tags)
+    row.public_key, row.enrolment = said.public_key, "approved" if approved else "pending"
+    repositories.journal(session, federation, f"device.{row.enrolment}", device=row.name, detail=f"token {token.id}")
+    audit.mention(f"token {token.id}: {row.enrolment}")
+    return _standing(session, federation, row)
+
+
+def _check_name_is_free(row: DeviceRow, token: EnrolmentTokenRow, public_key: str) -> None:
+    if token.device == row.name or (row.enrolment == "open" and row.public_key is None):
+        return
+    if row.enrolment == "revoked":
+        raise ForbiddenError(f"the device {row.name!r} was revoked; a token made for it would let it come back")
+    if row.public_key != public_key:
+        raise ConflictError(
+            f"a device {row.name!r} is enrolled with another key; choose another name, or use a token made for it"
+        )
+
+
+def _new_device(session: Session, federation: FederationRow, name: str, now: float) -> DeviceRow:
+    row = DeviceRow(
+        federation_id=federation.id, name=name, state="offline", examples=0, detail="", enrolled_at=now, seen_at=now
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def _check_time(session: Session, row: DeviceRow, issued_at: int) -> None:
+    off = issued_at - time.time()
+    if abs(off) > CLOCK_S:
+        raise UnprocessableError(
+            f"issued_at: {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this server's clock, at most {CLOCK_S} "
+            "are allowed; set the device's clock"
+        )
+    # a claim of a time to come was made before this server's clock was set back, and must not lock its device out
+    to_come = DeviceRow.claimed_at > time.time() + CLOCK_S
+    fresh = or_(DeviceRow.claimed_at.is_(None), DeviceRow.claimed_at < issued_at, to_come)
+    query = update(DeviceRow).where(DeviceRow.id == row.id, fresh).values(claimed_at=issued_at)
+    if cast("CursorResult[tuple[()]]", session.execute(query)).rowcount != 1:
+        raise ConflictError(f"issued_at: {issued_at} is not greater than that of the last claim; sign a new one")
+
+
+def _standing(session: Session, federation: FederationRow, row: DeviceRow) -> Standing:
+    """Return a device's state, and void its old API key for a new one if it is approved."""
+    if row.enrolment != "approved":
+        return Standing(row.enrolment)
+    api_keys.revoke_of_device(session, row)
+    _, api_key = api_keys.make(session, row.name, ["device"], federation=federation, device=row)
+    return Standing(row.enrolment, api_key)
+
+
+def _answer(runtime: Runtime, federation: str, device: str, standing: Standing) -> Enrolment:
+    if standing.api_key is None:
+        return Enrolment.model_validate({"state": standing.state, "device": device})
+    login = BrokerLogin(username=accounts.username(federation, device), password=secrets.token_urlsafe(32))
+    try:
+        runtime.accounts.grant(federation, device, login.username, login.password)
+    except BrokerError as error:
+        raise UnavailableError(f"the broker could not make the device's account: {error}; claim again later") from error
+    server_key = base64.b64encode(runtime.identity.public_key).decode()
+    given = Credentials(api_key=standing.api_key, broker=login, server_key=server_key)
+    return Enrolment(state="approved", device=device, credentials=given)
+
+
+def _signed(public_key: str, signature: str, message: bytes) -> bool:
+    return verify(base64.b64decode(public_key), base64.b64decode(signature), message)

@@ -1,0 +1,163 @@
+"""What an operator may change in a living federation: how its rounds are staffed and closed, and its models' names."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from aggregator_api.api.schemas.resources import FederationChanges
+from aggregator_api.db import repositories
+from aggregator_api.db.models import FederationRow, ModelAliasRow
+from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableError
+from aggregator_api.federations.initial_state import check_rollout
+from aggregator_api.federations.service import named
+from aggregator_api.rollouts import transitions
+from aggregator_api.runtime import Runtime
+from federation.method import Method
+from federation.plan import Plan, RolloutSettings, RoundSettings
+from federation.rounds.server_round import Resumed
+
+ALIASES = 32
+"""Names of models that one federation may have."""
+MOVED_BY_ROUNDS = ("stable", "previous")
+MOVED_BY_ROLLOUTS = ("released", "canary")
+Settings = TypeVar("Settings", RoundSettings, RolloutSettings)
+
+
+def change(runtime: Runtime, name: str, wanted: FederationChanges) -> None:
+    """Change the given settings.
+
+    Those of rounds hold for the open round too, except whom it has invited; those of rollouts from the next one on.
+
+    Raises:
+        ConflictError: if the federation has ended, more rounds have begun than there should be, or a rollout is under
+            way that could not go on.
+        UnprocessableError: if the settings contradict each other.
+    """
+    coordinator = runtime.coordinator
+    with coordinator.lock:
+        with runtime.database.write() as session:
+            row = named(session, name)
+            plan = Plan.model_validate(row.plan)
+            rounds, rollout = _laid_over(plan.rounds, wanted.rounds), _laid_over(plan.rollout, wanted.rollout)
+            if "rounds" in wanted.model_fields_set:
+                _check(row, rounds, begun=repositories.last_number(session, row))
+            if "rollout" in wanted.model_fields_set:
+                _check_rollout(session, row, coordinator.contract(row).method, rollout)
+            row.plan = plan.model_copy(update={"rounds": rounds, "rollout": rollout}).model_dump(mode="json")
+            row.revision += 1
+            if "deadline_s" in wanted.rounds.model_fields_set:
+                _move_deadline(session, row, rounds.deadline_s)
+            repositories.journal(session, row, "federation.changed", detail=_in_words(wanted))
+            session.flush()
+            transitions.start_next(session, row, coordinator.clock())
+            # the same event as after a pause: the open round is looked at with the new settings
+            result = coordinator.transition(session, row, Resumed()) if row.status == "running" else None
+        if result is not None:
+            coordinator.act(name, result.actions)
+        coordinator.go_on(name)
+
+
+def move_alias(runtime: Runtime, name: str, alias: str, version: int) -> None:
+    """Let an alias name another version; moving `stable` makes that version the one that the next round starts from.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        ConflictError: if `stable` is moved while a round is open, rollouts move the alias, or there are too many.
+    """
+    coordinator = runtime.coordinator
+    with coordinator.lock:
+        with runtime.database.write() as session:
+            federation = named(session, name)
+            row = repositories.version_of(session, federation, version)
+            _refuse_alias_of_rollouts(federation, alias)
+            if alias == "stable":
+                _move_stable(session, federation)
+            elif _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
+                raise ConflictError(f"federation {name!r} has {ALIASES} aliases, which is the most; remove one first")
+            session.merge(ModelAliasRow(federation_id=federation.id, alias=alias, version_id=row.id))
+            repositories.journal(session, federation, "model.alias", detail=f"{alias} = version {version}")
+        if alias == "stable":
+            coordinator.announce(name)
+
+
+def remove_alias(runtime: Runtime, name: str, alias: str) -> None:
+    """Forget an alias; its version stays.
+
+    Raises:
+        NotFoundError: if there is no such alias.
+        ConflictError: if it is one that rounds or rollouts move.
+    """
+    if alias in MOVED_BY_ROUNDS:
+        raise ConflictError(f"every round moves the alias {alias!r}; it cannot be removed")
+    with runtime.database.write() as session:
+        federation = named(session, name)
+        _refuse_alias_of_rollouts(federation, alias)
+        row = session.get(ModelAliasRow, (federation.id, alias))
+        if row is None:
+            raise NotFoundError(f"federation {name!r} has no alias {alias!r}")
+        session.delete(row)
+        repositories.journal(session, federation, "model.alias", detail=f"{alias} removed")
+
+
+def _laid_over(present: Settings, wanted: Settings) -> Settings:
+    return present.model_copy(update={field: getattr(wanted, field) for field in wanted.model_fields_set})
+
+
+def _in_words(wanted: FederationChanges) -> str:
+    """List what is changed; settings of rounds go by their bare names, as they always did."""
+    changed = [f"{field} = {getattr(wanted.rounds, field)}" for field in sorted(wanted.rounds.model_fields_set)]
+    fields = sorted(wanted.rollout.model_fields_set)
+    return ", ".join(changed + [f"rollout.{field} = {getattr(wanted.rollout, field)}" for field in fields])
+
+
+def _check_rollout(session: Session, row: FederationRow, method: Method, rollout: RolloutSettings) -> None:
+    check_rollout(method, rollout)
+    if not rollout.used and (open_one := transitions.under_way(session, row)) is not None:
+        raise ConflictError(f"rollout {open_one.number} is {open_one.phase}; wait until it has ended, or halt it")
+
+
+def _check(row: FederationRow, rounds: RoundSettings, *, begun: int) -> None:
+    if row.status in ("finished", "stopped"):
+        raise ConflictError(f"federation {row.name!r} is {row.status}; its rounds cannot be changed any more")
+    if rounds.rounds < begun:
+        raise ConflictError(f"rounds.rounds: {begun} rounds have begun, so {rounds.rounds} are too few")
+    if rounds.clients_per_round is None:
+        return
+    invited = math.ceil(rounds.clients_per_round * rounds.over_selection)
+    if rounds.minimum_clients > invited:
+        raise UnprocessableError(
+            f"rounds.minimum_clients: {rounds.minimum_clients} updates can never come of {invited} invited devices"
+        )
+
+
+def _move_deadline(session: Session, federation: FederationRow, deadline_s: float | None) -> None:
+    row = repositories.open_round(session, federation)
+    if row is not None:
+        row.deadline_at = None if deadline_s is None else row.opened_at + deadline_s
+
+
+def _move_stable(session: Session, federation: FederationRow) -> None:
+    if repositories.open_round(session, federation) is not None:
+        raise ConflictError(
+            "a round is open, and its result will be `stable`; wait until it has ended, or stop the federation"
+        )
+    present = repositories.current_version(session, federation)
+    session.merge(ModelAliasRow(federation_id=federation.id, alias="previous", version_id=present.id))
+
+
+def _refuse_alias_of_rollouts(federation: FederationRow, alias: str) -> None:
+    if alias in MOVED_BY_ROLLOUTS and transitions.settings_of(federation).used:
+        raise ConflictError(f"rollouts move the alias {alias!r}; start one, or halt one")
+
+
+def _is_new(session: Session, federation: FederationRow, alias: str) -> bool:
+    return session.get(ModelAliasRow, (federation.id, alias)) is None
+
+
+def _count(session: Session, federation: FederationRow) -> int:
+    found = session.scalar(select(func.count()).where(ModelAliasRow.federation_id == federation.id))
+    return found or 0

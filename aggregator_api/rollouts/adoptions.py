@@ -1,0 +1,144 @@
+"""What devices make of models: which they adopt, which do not work there, and the score of a version that follows.
+
+The server has no windows. What it knows of a version is what devices with a holdout that can tell have measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, select, union_all
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+
+from aggregator_api.db import repositories
+from aggregator_api.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow
+from aggregator_api.storage import epochs
+from federation.protocol.messages import AdoptionReport, VersionScore
+
+
+def hear(session: Session, federation: FederationRow, name: str, report: AdoptionReport) -> None:
+    """Note a device's last word about a model; a repetition changes nothing, and a round that is not yet is ignored."""
+    device = repositories.device_named(session, federation, name)
+    # after a restore, rounds of the same numbers have made other models
+    here = (federation.instance, epochs.current(session).epoch)
+    known = (report.instance, report.epoch) == here and report.round <= repositories.last_number(session, federation)
+    if device is None or not known:
+        return
+    key = (device.id, report.round, report.source)
+    row = session.scalar(
+        select(AdoptionRow).where(
+            AdoptionRow.device_id == key[0], AdoptionRow.round_number == key[1], AdoptionRow.source == key[2]
+        )
+    )
+    said = report.model_dump(include={"answer", "score", "most_frequent", "reason"})
+    if row is not None and said == {name: getattr(row, name) for name in said}:
+        return
+    if row is None:
+        row = AdoptionRow(
+            federation_id=federation.id, device_id=device.id, round_number=report.round, source=report.source
+        )
+        session.add(row)
+    for column, value in {**said, "recorded_at": time.time()}.items():
+        setattr(row, column, value)
+    device.adoption, device.adoption_reason = report.answer, report.reason
+    repositories.journal(
+        session,
+        federation,
+        f"adoption.{report.answer}",
+        round_number=report.round,
+        device=name,
+        detail=report.reason,
+    )
+
+
+def score_of(session: Session, version: ModelVersionRow) -> VersionScore | None:
+    """Return what devices have measured of a version, or of the models that it was made from: see `scores_of`."""
+    return scores_of(session, [version.id]).get(version.id)
+
+
+def scores_of(session: Session, versions: Sequence[int]) -> dict[int, VersionScore]:
+    """Return what devices have measured of versions, by the versions' ids; none of those that nobody has measured.
+
+    They measure a version when they judge it (as the federation's last model, or a released one), and when they get it
+    to train from; the larger of these groups counts, for most devices are in both. While it is less than half of those
+    that measured their own models in the round before, it is theirs: one device's word is not yet the fleet's.
+    """
+    found: dict[int, dict[str, VersionScore]] = {}
+    for version, group, *means in session.connection().execute(_SCORES, {"versions": versions}):
+        found.setdefault(version, {})[group] = _score(means, "updates" if group == _TRAINED else "version")
+    return {version: score for version, by_group in found.items() if (score := _chosen(by_group)) is not None}
+
+
+def _chosen(by_group: dict[str, VersionScore]) -> VersionScore | None:
+    known = max((by_group.get(group) for group in (_JUDGED, _RECEIVED)), key=_size)
+    before = by_group.get(_TRAINED)
+    return known if 2 * _size(known) >= _size(before) else before
+
+
+def _size(score: VersionScore | None) -> int:
+    return score.devices if score else 0
+
+
+def _score(means: Sequence[Any], measured: str) -> VersionScore:
+    score, most_frequent, devices, working = means
+    return VersionScore.model_validate(
+        {
+            "macro_f1": round(score * 1_000_000),
+            "most_frequent": round(most_frequent * 1_000_000),
+            "devices": devices,
+            "working": int(working),
+            "measured": measured,
+        }
+    )
+
+
+def _judged() -> Select[Any]:
+    # a version of a round that failed was never made, so a round's number names one version
+    row, version = AdoptionRow, ModelVersionRow
+    query = _means(_JUDGED, row.score, row.most_frequent, case((row.answer == "failed", 0), else_=1))
+    same = (row.federation_id == version.federation_id) & (row.round_number == version.round_number)
+    return query.select_from(version).join(row, same & (row.source == "global"))
+
+
+def _received() -> Select[Any]:
+    figures = [aliased(MetricRow) for _ in range(3)]
+    query = _means(_RECEIVED, *(row.value for row in figures)).select_from(ModelVersionRow)
+    query = query.join(RoundRow, RoundRow.base_version_id == ModelVersionRow.id)
+    return _with_metrics(query, figures, RoundRow.number, "before")
+
+
+def _trained() -> Select[Any]:
+    figures = [aliased(MetricRow) for _ in range(3)]
+    query = _means(_TRAINED, *(row.value for row in figures)).select_from(ModelVersionRow)
+    return _with_metrics(query, figures, ModelVersionRow.round_number, "after")
+
+
+def _with_metrics(
+    query: Select[Any], figures: Sequence[type[MetricRow]], number: InstrumentedAttribute[int], when: str
+) -> Select[Any]:
+    """Join the devices that reported all three figures of one moment of a round."""
+    score, constant, works = figures
+    mine = (score.federation_id == ModelVersionRow.federation_id) & (score.round_number == number)
+    query = query.join(score, mine & (score.name == f"macro_f1_{when}"))
+    for other, name in ((constant, "macro_f1_most_frequent"), (works, f"works_{when}")):
+        same = (
+            other.federation_id == score.federation_id,
+            other.round_number == score.round_number,
+            other.device_id == score.device_id,
+        )
+        query = query.join(other, (other.name == name) & same[0] & same[1] & same[2])
+    return query.where(works.value.in_((0, 1)))
+
+
+def _means(group: str, score: Any, most_frequent: Any, works: Any) -> Select[Any]:
+    figures: tuple[ColumnElement[Any], ...] = (func.avg(score), func.avg(most_frequent), func.count(), func.sum(works))
+    wanted = ModelVersionRow.id.in_(bindparam("versions", expanding=True))
+    query = select(ModelVersionRow.id, literal_column(f"'{group}'"), *figures).group_by(ModelVersionRow.id)
+    return query.where(wanted, score.between(0, 1), most_frequent.between(0, 1))
+
+
+_JUDGED, _RECEIVED, _TRAINED = "judged", "received", "trained"
+# made once: to put it together takes ten times as long as to execute it, and every answer about a model needs it
+_SCORES = union_all(_judged(), _received(), _trained())

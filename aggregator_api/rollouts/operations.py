@@ -1,0 +1,93 @@
+"""What an operator does about rollouts: start, pause, resume, halt; rows first, then the announcement."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from aggregator_api.api.queries import select_devices
+from aggregator_api.api.schemas.rollouts import NewRollout
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, FederationRow, RolloutRow
+from aggregator_api.errors import ConflictError, NotFoundError
+from aggregator_api.federations.service import named
+from aggregator_api.rollouts import transitions
+from aggregator_api.runtime import Runtime
+from federation.errors import RolloutError
+from federation.plan import GroupWave
+from federation.rounds.rollout import Event
+
+
+def start(runtime: Runtime, name: str, new: NewRollout) -> int:
+    """Begin to release a version, or the newest, and announce it; returns the rollout's number.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        ConflictError: if the federation releases nothing, or another rollout is under way.
+    """
+    with runtime.coordinator.lock:
+        with runtime.database.write() as session:
+            number = begin(session, named(session, name), new, runtime.coordinator.clock()).number
+        runtime.coordinator.announce(name)
+    return number
+
+
+def begin(session: Session, federation: FederationRow, new: NewRollout, now: float) -> RolloutRow:
+    """Begin to release a version inside the caller's transaction; a running server announces it.
+
+    Raises:
+        NotFoundError: if there is no such version.
+        ConflictError: if the federation releases nothing, another rollout is under way, or a group has no device.
+    """
+    if not transitions.settings_of(federation).used:
+        raise ConflictError(
+            f"the devices of {federation.name!r} choose their models themselves (rollout.mode is off); "
+            f'PATCH the federation with {{"rollout": {{"mode": "manual"}}}} first'
+        )
+    if (other := transitions.under_way(session, federation)) is not None:
+        raise ConflictError(f"rollout {other.number} is {other.phase}; wait until it has ended, or halt it")
+    waves = new.waves or ()
+    for tag in (tag for wave in waves if isinstance(wave, GroupWave) for tag in wave.tags):
+        if session.scalars(select_devices(None, tag).where(DeviceRow.federation_id == federation.id)).first() is None:
+            raise ConflictError(
+                f"no device of {federation.name!r} is in the group {tag!r}; put one in, or check the name"
+            )
+    if new.version is None:
+        version = repositories.current_version(session, federation)
+    else:
+        version = repositories.version_of(session, federation, new.version)
+    return transitions.start(session, federation, version, now, waves)
+
+
+def steer(runtime: Runtime, name: str, number: int, event: Event) -> None:
+    """Pause, resume or halt a rollout.
+
+    Raises:
+        NotFoundError: if there is no such rollout.
+        ConflictError: if it is in a phase in which that cannot be.
+    """
+    with runtime.coordinator.lock:
+        with runtime.database.write() as session:
+            told = move(session, named(session, name), number, event, runtime.coordinator.clock())
+        if told:
+            runtime.coordinator.announce(name)
+
+
+def move(session: Session, federation: FederationRow, number: int, event: Event, now: float) -> bool:
+    """Pause, resume or halt a rollout inside the caller's transaction; returns whether devices must be told.
+
+    Raises:
+        NotFoundError: if there is no such rollout.
+        ConflictError: if it is in a phase in which that cannot be.
+    """
+    row = transitions.numbered(session, federation, number)
+    if row is None:
+        raise unknown(federation.name, number)
+    try:
+        return transitions.apply(session, federation, row, event, now)
+    except RolloutError as error:
+        raise ConflictError(str(error)) from error
+
+
+def unknown(name: str, number: int) -> NotFoundError:
+    """Return the error for a rollout that does not exist."""
+    return NotFoundError(f"federation {name!r} has no rollout {number}")

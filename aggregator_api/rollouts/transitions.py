@@ -1,0 +1,334 @@
+"""Rollouts as rows, as `federation.rounds.rollout` decides; every function works inside its caller's transaction.
+
+`stable` stays what rounds start from. What devices use has names of its own: `released`, the version of the last
+completed rollout, and `canary`, that of the one under way. So training does not notice a rollout, nor its halt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, func, insert, select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.models import (
+    DeviceRow,
+    DeviceTagRow,
+    FederationRow,
+    ModelAliasRow,
+    ModelVersionRow,
+    RolloutDeviceRow,
+    RolloutRow,
+)
+from aggregator_api.rollouts import adoptions
+from aggregator_api.storage import epochs
+from federation.plan import RolloutSettings, Wave
+from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
+from federation.rounds.rollout import (
+    Answer,
+    Answered,
+    Event,
+    Joined,
+    Looked,
+    Rollout,
+    RolloutPhase,
+    is_within,
+    millionths,
+    step,
+)
+
+OPEN = (RolloutPhase.ROLLING, RolloutPhase.PAUSED)
+BATCH = 10_000
+"""Devices that are asked at a time whether they belong to a wave."""
+_ADD_DEVICE = insert(repositories.table_of(RolloutDeviceRow))
+
+
+def settings_of(federation: FederationRow) -> RolloutSettings:
+    """Return how a federation releases models; plans of earlier versions say nothing about it."""
+    return RolloutSettings.model_validate(federation.plan.get("rollout", {}))
+
+
+def under_way(session: Session, federation: FederationRow) -> RolloutRow | None:
+    """Return the rollout that has not ended, if there is one; there is never more than one."""
+    return session.scalar(
+        select(RolloutRow).where(RolloutRow.federation_id == federation.id, RolloutRow.phase.in_(OPEN))
+    )
+
+
+def numbered(session: Session, federation: FederationRow, number: int) -> RolloutRow | None:
+    """Find a rollout."""
+    return session.scalar(
+        select(RolloutRow).where(RolloutRow.federation_id == federation.id, RolloutRow.number == number)
+    )
+
+
+def latest(session: Session, federation: FederationRow, phase: RolloutPhase | None = None) -> RolloutRow | None:
+    """Return the rollout that was started last, of all or of those in a phase."""
+    query = select(RolloutRow).where(RolloutRow.federation_id == federation.id)
+    if phase is not None:
+        query = query.where(RolloutRow.phase == phase)
+    return session.scalar(query.order_by(RolloutRow.number.desc()).limit(1))
+
+
+# ---- what happens
+
+
+def start(
+    session: Session, federation: FederationRow, version: ModelVersionRow, now: float, waves: tuple[Wave, ...] = ()
+) -> RolloutRow:
+    """Begin to release a version, in waves other than the plan's where they are given.
+
+    The caller has seen that no other rollout is under way.
+    """
+    last, settings = latest(session, federation), settings_of(federation)
+    if waves:
+        settings = settings.model_copy(update={"waves": waves})
+    row = RolloutRow(
+        federation_id=federation.id,
+        number=last.number + 1 if last else 1,
+        version_id=version.id,
+        settings=settings.model_dump(mode="json"),
+        serial=_next_serial(session),
+        enlisted_to=0,
+        started_at=now,
+        ended_at=None,
+        **_columns_of(Rollout(wave_at=now)),
+    )
+    session.add(row)
+    session.flush()
+    session.refresh(row, ["version"])
+    _name_versions(session, federation)
+    _enlist(session, federation, row, now)
+    _note(session, federation, row, "started")
+    return row
+
+
+def start_next(session: Session, federation: FederationRow, now: float) -> None:
+    """Begin with the newest version, where versions are released automatically, one after another.
+
+    After a halt it is for the operator to begin again.
+    """
+    if settings_of(federation).mode != "automatic":
+        return
+    last, version = latest(session, federation), repositories.current_version(session, federation)
+    done = last is None or last.phase == RolloutPhase.COMPLETED
+    new = version.round_number > 0 and (last is None or version.version > last.version.version)
+    if done and new:
+        start(session, federation, version, now)
+
+
+def is_due(session: Session, row: RolloutRow, now: float) -> bool:
+    """Whether time or new devices change a rollout."""
+    current = _read(row)
+    if step(_settings(row), current, Looked(now)) != current:
+        return True
+    return session.execute(_unasked(row).limit(1)).first() is not None
+
+
+def look(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
+    """Take new devices into the wave, and go on if it is time; returns whether devices must be told."""
+    new = _enlist(session, federation, row, now)
+    by_group = bool(new and _tags(row))  # by a share devices know it themselves
+    return apply(session, federation, row, Looked(now), now) or by_group
+
+
+def hear(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
+    """Note what a device says about a rollout; a repetition changes nothing. Returns whether devices must be told."""
+    row, device = numbered(session, federation, report.rollout), repositories.device_named(session, federation, name)
+    here = (federation.instance, epochs.current(session).epoch)
+    if row is None or device is None or (report.instance, report.epoch) != here:
+        return False
+    told = session.get(RolloutDeviceRow, (row.id, device.id))
+    if told is None:
+        if not is_within(name, row.version.version, _millionths(row)):
+            return False  # it was not asked
+        told = RolloutDeviceRow(**_silent(row, device.id, now))
+        session.add(told)
+        apply(session, federation, row, Joined(1), now)
+    before, told.answer = Answer(told.answer), report.answer
+    if told.answer == before:
+        return False
+    told.score, told.reason, told.answered_at = report.score, report.reason, now
+    _note(session, federation, row, report.answer, device=name, detail=report.reason)
+    return apply(session, federation, row, Answered(before, Answer(report.answer)), now)
+
+
+def apply(session: Session, federation: FederationRow, row: RolloutRow, event: Event, now: float) -> bool:
+    """Apply an event and write what follows from it; returns whether devices must be told.
+
+    Raises:
+        RolloutError: if the operator's wish cannot be met now.
+    """
+    before = _read(row)
+    after = step(_settings(row), before, event)
+    for column, value in _columns_of(after).items():
+        setattr(row, column, value)
+    if after.wave != before.wave:
+        row.enlisted_to = 0
+        _enlist(session, federation, row, now)
+        _note(session, federation, row, "wave")
+    if after.phase is not before.phase:
+        row.ended_at = None if after.phase in OPEN else now
+        _note(session, federation, row, after.phase, detail=after.reason)
+    ended = after.phase is not before.phase and after.phase not in OPEN
+    if ended or after.wave != before.wave:
+        row.serial = _next_serial(session)
+        session.flush()
+    if ended:
+        _name_versions(session, federation)
+        start_next(session, federation, now)
+    return ended or after.wave != before.wave
+
+
+# ---- what is said
+
+
+def order(session: Session, federation: FederationRow) -> ReleaseOrder | None:
+    """Say which models devices are to use; None where they choose for themselves, or before the first rollout."""
+    last = latest(session, federation)
+    if last is None or not settings_of(federation).used:
+        return None
+    candidate = under_way(session, federation)
+    halted = select(RolloutRow.number).where(
+        RolloutRow.federation_id == federation.id, RolloutRow.phase == RolloutPhase.HALTED
+    )
+    return ReleaseOrder(
+        serial=newest_serial(session, federation),
+        released=_release(session, latest(session, federation, RolloutPhase.COMPLETED)),
+        candidate=_release(session, candidate),
+        millionths=_millionths(candidate) if candidate else 0,
+        withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MOST_WITHDRAWN))),
+    )
+
+
+def offers(session: Session, federation: FederationRow) -> Iterator[tuple[str, Offer]]:
+    """Yield the offer to each device that came in with a wave of groups, and has not answered yet."""
+    row = under_way(session, federation)
+    waves = [wave for wave in range(row.wave + 1) if _settings(row).tags_of(wave)] if row else []
+    if row is None or not waves:
+        return
+    said = Offer(instance=federation.instance, epoch=epochs.current(session).epoch, rollout=row.number)
+    awaited = select(DeviceRow.name).join(RolloutDeviceRow, RolloutDeviceRow.device_id == DeviceRow.id)
+    awaited = awaited.where(RolloutDeviceRow.rollout_id == row.id, RolloutDeviceRow.wave.in_(waves))
+    for name in session.scalars(awaited.where(RolloutDeviceRow.answer == Answer.SILENT).order_by(DeviceRow.id)):
+        yield name, said
+
+
+def newest_serial(session: Session, federation: FederationRow) -> int:
+    """Return the serial of the last change of a federation's order; 0 if nothing was ever released."""
+    query = select(func.max(RolloutRow.serial)).where(RolloutRow.federation_id == federation.id)
+    return session.scalar(query) or 0
+
+
+def _release(session: Session, row: RolloutRow | None) -> Release | None:
+    if row is None:
+        return None
+    version, sha256 = row.version, row.version.broadcast_sha256
+    score = adoptions.score_of(session, version)
+    model = BlobPointer(sha256=sha256, size=version.broadcast_size, url=f"/v1/blobs/{sha256}", score=score)
+    return Release(rollout=row.number, version=version.version, round=version.round_number, model=model)
+
+
+# ---- rows
+
+
+def _enlist(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> int:
+    """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
+    version, share, all_asked, enlisted = row.version.version, _millionths(row), bool(_tags(row)), 0
+    while asked := session.execute(_unasked(row).limit(BATCH)).all():
+        new = [_silent(row, one.id, now) for one in asked if all_asked or is_within(one.name, version, share)]
+        enlisted += len(new)
+        if new:
+            repositories.put(session, _ADD_DEVICE, new)
+        row.enlisted_to = asked[-1].id
+        apply(session, federation, row, Joined(len(new)), now)
+    return enlisted
+
+
+def _unasked(row: RolloutRow) -> Select[int, str]:
+    """Select the devices of the federation that were not looked at since the wave began, and do not belong to it.
+
+    Of a wave of groups: those in one of them, as devices that are looked at already may come into a group.
+    """
+    new: ColumnElement[bool] = DeviceRow.id > row.enlisted_to
+    if tags := _tags(row):
+        new = DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags)))
+    told = select(RolloutDeviceRow.device_id).where(RolloutDeviceRow.rollout_id == row.id)
+    return (
+        select(DeviceRow.id, DeviceRow.name)
+        .where(
+            DeviceRow.federation_id == row.federation_id,
+            new,
+            DeviceRow.enrolment.in_(("open", "approved")),
+            DeviceRow.id.not_in(told),
+        )
+        .order_by(DeviceRow.id)
+    )
+
+
+def _silent(row: RolloutRow, device_id: int, now: float) -> dict[str, Any]:
+    said = {"answer": str(Answer.SILENT), "score": None, "reason": "", "answered_at": None}
+    return {"rollout_id": row.id, "device_id": device_id, "wave": row.wave, "told_at": now, **said}
+
+
+def _name_versions(session: Session, federation: FederationRow) -> None:
+    named = {
+        "released": latest(session, federation, RolloutPhase.COMPLETED),
+        "canary": under_way(session, federation),
+    }
+    for alias, row in named.items():
+        if row is not None:
+            session.merge(ModelAliasRow(federation_id=federation.id, alias=alias, version_id=row.version_id))
+        else:
+            gone = (ModelAliasRow.federation_id == federation.id, ModelAliasRow.alias == alias)
+            session.execute(delete(ModelAliasRow).where(*gone))
+
+
+def _note(
+    session: Session, federation: FederationRow, row: RolloutRow, kind: str, *, device: str = "", detail: str = ""
+) -> None:
+    version, tags = row.version, _tags(row)
+    words = f"rollout {row.number}, version {version.version}"
+    if not device:
+        to = f"group {' or '.join(tags)}" if tags else f"{_millionths(row) / 10_000:g} % of the devices"
+        words += f": {to}, {row.members} told, {row.good} adopted it, {row.bad} failed"
+    detail = f"{words}; {detail}" if detail else words
+    repositories.journal(
+        session, federation, f"rollout.{kind}", round_number=version.round_number, device=device, detail=detail
+    )
+
+
+def _next_serial(session: Session) -> int:
+    """Count over all federations, as devices outlive a founding."""
+    return (session.scalar(select(func.max(RolloutRow.serial))) or 0) + 1
+
+
+def _settings(row: RolloutRow) -> RolloutSettings:
+    return RolloutSettings.model_validate(row.settings)
+
+
+def _millionths(row: RolloutRow) -> int:
+    return millionths(_settings(row).share_of(row.wave))
+
+
+def _tags(row: RolloutRow) -> tuple[str, ...]:
+    return _settings(row).tags_of(row.wave)
+
+
+def _read(row: RolloutRow) -> Rollout:
+    return Rollout(
+        wave_at=row.wave_at,
+        wave=row.wave,
+        members=row.members,
+        good=row.good,
+        bad=row.bad,
+        phase=RolloutPhase(row.phase),
+        reason=row.reason,
+    )
+
+
+def _columns_of(rollout: Rollout) -> dict[str, Any]:
+    return {**asdict(rollout), "phase": str(rollout.phase)}

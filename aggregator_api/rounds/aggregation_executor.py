@@ -1,0 +1,139 @@
+"""Where a round's heavy tensor work is done: in this process, or in a worker that goes by the names of blobs.
+
+A worker is a process of its own (`python -m aggregator_api.rounds.aggregation_worker`), so that the server answers
+while it computes, and so that what kills it (memory, above all) does not kill the server. Jobs and results are one
+line of JSON each: plans, manifests and the sha256 of blobs; the tensors stay in the blob store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from aggregator_api.errors import WorkerDiedError, WorkFailedError
+from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate, aggregate, read_state
+from aggregator_api.rounds.broadcasts import write_broadcasts
+from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.updates.contract import Contract
+from federation.private_files import UMASK
+
+log = logging.getLogger("aggregator_api")
+
+
+class Workshop(Protocol):
+    """Does the heavy work of a round; one job at a time, each may be done again."""
+
+    def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
+        """Combine updates with the state in the blob `state`."""
+
+    def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
+        """Write what each client of a cohort gets."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+class InThisProcess:
+    """Does the work in the calling thread."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+
+    def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
+        """Combine updates with the state in the blob `state`."""
+        return aggregate(contract, self._blobs, state, updates)
+
+    def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
+        """Write what each client of a cohort gets."""
+        return write_broadcasts(contract.method, self._blobs, read_state(self._blobs, state), cohort)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class WorkerProcess:
+    """Hands the work to a worker, which is started with the first job; one that died is started again."""
+
+    def __init__(self, blob_url: str, *, torch_threads: int, attempts: int, command: Sequence[str] = ()) -> None:
+        self._setting = {"blobs": blob_url, "torch_threads": torch_threads}
+        self._attempts = attempts
+        self._command = list(command or (sys.executable, "-m", "aggregator_api.rounds.aggregation_worker"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None while there is none."""
+        return self._process.pid if self._process else None
+
+    def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
+        """Combine updates with the state in the blob `state`.
+
+        Raises:
+            WorkFailedError: if the method cannot combine them.
+            WorkerDiedError: if the worker has died over the job too often.
+        """
+        stored = [{**one._asdict(), "manifest": one.manifest.model_dump(mode="json")} for one in updates]
+        done = self._ask("aggregate", contract, state, {"updates": stored})
+        return Aggregate(Blob(*done["state"]), Blob(*done["broadcast"]), done["noise_multiplier"])
+
+    def broadcasts(self, contract: Contract, state: str, cohort: Sequence[str]) -> dict[str, Blob]:
+        """Write what each client of a cohort gets; raises as `aggregate` does."""
+        done = self._ask("broadcasts", contract, state, {"cohort": list(cohort)})
+        return {client: Blob(*blob) for client, blob in done["broadcasts"].items()}
+
+    def close(self) -> None:
+        """Let the worker end, which it does once it hears no more."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+    def _ask(self, kind: str, contract: Contract, state: str, more: dict[str, Any]) -> dict[str, Any]:
+        job = {"kind": kind, "contract": contract.to_json(), "state": state, **more, **self._setting}
+        line = json.dumps(job).encode() + b"\n"
+        for attempt in range(1, self._attempts + 1):
+            answer = self._once(line)
+            if answer is not None:
+                if "error" in answer:
+                    raise WorkFailedError(answer["error"])
+                return answer
+            log.error("the aggregation's worker died, attempt %d of %d", attempt, self._attempts)
+        raise WorkerDiedError(f"the worker process died {self._attempts} times over it; is there enough memory?")
+
+    def _once(self, line: bytes) -> dict[str, Any] | None:
+        """Return the worker's answer; None if it died."""
+        process = self._process = self._process or subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, umask=UMASK
+        )
+        answer = _asked(process, line)
+        if answer.endswith(b"\n"):
+            result: dict[str, Any] = json.loads(answer)
+            return result
+        self._process = None
+        process.kill()
+        _bury(process)
+        return None
+
+
+def _asked(process: subprocess.Popen[bytes], line: bytes) -> bytes:
+    if process.stdin is None or process.stdout is None:
+        return b""
+    try:
+        process.stdin.write(line)
+        process.stdin.flush()
+        return process.stdout.readline()
+    except OSError:  # it died before it had read the job
+        return b""
+
+
+def _bury(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:  # what was written to it and never read
+                log.debug("the dead worker's pipe was not empty")

@@ -1,0 +1,78 @@
+"""What a federation says, retained: the announcement to all, and each device's invitation.
+
+Both are made from its rows alone, so that they can be made again at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from sqlalchemy.orm import Session
+
+from aggregator_api.db.models import FederationRow, RoundRow
+from aggregator_api.db.repositories import current_version, invited, last_event, last_number, open_round
+from aggregator_api.rollouts import transitions
+from aggregator_api.rollouts.adoptions import score_of
+from aggregator_api.storage import epochs
+from federation.plan import Plan
+from federation.protocol.messages import Announcement, BlobPointer, Invitation, VersionScore
+from federation.rounds.server_round import RoundPhase
+
+_SAID = {
+    RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written
+    RoundPhase.COLLECTING: "collecting",
+    RoundPhase.AGGREGATING: "aggregating",
+}
+
+
+def announcement(
+    session: Session, federation: FederationRow, *, chunk_bytes: int, expires: int | None = None
+) -> Announcement:
+    """Say what a federation is doing now, and until when (Unix time) that holds."""
+    row, epoch = open_round(session, federation), epochs.current(session)
+    version = row.base_version if row else current_version(session, federation)
+    model = pointer(version.broadcast_sha256, version.broadcast_size, score_of(session, version))
+    return Announcement.model_validate(
+        {
+            "federation": federation.name,
+            "instance": federation.instance,
+            "epoch": epoch.epoch,
+            "restored": epoch.restored_at,
+            "serial": last_event(session, federation),
+            "state": _state(federation, row),
+            "round": row.number if row else last_number(session, federation),
+            "invited": invited(session, row) if row else 0,
+            "deadline": row.deadline_at if row else None,
+            "plan": Plan.model_validate(federation.plan),
+            "model": model,
+            "release": transitions.order(session, federation),
+            "chunk_bytes": chunk_bytes,
+            "created": time.time(),
+            "expires": expires,
+        }
+    )
+
+
+def invitations(session: Session, federation: FederationRow) -> Iterator[tuple[str, Invitation]]:
+    """Yield the invitation of each device that the open round still waits for."""
+    row = open_round(session, federation)
+    if row is None or row.phase != RoundPhase.COLLECTING:
+        return
+    score, epoch = score_of(session, row.base_version), epochs.current(session).epoch
+    for part in row.participations:
+        if part.outcome == "waiting" and part.broadcast_sha256 is not None and part.broadcast_size is not None:
+            model = pointer(part.broadcast_sha256, part.broadcast_size, score)
+            said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model)
+            yield part.device.name, said
+
+
+def pointer(sha256: str, size: int, score: VersionScore | None) -> BlobPointer:
+    """Point to a broadcast's blob; `score` is of the version that it is of."""
+    return BlobPointer(sha256=sha256, size=size, url=f"/v1/blobs/{sha256}", score=score)
+
+
+def _state(federation: FederationRow, row: RoundRow | None) -> str:
+    if federation.status != "running":
+        return federation.status
+    return _SAID[RoundPhase(row.phase)] if row else "waiting"

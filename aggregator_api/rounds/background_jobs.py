@@ -1,0 +1,139 @@
+"""The slow parts of a round, outside of the coordinator's lock: each client's own broadcast, and the aggregate.
+
+They read rows, compute, and hand the result to the coordinator, which checks that it is still wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from threading import Event
+from typing import Protocol
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import FederationRow, RoundRow, UpdateRow
+from aggregator_api.db.outages import TEMPORARY, Outage, outage_of
+from aggregator_api.observability.failure_log import failures
+from aggregator_api.observability.timings import AGGREGATION_SECONDS
+from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
+from aggregator_api.rounds.aggregation_executor import Workshop
+from aggregator_api.storage.blobs import Blob
+from aggregator_api.updates.contract import Contract
+from aggregator_api.updates.screening import claim_of, norm_history
+from federation.aggregation.screening import Screening, screen, shortfall
+from federation.protocol.messages import UpdateManifest
+from federation.rounds.server_round import RoundPhase
+
+log = logging.getLogger("aggregator_api")
+
+RETRY_S = 1.0
+
+
+class Owner(Protocol):
+    """Who wants the work done, and takes what comes of it."""
+
+    def contract(self, federation: FederationRow) -> Contract:
+        """Return what a federation accepts."""
+
+    def begin(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
+        """Open the round whose broadcasts are written."""
+
+    def publish(self, name: str, number: int, result: Aggregate, screening: Screening, seconds: float) -> None:
+        """Make an aggregate of the updates that were found fit the federation's model."""
+
+    def give_up(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
+        """End a round whose work has failed, or of whose updates too few were found fit."""
+
+
+class LongWork:
+    """Runs in the one thread of an executor; both methods may be called again after a kill."""
+
+    def __init__(self, database: Database, workshop: Workshop, owner: Owner, closing: Event) -> None:
+        self._database = database
+        self._workshop = workshop
+        self._owner = owner
+        self._closing = closing
+
+    def personalize(self, name: str, number: int) -> None:
+        """Write what each client of the round's cohort gets, then open it."""
+        self._guard(name, number, "the broadcasts cannot be written", self._personalize)
+
+    def aggregate(self, name: str, number: int) -> None:
+        """Combine the updates of the round, then publish the result."""
+        self._guard(name, number, "aggregation failed", self._aggregate)
+
+    def _guard(self, name: str, number: int, what: str, work: Callable[[str, int], None]) -> None:
+        try:
+            self._outlast(TEMPORARY, what, partial(work, name, number))
+        except Exception as error:
+            # whatever a method or a disk does wrong must end this round, not the server
+            log.exception("%s federation=%s round=%d", what, name, number)
+            reason = f"{what}: {error}"
+            self._outlast((*TEMPORARY, Outage.FULL), what, partial(self._owner.give_up, name, number, reason))
+
+    def _outlast(self, outages: Collection[Outage], what: str, work: Callable[[], None]) -> None:
+        """Do it again until the database is back; a server that ends meanwhile does it at its next start."""
+        while True:
+            try:
+                return work()
+            except Exception as error:
+                if outage_of(error) not in outages:
+                    raise
+                failures.report(what, error)
+            if self._closing.wait(RETRY_S):
+                return None
+
+    def _personalize(self, name: str, number: int) -> None:
+        with self._database.read() as session:
+            federation, row = _still(session, name, number, RoundPhase.ANNOUNCED)
+            if row is None:
+                return
+            contract, state = self._owner.contract(federation), row.base_version.state_sha256
+            cohort = [part.device.name for part in row.participations]
+        self._owner.begin(name, number, self._workshop.broadcasts(contract, state, cohort))
+
+    def _aggregate(self, name: str, number: int) -> None:
+        started = time.perf_counter()
+        with self._database.read() as session:
+            federation, row = _still(session, name, number, RoundPhase.AGGREGATING)
+            if row is None:
+                return
+            contract, state = self._owner.contract(federation), row.base_version.state_sha256
+            stored = {update.device.name: update for update in _of(session, row)}
+            history = norm_history(session, federation.id, number)
+        claims = {device: claim_of(update) for device, update in stored.items()}
+        screening = screen(contract.plan.rounds, claims, history)
+        if reason := shortfall(contract.plan.rounds, claims, screening):
+            self._owner.give_up(name, number, reason, screening)
+            return
+        result = self._workshop.aggregate(contract, state, _used(stored, screening, number))
+        seconds = time.perf_counter() - started
+        AGGREGATION_SECONDS.observe(seconds)
+        self._owner.publish(name, number, result, screening, seconds)
+
+
+def _still(session: Session, name: str, number: int, phase: RoundPhase) -> tuple[FederationRow, RoundRow | None]:
+    """Return the round, or None if the operator has stopped it meanwhile."""
+    federation = session.scalars(select(FederationRow).where(FederationRow.name == name)).one()
+    row = repositories.open_round(session, federation)
+    return federation, row if row is not None and (row.number, row.phase) == (number, phase) else None
+
+
+def _of(session: Session, row: RoundRow) -> Sequence[UpdateRow]:
+    return session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id)).all()
+
+
+def _used(stored: Mapping[str, UpdateRow], screening: Screening, number: int) -> list[StoredUpdate]:
+    return [
+        StoredUpdate(
+            UpdateManifest.model_validate(update.manifest), number - update.base_round, screening.capped.get(device)
+        )
+        for device, update in stored.items()
+        if device not in screening.left_out
+    ]

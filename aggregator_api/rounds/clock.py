@@ -1,0 +1,83 @@
+"""Time for deadlines and waits: it goes on evenly while the machine's clock is set, as by NTP after a start.
+
+Deadlines are kept in SQL as Unix times, which a person reads and another process understands. So the rows of open
+rounds are moved along when the clock is set, and a deadline that was written under another clock is brought into reach.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db.models import FederationRow, RolloutRow, RoundRow
+from federation.plan import RoundSettings
+from federation.rounds.server_round import RoundPhase
+
+LEAP_S = 1.0
+"""The clock was set if it is off by more than this; what is less is slewed away, and does no harm."""
+
+
+class SteadyClock:
+    """Unix time as the machine had it at the start, and since then by a clock that nobody sets."""
+
+    def __init__(self) -> None:
+        self._ahead_s = time.time() - time.monotonic()
+        self._followed_at: float | None = None
+
+    def __call__(self) -> float:
+        """Return the time in seconds since 1970."""
+        return time.monotonic() + self._ahead_s
+
+    def leap_s(self) -> float:
+        """By how much the machine's clock was set forwards, or (below 0) back; 0 if it was not."""
+        leap_s = time.time() - self()
+        return leap_s if abs(leap_s) > LEAP_S else 0.0
+
+    def follow(self, leap_s: float) -> None:
+        """Go on from the machine's time."""
+        self._ahead_s += leap_s
+        self._followed_at = time.monotonic()
+
+    def was_even_for(self, seconds: float) -> bool:
+        """Whether the clock was not set in the last so many seconds, as far as this process has seen."""
+        if self.leap_s():
+            return False
+        return self._followed_at is None or time.monotonic() - self._followed_at >= seconds
+
+
+def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> None:
+    """Let open rounds of these federations, and waves of rollouts, end as much later as the clock was set forwards."""
+    for row in _open_rounds(session, names):
+        row.opened_at += leap_s
+        if row.deadline_at is not None:
+            row.deadline_at += leap_s
+    for rollout in session.scalars(select(RolloutRow).where(RolloutRow.federation_id.in_(_ids(names)))):
+        rollout.wave_at += leap_s
+
+
+def bring_into_reach(session: Session, federation: FederationRow, rounds: RoundSettings, now: float) -> float:
+    """Set a deadline that is further away than a whole round lasts to one round from now; return by how much it moved.
+
+    It was written before the clock was set back, while this process did not run.
+    """
+    moved_s = 0.0
+    for row in _open_rounds(session, [federation.name]):
+        latest = now + (rounds.deadline_s or 0.0)
+        if row.deadline_at is not None and row.deadline_at > latest + LEAP_S:
+            moved_s += row.deadline_at - latest
+            row.opened_at, row.deadline_at = now, latest
+    return moved_s
+
+
+def _ids(names: Iterable[str]) -> Select[int]:
+    return select(FederationRow.id).where(FederationRow.name.in_(list(names)))
+
+
+def _open_rounds(session: Session, names: Iterable[str]) -> list[RoundRow]:
+    query = select(RoundRow).where(
+        RoundRow.federation_id.in_(_ids(names)), RoundRow.phase.in_((RoundPhase.ANNOUNCED, RoundPhase.COLLECTING))
+    )
+    return list(session.scalars(query))

@@ -1,0 +1,420 @@
+"""Drives `federation.rounds.server_round` for every federation: rows first, then the effect.
+
+Every transition is committed before anything is announced, aggregated or acknowledged, and every effect can be made
+again from the rows. So a server that was killed goes on with `recover`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from threading import Event as ThreadEvent
+from threading import RLock
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth.signing import Signer
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import FederationRow, RoundRow
+from aggregator_api.devices.roll_call import RollCall, mark_silent
+from aggregator_api.errors import BlobError
+from aggregator_api.mqtt.transport import Publisher
+from aggregator_api.rollouts import transitions
+from aggregator_api.rounds import deadlines, opening
+from aggregator_api.rounds.aggregation import Aggregate
+from aggregator_api.rounds.aggregation_executor import Workshop
+from aggregator_api.rounds.announcements import announcement, invitations
+from aggregator_api.rounds.background_jobs import LongWork
+from aggregator_api.rounds.clock import SteadyClock, bring_into_reach, move_open_rounds
+from aggregator_api.rounds.privacy_budget import note_privacy
+from aggregator_api.storage.blobs import Blob
+from aggregator_api.updates.context import Federation, Open
+from aggregator_api.updates.contract import Contract, read_contract
+from aggregator_api.updates.screening import write_screening
+from federation.aggregation.screening import Screening
+from federation.plan import Strict
+from federation.protocol import topics
+from federation.protocol.messages import write
+from federation.protocol.signing import Kind
+from federation.rounds.server_round import (
+    Action,
+    Aggregated,
+    AggregationFailed,
+    DeadlinePassed,
+    DeviceLost,
+    Event,
+    RoundPhase,
+    Step,
+    Stopped,
+    UpdateArrived,
+    step,
+)
+
+log = logging.getLogger("aggregator_api")
+
+Arrival = UpdateArrived | DeviceLost
+LOOKS = 20
+"""How often devices that are gone are looked for within `lost_after_s`."""
+
+
+class Coordinator:
+    """The rounds of every federation of one server process."""
+
+    def __init__(
+        self,
+        database: Database,
+        workshop: Workshop,
+        publisher: Publisher,
+        executor: Executor,
+        *,
+        chunk_bytes: int,
+        lost_after_s: float,
+        clock: SteadyClock | None = None,
+        closing: ThreadEvent | None = None,
+        verify: Callable[[str], None] = lambda sha256: None,
+    ) -> None:
+        self._database = database
+        self._publisher = publisher
+        self._executor = executor
+        self._long = LongWork(database, workshop, self, closing or ThreadEvent())
+        self._verify = verify
+        self._chunk_bytes = chunk_bytes
+        self._lost_after_s = lost_after_s
+        self.clock = self._clock = clock or SteadyClock()
+        self._listening_since = self._clock()
+        self._looked_for_gone = 0.0
+        self._contracts: dict[str, Contract] = {}
+        self._revisions: dict[str, int] = {}
+        self._orders: dict[str, int] = {}  # serial of the order that was announced last
+        self.roll_call = RollCall()
+        self.signer: Signer | None = None
+        """Signs what is said to devices; none: nothing is signed."""
+        self.tidy: Callable[[], None] = lambda: None
+        """Called on the executor after each publication."""
+        self.lock = RLock()
+        """Held over every transition and its effects, so that they happen in one order."""
+
+    def contract_of(self, session: Session, federation: Federation) -> Contract:
+        """Return what a federation accepts, without its row where that is known."""
+        if self._revisions.get(federation.name) == federation.revision:
+            return self._contracts[federation.name]
+        return self.contract(_row(session, federation.name))
+
+    def contract(self, federation: FederationRow) -> Contract:
+        """Return what a federation accepts; an operator may change its round settings."""
+        if self._revisions.get(federation.name) != federation.revision:
+            self._contracts[federation.name] = read_contract(federation)
+            self._revisions[federation.name] = federation.revision
+        return self._contracts[federation.name]
+
+    def changed(self, session: Session) -> None:
+        """Read the contracts again whose settings were changed, here or by another server process."""
+        for name, revision in session.execute(select(FederationRow.name, FederationRow.revision)):
+            if name in self._contracts and self._revisions[name] != revision:
+                self.contract(_row(session, name))
+
+    def leads(self, name: str) -> bool:
+        """Whether this process drives that federation; without others it drives them all (see `leading`)."""
+        return True
+
+    # ---- what is said
+
+    def connected(self) -> None:
+        """Say everything again, after the broker may have lost it, and give devices time to say where they are."""
+        self._listening_since = self._clock()
+        for name in self._names():
+            self.roll_call.begin(name)
+            self.announce(name)
+
+    def announce(self, name: str) -> None:
+        """Publish a federation's retained announcement, and before it invitations and offers to those it waits for."""
+        with self.lock, self._database.read() as session:
+            federation = _row(session, name)
+            for device, invitation in invitations(session, federation):
+                said = self.signed(Kind.INVITATION, name, device, invitation)
+                self._publisher.publish(topics.invitation(name, device), said, retain=True)
+            for device, offer in transitions.offers(session, federation):
+                said = self.signed(Kind.OFFER, name, device, offer)
+                self._publisher.publish(topics.offer(name, device), said, retain=True)
+            self._orders[name] = transitions.newest_serial(session, federation)
+            expires = self.signer.expires() if self.signer else None
+            message = announcement(session, federation, chunk_bytes=self._chunk_bytes, expires=expires)
+            message = message.model_copy(update={"roll_call": self.roll_call.of(name)})
+            said = self.signed(Kind.ANNOUNCEMENT, name, "", message)
+            self._publisher.publish(topics.announce(name), said, retain=True)
+
+    def announced_order(self, name: str) -> int | None:
+        """Return the serial of the order about releases that this process has announced last; None: it has not yet."""
+        return self._orders.get(name)
+
+    def signed(self, kind: Kind, federation: str, device: str, message: Strict) -> bytes:
+        """Return a message to a device, or to all (''), as it is sent."""
+        return self.signer.wrap(kind, federation, device, message) if self.signer else write(message)
+
+    def renew(self) -> None:
+        """Say everything again before it expires."""
+        if self.signer and self.signer.renewal_is_due():
+            for name in filter(self.leads, self._names()):
+                self.announce(name)
+
+    # ---- what happens
+
+    def recover(self) -> None:
+        """Continue every federation where its rows say that it stands."""
+        for name in self._names():
+            self.recover_one(name)
+
+    def recover_one(self, name: str) -> None:
+        """Continue one federation where its rows say that it stands."""
+        with self.lock:
+            self._bring_into_reach(name)
+            phase = self._phase(name)
+            if phase == RoundPhase.ANNOUNCED:
+                self._open(name)
+            elif phase == RoundPhase.AGGREGATING:
+                self.act(name, (Action.AGGREGATE,))
+            else:
+                self.go_on(name)
+
+    def feed(self, name: str, event: Event) -> None:
+        """Apply an event to the open round, if there is one, and act on it."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                result = self.transition(session, federation, event)
+            if result is not None:
+                self.act(name, result.actions)
+
+    def transition(self, session: Session, federation: FederationRow, event: Event) -> Step | None:
+        """Apply an event inside the caller's transaction; the caller acts after the commit, still under the lock."""
+        row = repositories.open_round(session, federation)
+        if row is None:
+            return None
+        current, rounds = repositories.read_round(row), self.contract(federation).plan.rounds
+        if isinstance(event, UpdateArrived | DeviceLost):
+            result = self._about_a_device(session, federation, row, event)
+        else:
+            result = step(rounds, current, event)
+            repositories.write_round(session, federation, row.id, current, result.round)
+        session.expire(row)  # it was written beside the session
+        return result
+
+    def arrived(
+        self, session: Session, federation: repositories.Named, device: repositories.Named, now: Open, event: Arrival
+    ) -> Step:
+        """Apply an event about a device to the open round, as `transition` does, from what is known of both."""
+        result = step(self._contracts[federation.name].plan.rounds, now.round, event, now.standing)
+        repositories.write_round(session, federation, now.id, now.round, result.round)
+        if result.standing is not None:
+            late = now.round.number - event.base_round if isinstance(event, UpdateArrived) else None
+            repositories.write_standing(session, now.id, device.id, now.standing, result.standing, late)
+        return result
+
+    def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
+        current, device = repositories.read_round(row), repositories.device_named(session, federation, event.client_id)
+        if device is None:
+            return Step(current)
+        standing = repositories.standing(repositories.participation(session, row, device))
+        return self.arrived(session, federation, device, Open(row.id, current, standing), event)
+
+    def act(self, name: str, actions: Iterable[Action]) -> None:
+        """Do what a committed transition asks for."""
+        for action in actions:
+            match action:
+                case Action.ANNOUNCE:
+                    self.announce(name)
+                case Action.AGGREGATE:
+                    self.announce(name)
+                    self._executor.submit(self._long.aggregate, name, self._number(name))
+                case Action.PUBLISH | Action.FAIL:
+                    self.go_on(name)
+
+    def go_on(self, name: str) -> None:
+        """Open the next round if enough devices are online, finish after the last, and say where we are."""
+        if not self._try_open(name):
+            self.announce(name)
+
+    def devices_changed(self, name: str) -> None:
+        """Open the next round if it waited for devices."""
+        self._try_open(name)
+
+    def tick(self) -> None:
+        """Tell the rounds whose deadline has passed, and those that wait for devices that are gone."""
+        self._follow_clock()
+        now = self._clock()
+        with self._database.read() as session:
+            self.changed(session)
+            late = deadlines.deadlines_passed(session, now)
+            gone = deadlines.devices_gone(session, now, self._lost_after_s) if self._looks_for_gone(now) else []
+        for name in filter(self.leads, late):
+            self.feed(name, DeadlinePassed())
+        for name, device in gone:
+            if self.leads(name):
+                self.feed(name, DeviceLost(device))
+        for name, asked_at in self.roll_call.over():
+            with self._database.write() as session:
+                mark_silent(session, name, asked_at)
+
+    def _follow_clock(self) -> None:
+        """Where the machine's clock was set: nobody loses or gains time, and who is gone is looked for anew."""
+        with self.lock:
+            leap_s = self._clock.leap_s()
+            if not leap_s:
+                return
+            names = self._names()
+            with self._database.write() as session:
+                move_open_rounds(session, names, leap_s)
+            self._clock.follow(leap_s)
+            self._listening_since = self._looked_for_gone = self._clock()
+            self.roll_call.drop()  # who was heard since then cannot be told
+            log.warning("the clock was set by %+.0f s; open rounds end as much later or earlier by it", leap_s)
+            for name in names:
+                self.announce(name)
+
+    def _bring_into_reach(self, name: str) -> None:
+        with self._database.write() as session:
+            federation = _row(session, name)
+            moved_s = bring_into_reach(session, federation, self.contract(federation).plan.rounds, self._clock())
+        if moved_s:
+            log.warning("the deadline of federation=%s was %.0f s too far away: the clock was set back", name, moved_s)
+
+    def _looks_for_gone(self, now: float) -> bool:
+        """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""
+        heard_out = now - self._listening_since >= self._lost_after_s
+        due = heard_out and now - self._looked_for_gone >= self._lost_after_s / LOOKS
+        if due:
+            self._looked_for_gone = now
+        return due
+
+    def refused(self, name: str, device: str, number: int) -> None:
+        """Await a device no longer whose update to the open round was refused: it does not train for it again."""
+        if number == self._number(name):
+            self.feed(name, DeviceLost(device))
+
+    # ---- opening a round, and what comes of the long work
+
+    def begin(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
+        """Open the written round `number`; `broadcasts` is what each client gets, empty if all get the same."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = repositories.federation_named(session, name)
+                row = _at(session, federation, number, RoundPhase.ANNOUNCED)
+                if federation is None or row is None:
+                    return  # the operator stopped it meanwhile
+                if broadcasts:
+                    opening.give(row, broadcasts)
+                actions = opening.begin(session, federation, lambda event: self.transition(session, federation, event))
+            self.act(name, actions)
+
+    def publish(self, name: str, number: int, result: Aggregate, screening: Screening, seconds: float) -> None:
+        """Make an aggregate the federation's model, and go on."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = repositories.federation_named(session, name)
+                row = _at(session, federation, number, RoundPhase.AGGREGATING)
+                if federation is None or row is None:
+                    return  # stopped while it was aggregated: the result is not used
+                write_screening(session, federation, row, screening)
+                repositories.add_version(session, federation, number, result.state, result.broadcast)
+                transitions.start_next(session, federation, self._clock())
+                published = self.transition(session, federation, Aggregated())
+                if result.noise_multiplier is not None:
+                    rounds = self.contract(federation).plan.rounds
+                    note_privacy(session, federation, number, result.noise_multiplier, rounds)
+                detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
+                repositories.journal(session, federation, "model.published", round_number=number, detail=detail)
+            if published is not None:
+                self.act(name, published.actions)
+        self._executor.submit(self.tidy)
+
+    def give_up(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
+        """End round `number`, whose long work has failed, or of whose updates `screening` has left too few."""
+        with self.lock:
+            with self._database.write() as session:
+                federation, ended = repositories.federation_named(session, name), None
+                if federation is None:
+                    return  # it was deleted meanwhile
+                if row := _at(session, federation, number, RoundPhase.AGGREGATING):
+                    if screening is not None:
+                        write_screening(session, federation, row, screening)
+                    ended = self.transition(session, federation, AggregationFailed(reason))
+                elif _at(session, federation, number, RoundPhase.ANNOUNCED):
+                    ended = self.transition(session, federation, Stopped(reason))
+            if ended is not None:
+                self.act(name, ended.actions)
+
+    def base_damaged(self, name: str, reason: str) -> None:
+        """End the open round whose model cannot be read, and pause: every further round would begin from it too."""
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                result = self.transition(session, federation, Stopped(f"its model is damaged: {reason}"))
+                if federation.status == "running":
+                    federation.status = "paused"
+                    number = repositories.last_number(session, federation)
+                    advice = f"{reason}; restore that blob or move the alias `stable`, then resume"
+                    repositories.journal(session, federation, "federation.paused", round_number=number, detail=advice)
+            log.error("federation=%s is paused: its model is damaged: %s", name, reason)
+            self.act(name, result.actions if result is not None else (Action.ANNOUNCE,))
+
+    def blob_damaged(self, sha256: str, reason: str) -> None:
+        """End the open rounds that begin from a blob which cannot be read."""
+        with self._database.read() as session:
+            names = repositories.federations_training_from(session, sha256)
+        for name in names:
+            self.base_damaged(name, reason)
+
+    def _try_open(self, name: str) -> bool:
+        with self.lock:
+            with self._database.write() as session:
+                federation = _row(session, name)
+                drawn = opening.draw(session, federation, self.contract(federation).plan, self._clock())
+            if drawn:
+                self._open(name)
+            return drawn
+
+    def _open(self, name: str) -> None:
+        with self._database.read() as session:
+            federation = _row(session, name)
+            personal = self.contract(federation).method.personal_broadcast
+            row = repositories.open_round(session, federation)
+            base = row.base_version if row else repositories.current_version(session, federation)
+            needed = {base.state_sha256, base.broadcast_sha256}
+        try:
+            for sha256 in needed:
+                self._verify(sha256)
+        except (BlobError, OSError) as error:
+            self.base_damaged(name, str(error))
+            return
+        if personal:
+            self._executor.submit(self._long.personalize, name, self._number(name))
+        else:
+            self.begin(name, self._number(name), {})
+
+    # ---- looking things up
+
+    def _names(self) -> list[str]:
+        with self._database.read() as session:
+            return list(filter(self.leads, session.scalars(select(FederationRow.name).order_by(FederationRow.id))))
+
+    def _phase(self, name: str) -> str | None:
+        with self._database.read() as session:
+            federation = repositories.federation_named(session, name)  # none: it was deleted while it was worked for
+            row = repositories.open_round(session, federation) if federation else None
+            return row.phase if row else None
+
+    def _number(self, name: str) -> int:
+        with self._database.read() as session:
+            return repositories.last_number(session, _row(session, name))
+
+
+def _row(session: Session, name: str) -> FederationRow:
+    return session.scalars(select(FederationRow).where(FederationRow.name == name)).one()
+
+
+def _at(session: Session, federation: FederationRow | None, number: int, phase: RoundPhase) -> RoundRow | None:
+    row = repositories.open_round(session, federation) if federation is not None else None
+    return row if row is not None and (row.number, row.phase) == (number, phase) else None

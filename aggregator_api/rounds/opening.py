@@ -1,0 +1,101 @@
+"""How a round comes to be: its cohort is drawn, and updates that waited for it are handed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
+from aggregator_api.storage.blobs import Blob
+from federation.plan import Plan
+from federation.rounds.server_round import Action, Event, Opened, RoundPhase, Step, UpdateArrived, sample_cohort
+
+Transition = Callable[[Event], Step | None]
+"""Applies an event to the open round, inside the caller's transaction."""
+
+
+def due(session: Session, federation: FederationRow, plan: Plan) -> bool:
+    """Whether `draw` has something to write: the next round, or that there is none.
+
+    Devices are counted and not read: while they come one by one, each of them asks this.
+    """
+    if federation.status != "running" or repositories.open_round(session, federation) is not None:
+        return False
+    if repositories.last_number(session, federation) >= plan.rounds.rounds:
+        return True
+    enough = max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1)
+    return repositories.count_online(session, federation, plan.rounds.cohort_tags) >= enough
+
+
+def draw(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
+    """Write the next round and its cohort if there are enough devices, or that the federation has finished.
+
+    Returns whether a round was written.
+    """
+    if not due(session, federation, plan):
+        return False
+    number = repositories.last_number(session, federation) + 1
+    if number > plan.rounds.rounds:
+        federation.status = "finished"
+        repositories.journal(session, federation, "federation.finished", round_number=number - 1)
+        return False
+    online = repositories.online_devices(session, federation, plan.rounds.cohort_tags)
+    cohort = sample_cohort(
+        plan.rounds, online, seed=plan.task.seed, round_number=number, examples=_weights(plan, online)
+    )
+    deadline = now + plan.rounds.deadline_s if plan.rounds.deadline_s else None
+    repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline)
+    return True
+
+
+def give(row: RoundRow, broadcasts: Mapping[str, Blob]) -> None:
+    """Note what each device of the cohort gets, where it is not the same for all."""
+    for part in row.participations:
+        part.broadcast_sha256, part.broadcast_size = broadcasts[part.device.name]
+
+
+def begin(session: Session, federation: FederationRow, apply: Transition) -> tuple[Action, ...]:
+    """Open the written round, and hand it the updates that are held for it; a device's newest one first."""
+    opened = apply(Opened())
+    row = repositories.open_round(session, federation)
+    if opened is None or row is None:
+        return ()
+    actions = list(opened.actions)
+    for update in _held(session, federation):
+        if row.phase != RoundPhase.COLLECTING:
+            break  # this round has enough: the rest waits for another
+        result = apply(UpdateArrived(update.device.name, update.base_round))
+        actions += _settle(session, federation, row, update, result) if result else ()
+    return tuple(actions)
+
+
+def _settle(
+    session: Session, federation: FederationRow, row: RoundRow, update: UpdateRow, result: Step
+) -> tuple[Action, ...]:
+    name = update.device.name
+    if Action.ACCEPT in result.actions:
+        update.status, update.round_id = "accepted", row.id
+        repositories.journal(session, federation, "update.used", round_number=row.number, device=name)
+        return result.actions
+    update.status, update.reason = "refused", result.reason
+    repositories.journal(
+        session, federation, "update.refused", round_number=row.number, device=name, detail=result.reason
+    )
+    return ()
+
+
+def _held(session: Session, federation: FederationRow) -> list[UpdateRow]:
+    query = select(UpdateRow).where(UpdateRow.federation_id == federation.id, UpdateRow.status == "held")
+    return list(session.scalars(query.order_by(UpdateRow.base_round.desc(), UpdateRow.id)))
+
+
+def _weights(plan: Plan, online: Mapping[str, DeviceRow]) -> dict[str, int] | None:
+    """Return what devices said about how many examples they have; one that has not said counts like their mean."""
+    if plan.rounds.sampling != "examples":
+        return None
+    said = [row.examples for row in online.values() if row.examples]
+    typical = round(sum(said) / len(said)) if said else 1
+    return {name: row.examples or typical for name, row in online.items()}

@@ -1,0 +1,51 @@
+"""The account of what a federation's published models have spent of its clients' privacy, kept in its rounds' rows."""
+
+from __future__ import annotations
+
+import math
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from aggregator_api.db.models import FederationRow, ParticipationRow, RoundRow
+from aggregator_api.db.repositories import journal
+from federation.plan import RoundSettings
+from federation.privacy.differential_privacy import epsilon
+from federation.rounds.server_round import RoundPhase, Standing
+
+
+def note_privacy(
+    session: Session, federation: FederationRow, number: int, noise_multiplier: float, rounds: RoundSettings
+) -> None:
+    """Write the noise of the round that is just published, and the ε of the client that took part most often."""
+    row = session.scalars(
+        select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.number == number)
+    ).one()
+    row.noise_multiplier = noise_multiplier
+    session.flush()
+    found = epsilon(_most_spent(session, federation), rounds.delta)
+    row.epsilon = found if math.isfinite(found) else None
+    said = f"ε ≤ {found:.4g} at δ = {rounds.delta:g}" if math.isfinite(found) else "no bound: a round had no noise"
+    detail = f"{said}; noise multiplier {noise_multiplier:g}, no amplification by sampling claimed"
+    journal(session, federation, "round.privacy", round_number=number, detail=detail)
+
+
+def _most_spent(session: Session, federation: FederationRow) -> float:
+    """Return the largest Σ 1/z² of any client over the published rounds it took part in; infinity without noise."""
+    noise = func.coalesce(RoundRow.noise_multiplier, 0.0)
+    bare = func.max(case((noise == 0, 1), else_=0))
+    total = func.sum(case((noise == 0, 0.0), else_=1.0 / (noise * noise)))
+    per_client = (
+        select(bare.label("bare"), total.label("total"))
+        .select_from(ParticipationRow)
+        .join(RoundRow, RoundRow.id == ParticipationRow.round_id)
+        .where(
+            RoundRow.federation_id == federation.id,
+            RoundRow.phase == RoundPhase.PUBLISHED,
+            ParticipationRow.outcome == Standing.RECEIVED,
+        )
+        .group_by(ParticipationRow.device_id)
+        .subquery()
+    )
+    without, most = session.execute(select(func.max(per_client.c.bare), func.max(per_client.c.total))).one()
+    return math.inf if without else float(most or 0.0)

@@ -1,0 +1,91 @@
+"""Whether an update that is well formed is also plausible: its counts, and how far it moves the model."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from aggregator_api.db.database import Database
+from aggregator_api.errors import BlobError, UpdateRefusedError
+from aggregator_api.rounds.broadcasts import Broadcasts
+from aggregator_api.updates.context import Federation, Open, Situation
+from aggregator_api.updates.contract import Contract
+from aggregator_api.updates.screening import norm_history
+from federation.aggregation.screening import NormHistory, refusal
+from federation.protocol.messages import UpdateManifest
+from federation.records import Tree
+from federation.wire.update_norms import change_norms
+
+log = logging.getLogger("aggregator_api")
+
+Norms = dict[str, float]
+
+
+class Judge:
+    """Holds updates against what their devices said and, as they arrive, against those of earlier rounds.
+
+    At its end a round judges all of its updates once more, together (`aggregator_api.updates.screening`).
+    """
+
+    def __init__(self, database: Database, broadcasts: Broadcasts) -> None:
+        self._database = database
+        self._broadcasts = broadcasts
+        self._histories: dict[int, tuple[int, NormHistory]] = {}
+
+    def check(self, contract: Contract, found: Situation, manifest: UpdateManifest, tree: Tree) -> Norms:
+        """Return the norms of an update that is plausible.
+
+        Raises:
+            UpdateRefusedError: saying what came and what is plausible; for quarantine.
+        """
+        check_counts(contract, found.device.examples if found.device else 0, manifest, tree)
+        try:
+            norms = change_norms(tree, self._broadcasts.read(manifest.base_version))
+        except BlobError as error:
+            log.error("norms not judged federation=%s device=%s: %s", manifest.federation, manifest.client, error)
+            return {}  # a damaged disk here is not the device's fault
+        if found.federation is not None and (
+            reason := refusal(contract.plan.rounds, norms, self._history(found.federation, found.open))
+        ):
+            raise _implausible(reason)
+        return norms
+
+    def _history(self, federation: Federation, now: Open | None) -> NormHistory:
+        """Return what earlier rounds say; it is read once a round."""
+        number = now.round.number if now else federation.last_round + 1
+        known, history = self._histories.get(federation.id, (0, NormHistory()))
+        if known != number:
+            with self._database.read() as session:
+                history = norm_history(session, federation.id, number)
+            self._histories[federation.id] = number, history
+        return history
+
+
+def check_counts(contract: Contract, announced: int, manifest: UpdateManifest, tree: Tree) -> None:
+    """Hold the numbers of examples against one another; `announced` is what the device's status said, 0 if nothing.
+
+    Raises:
+        UpdateRefusedError: saying which of them disagree.
+    """
+    most = contract.most_examples(announced)
+    if announced and manifest.examples > most:
+        raise _implausible(
+            f"{manifest.examples} examples are claimed, the device announced {announced}: at most {most} are plausible"
+        )
+    if manifest.class_counts is not None and sum(manifest.class_counts) != manifest.examples:
+        raise _implausible(f"class_counts sum to {sum(manifest.class_counts)}, not to {manifest.examples} examples")
+    counts = tree.get("counts")
+    if isinstance(counts, torch.Tensor):
+        _check_uploaded_counts(counts.double(), manifest.examples)
+
+
+def _check_uploaded_counts(counts: torch.Tensor, examples: int) -> None:
+    if bool((counts < 0).any()) or not torch.equal(counts, counts.round()):
+        raise _implausible("tensor 'counts' must hold whole numbers of at least 0")
+    if (total := float(counts.sum())) != examples:
+        raise _implausible(f"tensor 'counts' sums to {total:.0f}, not to {examples} examples")
+
+
+def _implausible(reason: str) -> UpdateRefusedError:
+    return UpdateRefusedError(reason, quarantine=True)

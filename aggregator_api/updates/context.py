@@ -1,0 +1,148 @@
+"""What one message about an update needs to know, read with one statement whose cost does not grow with the cohort."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import Row, Select, and_, bindparam, exists, func, select
+from sqlalchemy.orm import Session, aliased
+
+from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.db.repositories import ENDED, machine_round
+from federation.rounds.server_round import Round, Standing
+
+TAKEN = ("accepted", "held")
+"""Statuses of updates that are safe here, as their device is told."""
+
+
+REPORTED = (*TAKEN, "left_out")
+"""Statuses of updates beside which no other of their device for the same round is taken."""
+
+
+class Known(NamedTuple):
+    """An update of that id that is settled."""
+
+    status: str
+    reason: str
+    sha256: str
+    nonce: str
+
+
+class Federation(NamedTuple):
+    """As much of a federation as an update needs."""
+
+    id: int
+    name: str
+    instance: str
+    status: str
+    revision: int
+    last_round: int
+
+
+class Device(NamedTuple):
+    """As much of a device as an update needs."""
+
+    id: int
+    name: str
+    enrolment: str
+    public_key: str | None
+    examples: int
+
+
+class Base(NamedTuple):
+    """The device's part in the round that the update is from; `invited` is None if it had none."""
+
+    invited: bool | None
+    broadcast_sha256: str | None
+
+
+class Open(NamedTuple):
+    """The round that has not ended, and where the device stands in it."""
+
+    id: int
+    round: Round
+    standing: Standing
+
+
+class Situation(NamedTuple):
+    """Everything that decides about one update, at one moment."""
+
+    federation: Federation | None
+    device: Device | None
+    known: Known | None
+    base: Base | None
+    open: Open | None
+    reported: bool
+    """Whether another update of the device for the same round is safe here."""
+
+
+def look(session: Session, federation: str, device: str, update_id: str, base_round: int = 0) -> Situation:
+    """Read the situation of an update that names these."""
+    names = {"federation": federation, "device": device, "update_id": update_id, "base_round": base_round}
+    row = session.connection().execute(_QUERY, names).first()
+    return _read(row, federation, device) if row is not None else Situation(None, None, None, None, None, False)
+
+
+def _query() -> Select[tuple[object, ...]]:
+    base, now = aliased(RoundRow), aliased(RoundRow)
+    base_part, part, other = aliased(ParticipationRow), aliased(ParticipationRow), aliased(UpdateRow)
+    last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == FederationRow.id).scalar_subquery()
+    reported = exists().where(
+        other.device_id == DeviceRow.id, other.base_round == bindparam("base_round"), other.status.in_(REPORTED)
+    )
+    columns = (
+        (
+            FederationRow.id,
+            FederationRow.instance,
+            FederationRow.status,
+            FederationRow.revision,
+            last.label("last_round"),
+        ),
+        (DeviceRow.id.label("device_id"), DeviceRow.enrolment, DeviceRow.public_key, DeviceRow.examples),
+        (
+            UpdateRow.status.label("known"),
+            UpdateRow.reason.label("known_reason"),
+            UpdateRow.sha256.label("known_sha256"),
+            UpdateRow.manifest["nonce"].as_string().label("known_nonce"),
+        ),
+        (base.id.label("base_id"), base_part.invited, base_part.broadcast_sha256),
+        (now.id.label("open_id"), now.number, now.awaited, now.received, now.phase, now.paused, now.deadline_passed),
+        (now.reason.label("round_reason"), part.outcome, reported.label("reported")),
+    )
+    device = and_(DeviceRow.federation_id == FederationRow.id, DeviceRow.name == bindparam("device"))
+    update = and_(UpdateRow.device_id == DeviceRow.id, UpdateRow.update_id == bindparam("update_id"))
+    return (
+        select(*(column for group in columns for column in group))
+        .select_from(FederationRow)
+        .outerjoin(DeviceRow, device)
+        .outerjoin(UpdateRow, update)
+        .outerjoin(base, and_(base.federation_id == FederationRow.id, base.number == bindparam("base_round")))
+        .outerjoin(base_part, and_(base_part.round_id == base.id, base_part.device_id == DeviceRow.id))
+        .outerjoin(now, and_(now.federation_id == FederationRow.id, now.phase.not_in(ENDED)))
+        .outerjoin(part, and_(part.round_id == now.id, part.device_id == DeviceRow.id))
+        .where(FederationRow.name == bindparam("federation"))
+    )
+
+
+_QUERY = _query()
+
+
+def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> Situation:
+    return Situation(
+        Federation(row.id, federation, row.instance, row.status, row.revision, row.last_round or 0),
+        Device(row.device_id, device, row.enrolment, row.public_key, row.examples)
+        if row.device_id is not None
+        else None,
+        Known(row.known, row.known_reason, row.known_sha256, row.known_nonce or "") if row.known is not None else None,
+        Base(row.invited, row.broadcast_sha256) if row.base_id is not None else None,
+        _open(row) if row.open_id is not None else None,
+        bool(row.reported),
+    )
+
+
+def _device(row: Row[tuple[object, ...]], name: str) -> Device:
+    return Device(row.device_id, name, row.enrolment, row.public_key, row.examples)
+
+
+def _open(row: Row[tuple[object, ...]]) -> Open:
+    return Open(row.open_id, machine_round(row, row.round_reason), Standing(row.outcome or Standing.UNINVITED))

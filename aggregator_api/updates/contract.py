@@ -1,0 +1,125 @@
+"""What a federation accepts: the method, and the schema that every update is held against before it is believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aggregator_api.db.models import FederationRow
+from aggregator_api.errors import BlobError, UpdateRefusedError
+from federation import wire
+from federation.errors import UpdateError, WireError
+from federation.method import Method
+from federation.methods import method_from_json
+from federation.plan import Plan
+from federation.protocol.messages import UpdateManifest
+from federation.records import Tree
+from federation.rounds.server_round import keeps_partial_work
+from federation.wire import uploads
+from federation.wire.schema import Schema, TensorSpec
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A federation's fixed half, read from its row once."""
+
+    plan: Plan
+    method: Method
+    schema: Schema
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` needs, in another process."""
+        return {"plan": self.plan.model_dump(mode="json"), "upload_schema": write_schema(self.schema)}
+
+    @classmethod
+    def from_json(cls, columns: Mapping[str, Any]) -> Contract:
+        """Read a contract from the columns of a federation's row."""
+        plan = Plan.model_validate(columns["plan"])
+        return cls(plan, method_from_json(plan.method), _read_schema(columns["upload_schema"]))
+
+    def steps(self, examples: int) -> int:
+        """Count the optimizer steps that the plan asks of a client with that many examples."""
+        epochs = sum(phase.epochs for phase in self.method.phases(self.plan.task))
+        return epochs * math.ceil(examples / self.plan.task.batch_size)
+
+    def most_examples(self, announced: int) -> int:
+        """Return how many examples are plausible of a device that announced so many: it may have collected since."""
+        return 2 * announced + self.plan.task.batch_size
+
+    def partial_work(self, manifest: UpdateManifest) -> str:
+        """Say how little of its work a straggler did; empty if it did all."""
+        asked = self.steps(manifest.examples)
+        return "" if manifest.steps >= asked else f"partial work: {manifest.steps} of {asked} steps"
+
+    def check_manifest(self, manifest: UpdateManifest) -> None:
+        """Check what an update's manifest says against the plan.
+
+        Raises:
+            UpdateRefusedError: for another method, an impossible size, steps or class counts, or for partial work
+                that this federation drops.
+        """
+        if manifest.method != self.method.name:
+            raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
+        if manifest.size > (limit := uploads.limit_bytes(self.schema, manifest.precision)):
+            raise _bad(f"{manifest.size:,} bytes were announced, at most {limit:,} are plausible here")
+        if not math.isfinite(manifest.created):
+            raise _bad("the manifest holds NaN or infinity")  # JSON cannot keep them: the row could not be read again
+        if manifest.steps > (asked := self.steps(manifest.examples)):
+            raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
+        counts = manifest.class_counts
+        if counts is not None and (len(counts) != self.plan.task.classes or min(counts) < 0):
+            raise _bad(f"class_counts must be {self.plan.task.classes} numbers of at least 0")
+        if (partial := self.partial_work(manifest)) and not keeps_partial_work(self.plan.rounds, self.method):
+            raise UpdateRefusedError(f"{partial}, which this federation drops (rounds.partial_work)")
+
+    def decode(self, manifest: UpdateManifest, data: bytes, read_broadcast: Callable[[str], Tree]) -> Tree:
+        """Read an update's bytes as exactly the tensors of the schema, all finite.
+
+        `read_broadcast` returns the broadcast of that sha256; it is asked where the update is changes from it.
+
+        Raises:
+            UpdateRefusedError: saying what is wrong with them.
+        """
+        precision, compression = manifest.precision, manifest.compression
+        try:
+            return uploads.decode(
+                data,
+                self.schema,
+                lambda: self.method.origin(read_broadcast(manifest.base_version)),
+                precision=precision,
+                compression=compression,
+            )
+        except BlobError as error:  # not the device's fault
+            raise UpdateRefusedError(f"what the update started from is not here any more: {error}") from error
+        except (WireError, UpdateError) as error:
+            raise _bad(str(error)) from error
+        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            # a name that is both a tensor and a folder of tensors breaks the tree in ways of its own
+            raise _bad(f"the bytes do not make a tree of tensors: {error}") from error
+
+
+def read_contract(row: FederationRow) -> Contract:
+    """Read a federation's contract from its row."""
+    return Contract.from_json({"plan": row.plan, "upload_schema": row.upload_schema})
+
+
+def write_schema(schema: Schema) -> dict[str, Any]:
+    """Return a schema as JSON."""
+    return {name: {"shape": list(spec.shape), "dtype": _dtype_name(spec.dtype)} for name, spec in schema.items()}
+
+
+def _read_schema(columns: Mapping[str, Any]) -> Schema:
+    dtypes = {_dtype_name(dtype): dtype for dtype in wire.DTYPES}
+    return {name: TensorSpec(tuple(spec["shape"]), dtypes[spec["dtype"]]) for name, spec in columns.items()}
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _bad(reason: str) -> UpdateRefusedError:
+    return UpdateRefusedError(reason, quarantine=True)

@@ -1,0 +1,363 @@
+"""What devices publish: statuses and uploads, from the topic to the durable update and its acknowledgement.
+
+Nothing here raises for what a device sent: it is refused with a reason, or it is ignored and logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from typing import NamedTuple
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.devices.clones import Clones
+from aggregator_api.errors import BlobError, UpdateRefusedError
+from aggregator_api.mqtt.transport import Publisher
+from aggregator_api.rollouts import adoptions, transitions
+from aggregator_api.rounds import opening
+from aggregator_api.rounds.broadcasts import Broadcasts
+from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.storage import disk
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.updates import admission, context, receipts
+from aggregator_api.updates.anomaly import Judge, Norms
+from aggregator_api.updates.context import TAKEN, Situation
+from aggregator_api.updates.contract import Contract
+from aggregator_api.updates.partial_uploads import Key, Spool, Upload
+from federation.errors import WireError
+from federation.protocol import topics
+from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
+from federation.protocol.signing import Envelope, Kind, unwrap
+from federation.protocol.topics import DeviceTopic
+from federation.rounds.server_round import Action, UpdateArrived
+
+log = logging.getLogger("aggregator_api")
+
+HOUR_S = 3600.0
+RETAINED = "it had the broker retain a message, which was removed; Gaitway's agent never does"
+CLONED = (
+    "another machine uses this device's name and password, and was connected first; stop one of the two, "
+    "and give each machine an enrolment of its own"
+)
+FORGED_AGAIN_S = 60.0
+
+
+class Taken(NamedTuple):
+    """What follows from an update that is safe now, and what its device should know about it."""
+
+    actions: tuple[Action, ...]
+    reason: str
+
+
+class Ingest:
+    """The server's ear; only the inbox's thread calls it."""
+
+    def __init__(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        spool: Spool,
+        coordinator: Coordinator,
+        publisher: Publisher,
+        *,
+        uploads_per_device: int,
+        enrolled_only: bool = False,
+        min_free_bytes: int = 0,
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._spool = spool
+        self._coordinator = coordinator
+        self._publisher = publisher
+        self._uploads_per_device = uploads_per_device
+        self._enrolled_only = enrolled_only
+        self._min_free_bytes = min_free_bytes
+        self._broadcasts = Broadcasts(blobs)
+        self._clones = Clones()
+        self._retained: dict[tuple[str, str], float] = {}
+        self._judge = Judge(database, self._broadcasts)
+        self._forged_at: dict[tuple[str, str], float] = {}
+
+    def handle(self, topic: str, payload: bytes) -> None:
+        """Take one message from a device."""
+        try:
+            address = topics.parse(topic)
+        except WireError as error:
+            log.warning("message ignored: %s", error)
+            return
+        if address.kind == "status":
+            self._status(address, payload)
+            return
+        if not payload and address.kind in ("begin", "chunk"):
+            return  # the driver removes what a device had the broker retain
+        key = (address.federation, address.device, address.update_id)
+        try:
+            match address.kind:
+                case "begin":
+                    self._begin(key, payload)
+                case "chunk":
+                    self._chunk(key, address.chunk, payload)
+                case "end":
+                    self._end(key)
+        except UpdateRefusedError as refusal:
+            upload = self._spool.get(key)
+            self._refuse(key, refusal, upload.manifest if upload else None)
+        except BlobError as error:
+            self._coordinator.base_damaged(key[0], str(error))
+            nonce = self._nonce(key, payload)
+            self._answer(key, "later", nonce=nonce, reason="the server's copy of the round's model is damaged")
+        except (OSError, DBAPIError) as error:
+            if not disk.is_full(error):
+                raise
+            log.error("disk full federation=%s device=%s update=%s: %s", *key, error)
+            nonce = self._nonce(key, payload)
+            self._answer(key, "later", nonce=nonce, reason="the server's disk is full; try later")
+
+    def take_over(self, federation: str) -> None:
+        """Go on with the uploads that another process has left behind, without waiting for their devices' time-outs."""
+        for key, upload in self._spool.read_again(federation).items():
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
+
+    def note_retained(self, topic: str) -> None:
+        """Note who had the broker retain a message, once an hour; the driver has removed it."""
+        try:
+            address = topics.parse(topic)
+        except WireError:
+            return
+        now, whose = time.monotonic(), (address.federation, address.device)
+        if now - self._retained.get(whose, -HOUR_S) < HOUR_S:
+            return
+        with self._database.write() as session:
+            federation = repositories.federation_named(session, address.federation)
+            if federation is not None and repositories.device_named(session, federation, address.device) is not None:
+                self._retained[whose] = now
+                repositories.journal(session, federation, "device.retained", device=address.device, detail=RETAINED)
+
+    def _status(self, address: DeviceTopic, payload: bytes) -> None:
+        if not payload:
+            return  # someone cleared the retained status
+        try:
+            status = read(DeviceStatus, payload)
+        except WireError as error:
+            log.warning("status ignored federation=%s device=%s: %s", address.federation, address.device, error)
+            return
+        with self._database.write() as session:
+            federation = repositories.federation_named(session, address.federation)
+            if federation is None:
+                log.warning("status ignored federation=%s device=%s: no such federation", *address[:2])
+                return
+            row = repositories.device_named(session, federation, address.device)
+            if reason := admission.barred(row, *address[:2], enrolled_only=self._enrolled_only):
+                log.warning("status refused federation=%s device=%s: %s", *address[:2], reason)
+                return
+            changed = receipts.note_status(session, federation, row, address.device, status)
+            # writers come one after the other: who completes the number sees all the others, and an open round looks
+            # for its successor's devices itself
+            missed = changed and opening.due(session, federation, self._coordinator.contract(federation).plan)
+            report = status.release
+            if status.adoption:
+                adoptions.hear(session, federation, address.device, status.adoption)
+            verdict = self._clones.hear(*address[:2], status.session, status.number, time.monotonic())
+            if verdict.cloned:
+                receipts.note_clone(session, federation, address.device)
+            told = report and transitions.hear(session, federation, address.device, report, time.time())
+        if verdict.stop:
+            notice = Notice(session=status.session, reason=CLONED)
+            signed = self._coordinator.signed(Kind.NOTICE, *address[:2], notice)
+            self._publisher.publish(topics.notice(*address[:2]), signed)
+        if told:
+            self._coordinator.announce(address.federation)
+        if missed:
+            self._coordinator.devices_changed(address.federation)
+
+    def _begin(self, key: Key, payload: bytes) -> None:
+        envelope, manifest, fault = _opened(payload)
+        # what it says is used for the one look alone, until it is known to be the device's word
+        found = self._look(key, manifest)
+        if reason := admission.forged(found, key, envelope):
+            self._note_forged(key, reason)
+            # not refused: the device's own update may have this id, and must neither be dropped nor be settled here
+            self._answer(key, "later", nonce=manifest.nonce if manifest else "", reason=reason)
+            return
+        if self._answered_before(key, found, manifest):
+            return
+        if manifest is None:
+            self._refuse(key, UpdateRefusedError(fault, quarantine=True), None, nonce=_nonce_of(payload))
+            return
+        try:
+            self._admit(key, found, manifest)
+            upload = self._spool.get(key)
+            if upload is None or not upload.continues(manifest):
+                if reason := disk.lacks(self._spool.root, self._min_free_bytes + manifest.size):
+                    log.warning("update put off federation=%s device=%s update=%s: %s", *key, reason)
+                    self._answer(key, "later", nonce=manifest.nonce, reason=reason)
+                    return
+                self._make_room(key)
+                upload = self._spool.begin(key, manifest)
+        except UpdateRefusedError as refusal:
+            self._refuse(key, refusal, manifest)
+        else:
+            self._answer(key, "send", nonce=manifest.nonce, next_chunk=upload.next_chunk)
+
+    def _chunk(self, key: Key, n: int, payload: bytes) -> None:
+        upload = self._spool.get(key)
+        if upload is None:
+            log.debug("chunk ignored device=%s update=%s: not begun, or done", key[1], key[2])
+            return
+        try:
+            upload.write_chunk(n, payload)
+        except WireError as error:
+            raise UpdateRefusedError(str(error), quarantine=True) from error
+
+    def _end(self, key: Key) -> None:
+        upload = self._spool.get(key)
+        if upload is None or not upload.path.exists():
+            self._answered_before(key, self._look(key), None)  # else silence: the device begins again
+        elif not upload.assembly.complete:
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
+        elif hashlib.sha256(data := upload.read()).hexdigest() == upload.manifest.sha256:
+            self._finish(key, upload, data)
+        elif upload.resumed:
+            # a power cut may have cost written chunks: the update itself is not to blame
+            self._spool.begin(key, upload.manifest)
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=0)
+        else:
+            raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
+
+    def _finish(self, key: Key, upload: Upload, data: bytes) -> None:
+        """Check the file's bytes, make them durable, commit, and only then acknowledge."""
+        found = self._look(key, upload.manifest)
+        contract = self._admit(key, found, upload.manifest)
+        tree = contract.decode(upload.manifest, data, self._broadcasts.read)
+        norms = self._judge.check(contract, found, upload.manifest, tree)
+        self._blobs.adopt(upload.path, upload.manifest.sha256)
+        with self._coordinator.lock:
+            taken = self._commit(key, upload.manifest, norms)
+            self._spool.discard(key)
+            self._answer(key, "accepted", nonce=upload.manifest.nonce, reason=taken.reason)
+            self._coordinator.act(key[0], taken.actions)
+
+    def _commit(self, key: Key, manifest: UpdateManifest, norms: Norms) -> Taken:
+        with self._database.write() as session:
+            found = context.look(session, *key, manifest.round)
+            federation, device = admission.sender(found, *key[:2], enrolled_only=self._enrolled_only)
+            contract = self._coordinator.contract_of(session, federation)
+            admission.admit(found, manifest, key, contract)
+            round_id, actions = self._into_round(session, found, manifest)
+            kept = "" if round_id else "kept for the next round"
+            reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
+            receipts.note_update(session, federation, device, manifest, round_id, reason, norms)
+            return Taken(actions, reason)
+
+    def _into_round(
+        self, session: Session, found: Situation, manifest: UpdateManifest
+    ) -> tuple[int | None, tuple[Action, ...]]:
+        """Hand an admitted update to the open round; None if it waits for the next one."""
+        federation, device = admission.sender(found, manifest.federation, manifest.client)
+        rounds = self._coordinator.contract_of(session, federation).plan.rounds
+        if found.open is None or admission.must_wait(found, rounds):
+            return None, ()
+        event = UpdateArrived(device.name, manifest.round)
+        result = self._coordinator.arrived(session, federation, device, found.open, event)
+        return found.open.id, result.actions
+
+    def _look(self, key: Key, manifest: UpdateManifest | None = None) -> Situation:
+        with self._database.read() as session:
+            return context.look(session, *key, manifest.round if manifest else 0)
+
+    def _admit(self, key: Key, found: Situation, manifest: UpdateManifest) -> Contract:
+        federation, _ = admission.sender(found, *key[:2], enrolled_only=self._enrolled_only)
+        with self._database.read() as session:
+            contract = self._coordinator.contract_of(session, federation)
+        admission.admit(found, manifest, key, contract)
+        return contract
+
+    def _make_room(self, key: Key) -> None:
+        """Drop the device's uploads that no round takes any more; refuse one too many."""
+        for other in self._spool.of_device(*key[:2]):
+            upload = self._spool.get(other)
+            try:
+                if upload is not None and other != key:
+                    self._admit(other, self._look(other, upload.manifest), upload.manifest)
+            except UpdateRefusedError:
+                self._spool.discard(other)
+        begun = [other for other in self._spool.of_device(*key[:2]) if other != key]
+        if len(begun) >= self._uploads_per_device:
+            raise UpdateRefusedError(f"{len(begun)} uploads of this device are under way; finish them first")
+
+    def _answered_before(self, key: Key, found: Situation, manifest: UpdateManifest | None) -> bool:
+        """Repeat the answer about an update that is settled."""
+        if found.known is None:
+            return False
+        status, reason, sha256, known_nonce = found.known
+        nonce = manifest.nonce if manifest else known_nonce
+        if manifest is not None and status in TAKEN and sha256 != manifest.sha256:
+            reason = "this update id was accepted with other bytes; use a new one"
+            self._answer(key, "refused", nonce=nonce, reason=reason)
+        else:
+            self._answer(key, "accepted" if status in TAKEN else "refused", nonce=nonce, reason=reason)
+        return True
+
+    def _note_forged(self, key: Key, reason: str) -> None:
+        """Count what was forged in the journal, of each device once a minute: whoever forges must not fill the disk."""
+        log.warning("update forged federation=%s device=%s update=%s: %s", *key, reason)
+        now = time.monotonic()
+        if now - self._forged_at.get(key[:2], -FORGED_AGAIN_S) < FORGED_AGAIN_S:
+            return
+        self._forged_at[key[:2]] = now
+        with self._database.write() as session:
+            if federation := repositories.federation_named(session, key[0]):
+                detail = f"{key[2]}: {reason}"
+                repositories.journal(session, federation, "update.quarantined", device=key[1], detail=detail)
+
+    def _refuse(
+        self, key: Key, refusal: UpdateRefusedError, manifest: UpdateManifest | None, *, nonce: str = ""
+    ) -> None:
+        with self._database.write() as session:
+            federation = repositories.federation_named(session, key[0])
+            device = repositories.device_named(session, federation, key[1]) if federation else None
+            if federation and device:
+                receipts.note_refusal(session, federation, device, key[2], refusal, manifest)
+            else:
+                log.warning("update refused federation=%s device=%s: %s", key[0], key[1], refusal.reason)
+        self._spool.discard(key)
+        self._answer(key, "refused", nonce=manifest.nonce if manifest else nonce, reason=refusal.reason)
+        if federation and manifest and manifest.client == key[1]:
+            self._coordinator.refused(*key[:2], manifest.round)
+
+    def _nonce(self, key: Key, payload: bytes) -> str:
+        """Return the nonce of an update that is under way, or is about to be."""
+        upload = self._spool.get(key)
+        return upload.manifest.nonce if upload else _nonce_of(payload)
+
+    def _answer(self, key: Key, status: str, *, nonce: str, next_chunk: int = 0, reason: str = "") -> None:
+        said = {"status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
+        message = Acknowledgement.model_validate({"update_id": key[2], "nonce": nonce, **said})
+        signed = self._coordinator.signed(Kind.ACKNOWLEDGEMENT, *key[:2], message)
+        self._publisher.publish(topics.ack(*key[:2]), signed)
+
+
+def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:
+    """Return a manifest as it came, what it says, and why nothing can be read in it."""
+    envelope = Envelope(payload, None)
+    try:
+        envelope = unwrap(payload)
+        return envelope, read(UpdateManifest, envelope.body), ""
+    except WireError as error:
+        return envelope, None, str(error)
+
+
+def _nonce_of(payload: bytes) -> str:
+    """Return the nonce of a manifest that cannot be taken, so that its device knows the answer for its own."""
+    try:
+        said = json.loads(unwrap(payload[:MESSAGE_BYTES]).body)
+    except (WireError, ValueError, RecursionError):
+        return ""
+    nonce = said.get("nonce") if isinstance(said, dict) else None
+    return nonce[:64] if isinstance(nonce, str) and nonce.isprintable() else ""

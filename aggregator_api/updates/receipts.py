@@ -1,0 +1,124 @@
+"""The rows that a device's messages leave behind: its state, its updates, its metrics, its refusals."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import insert, update
+from sqlalchemy.orm import Session
+
+from aggregator_api.db.models import DeviceRow, FederationRow, MetricRow, UpdateRow
+from aggregator_api.db.repositories import Named, journal, put, table_of
+from aggregator_api.errors import UpdateRefusedError
+from federation.protocol.messages import DeviceStatus, UpdateManifest, write
+
+METRIC_NAME_LENGTH = 64
+_ADD_UPDATE, _ADD_METRICS = insert(table_of(UpdateRow)), insert(table_of(MetricRow))
+
+
+def note_status(
+    session: Session, federation: FederationRow, row: DeviceRow | None, name: str, status: DeviceStatus
+) -> bool:
+    """Enrol a device, which has no row, or update its row; return whether its state changed."""
+    now = time.time()
+    if row is None:
+        if status.state == "offline":
+            return False
+        row = DeviceRow(
+            federation_id=federation.id,
+            name=name,
+            state="offline",
+            examples=0,
+            detail="",
+            enrolled_at=now,
+            seen_at=now,
+        )
+        session.add(row)
+        journal(session, federation, "device.enrolled", device=name)
+    changed = row.state != status.state
+    if changed:
+        journal(session, federation, f"device.{status.state}", round_number=status.round, device=name)
+    row.state, row.detail = status.state, status.detail
+    if status.state != "offline":  # a last will knows nothing about examples
+        row.examples = status.examples
+    if changed or status.state != "offline":  # a repeated last will is no sign of life
+        row.seen_at = now
+    return changed
+
+
+def note_clone(session: Session, federation: FederationRow, name: str) -> None:
+    """Mark a device under whose name two programs were found."""
+    marked = update(DeviceRow).where(DeviceRow.federation_id == federation.id, DeviceRow.name == name)
+    session.execute(marked.values(cloned_at=time.time()))
+    detail = "two programs take its connection from each other; the later one is told to stop"
+    journal(session, federation, "device.cloned", device=name, detail=detail)
+
+
+def note_update(
+    session: Session,
+    federation: Named,
+    device: Named,
+    manifest: UpdateManifest,
+    round_id: int | None,
+    reason: str,
+    norms: Mapping[str, float],
+) -> None:
+    """Record an update and its metrics: accepted into a round, or (without one) held for the next."""
+    now = time.time()
+    status = "held" if round_id is None else "accepted"
+    detail = f"{manifest.size:,} bytes, {manifest.examples} examples" + (f"; {reason}" if reason else "")
+    journal(session, federation, f"update.{status}", round_number=manifest.round, device=device.name, detail=detail)
+    columns = {
+        "federation_id": federation.id,
+        "device_id": device.id,
+        "round_id": round_id,
+        "update_id": manifest.update_id,
+        "base_round": manifest.round,
+        "status": status,
+        "reason": reason,
+        "sha256": manifest.sha256,
+        "size": manifest.size,
+        "manifest": manifest.model_dump(mode="json"),
+        "norms": dict(norms),
+        "received_at": now,
+    }
+    put(session, _ADD_UPDATE, columns)
+    measured = {name: value for name, value in manifest.metrics.items() if 0 < len(name) <= METRIC_NAME_LENGTH}
+    common = {"federation_id": federation.id, "device_id": device.id, "round_number": manifest.round}
+    if measured:
+        rows = [{**common, "name": name, "value": value, "recorded_at": now} for name, value in measured.items()]
+        put(session, _ADD_METRICS, rows)
+
+
+def note_refusal(
+    session: Session,
+    federation: Named,
+    device: Named,
+    update_id: str,
+    refusal: UpdateRefusedError,
+    manifest: UpdateManifest | None,
+) -> None:
+    """Record a refusal in the journal, and a bad update in quarantine with its reason."""
+    number = manifest.round if manifest else 0
+    kind = "update.quarantined" if refusal.quarantine else "update.refused"
+    detail = f"{update_id}: {refusal.reason}"[:2000]
+    journal(session, federation, kind, round_number=number, device=device.name, detail=detail)
+    if not refusal.quarantine:
+        return
+    session.add(
+        UpdateRow(
+            federation_id=federation.id,
+            device_id=device.id,
+            round_id=None,
+            update_id=update_id,
+            base_round=number,
+            status="quarantined",
+            reason=refusal.reason,
+            sha256=manifest.sha256 if manifest else "",
+            size=manifest.size if manifest else 0,
+            manifest=json.loads(write(manifest)) if manifest else {},  # through text: NaN becomes null
+            received_at=time.time(),
+        )
+    )
