@@ -127,7 +127,7 @@ def test_renewing_without_an_installation_says_so(tmp_path: Path) -> None:
         folders.renew(folders.Installation(tmp_path, plugin=PurePosixPath("/p")))
 
 
-def test_a_device_may_publish_two_things_and_hear_four() -> None:
+def test_a_device_may_publish_two_things_and_hear_five() -> None:
     rules = {(rule["acltype"], rule["topic"]) for rule in roles.device_role("f", "d")}
     own = "gaitway/v1/f/devices/d"
     assert rules == {
@@ -136,7 +136,7 @@ def test_a_device_may_publish_two_things_and_hear_four() -> None:
         *(
             (kind, topic)
             for kind in ("subscribeLiteral", "publishClientReceive")
-            for topic in (topics.announce("f"), f"{own}/invitation", f"{own}/ack", f"{own}/notice")
+            for topic in (topics.announce("f"), f"{own}/invitation", f"{own}/offer", f"{own}/ack", f"{own}/notice")
         ),
     }
 
