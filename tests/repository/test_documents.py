@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
 from gaitway.__main__ import PROGRAMS as GAITWAY
-from tests.repository.imports import REPOSITORY
+from tests.repository.imports import REPOSITORY, modules
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 PROGRAMS = {program.module.split(".")[0]: name for name, program in GAITWAY.items()}
@@ -109,3 +109,9 @@ def test_a_post_with_a_body_says_that_it_is_json() -> None:
         for command in re.split(r"\n(?! )", block.text.replace("\\\n", " ")):
             if re.match(r"\s*curl\b", command) and re.search(r"\s(-d|--data|--json)\b", command):
                 assert re.search(r"content-type: application/json|--json", command, re.I), block.name
+
+
+def test_the_map_names_every_folder() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    folders = {str(file.parent.relative_to(REPOSITORY)) for file in modules().values() if file.name == "__init__.py"}
+    assert [folder for folder in sorted(folders) if f"| `{folder}/` |" not in page] == []
