@@ -47,7 +47,14 @@ def measured(clients: int, given: argparse.Namespace) -> dict[str, Any]:
     """Play the round in a process of its own, and return its row."""
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         command = [sys.executable, __file__, "--play", str(clients), "--folder", folder, "--engine", given.engine]
-        command += ["--keep", given.keep, "--windows", *map(str, given.windows), "--tests", str(given.tests)]
+        command += [
+            "--client-store",
+            given.client_store,
+            "--windows",
+            *map(str, given.windows),
+            "--tests",
+            str(given.tests),
+        ]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             marks, peaks = _followed(process)
@@ -96,7 +103,7 @@ def play(clients: int, given: argparse.Namespace) -> None:
 
     from federation.plan import ModelSpec, RoundSettings, Task
     from sim import checkpoint
-    from sim.client_store import InMemory, OnDisk
+    from sim.client_store import DiskStore, MemoryStore
     from sim.experiment import RunSettings
     from sim.run import build_simulation
 
@@ -114,7 +121,7 @@ def play(clients: int, given: argparse.Namespace) -> None:
         pass
     data = _drawn(clients, given)
     simulation = build_simulation(settings, data)
-    simulation.keeper = OnDisk(folder) if given.keep == "disk" else InMemory()
+    simulation.client_store = DiskStore(folder) if given.client_store == "disk" else MemoryStore()
     _mark("loaded", data=_bytes_of(data))
     for _ in simulation.play():
         pass
@@ -178,7 +185,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, nargs=2, default=[16, 32], metavar=("LEAST", "MOST"), help="of a client")
     parser.add_argument("--tests", type=int, default=4, help="windows that a client is scored on")
     parser.add_argument("--engine", default="auto", choices=("auto", "serial", "processes", "stacked"))
-    parser.add_argument("--keep", default="disk", choices=("disk", "memory"), help="memory shows what grows without")
+    parser.add_argument("--client-store", default="disk", choices=("disk", "memory"), help="memory: what grows without")
     parser.add_argument("--folder", type=Path, help="of models and checkpoint; by default the system's")
     parser.add_argument("--limit", type=float, default=1.3, help="growth that is an error")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
@@ -193,7 +200,7 @@ def main() -> None:
         print(f"{clients} clients: {rows[-1]['wall s']:.1f} s", file=sys.stderr)
     grown = ratios(rows)
     more = {f"growth of {name}": value for name, value in grown.items()}
-    report(f"One round, models in {given.keep}, engine {given.engine}", rows, out=given.out, more=more)
+    report(f"One round, models in {given.client_store}, engine {given.engine}", rows, out=given.out, more=more)
     worse = {name: round(value, 2) for name, value in grown.items() if value > given.limit}
     if worse:
         raise SystemExit(f"grew by more than {given.limit} with the number of clients: {worse}")

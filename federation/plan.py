@@ -41,7 +41,7 @@ class ModelSpec(Strict):
 
 
 class RoundSettings(Strict):
-    """How a round is staffed and closed."""
+    """How the cohort of a round is selected and when the round closes."""
 
     rounds: int = Field(default=3, ge=1, le=1_000_000)
     clients_per_round: int | None = Field(default=None, ge=1, description="none: every client")

@@ -59,7 +59,7 @@ class Chosen:
 
 
 @dataclass
-class Scoreboard:
+class BestRound:
     """Rounds are chosen by the mean personalization, macro-F1; the earlier one of equals.
 
     Where no client has a model and examples of its own, by the mean of the server's model over the clients' sets.
@@ -76,7 +76,7 @@ class Scoreboard:
         self.matrices.pop(client, None)
         self.validation.pop(client, None)
 
-    def offer(
+    def update(
         self, round_number: int, record: Mapping[str, Any], clients: Clients, served: Mapping[str, Matrix]
     ) -> None:
         """Keep a round's models and scores if it is the best so far, by test or by validation."""
@@ -84,9 +84,9 @@ class Scoreboard:
         tested = _mean(record["personalization"] or record["global_per_client"])
         validated = _mean(record["validation"])
         if tested > self.best.score:
-            self.best = replace(self.last, score=tested, clients=Clients(clients.kept))
+            self.best = replace(self.last, score=tested, clients=Clients(clients.stored))
         if validated > self.validated.score:
-            self.validated = replace(self.last, score=validated, clients=Clients(clients.kept))
+            self.validated = replace(self.last, score=validated, clients=Clients(clients.stored))
 
     def selections(self, present: Clients) -> dict[Selection, Chosen | None]:
         """Return the three rounds; none by validation where nobody has validation examples."""
@@ -102,7 +102,7 @@ class Scoreboard:
         return {**chosen, "matrices": _listed(self.matrices), "validation": _listed(self.validation)}
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any], best: Clients, validated: Clients) -> Scoreboard:
+    def from_json(cls, saved: Mapping[str, Any], best: Clients, validated: Clients) -> BestRound:
         """Read what `to_json` wrote, and take the chosen rounds' models."""
         return cls(
             _arrays(saved["matrices"]),

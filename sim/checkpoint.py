@@ -19,8 +19,8 @@ from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tree
 from federation.tree import map_tree
+from sim.client_store.lazy import LazyMapping
 from sim.errors import RunDirectoryError
-from sim.lazy import Mapped
 
 HEAD = struct.Struct("<8sQ32s")
 MAGIC = b"gaitway3"
@@ -29,13 +29,13 @@ MAGIC = b"gaitway3"
 class Checkpoint(NamedTuple):
     """The state after a round; clients may be read from the disk when they are asked for.
 
-    `shelves` are the clients that have trained, by name: `clients` as they are now, `best` and `validated` as they were
-    in the rounds chosen by test and by validation. `same` says which of a shelf's are those of an earlier shelf.
+    `client_sets` are the clients that have trained, by name: `clients` as they are now, `best` and `validated` as they
+    were in the rounds chosen by test and by validation. `same` says which clients of a set lie in an earlier set.
     """
 
     round_number: int
     state: Tree
-    shelves: Mapping[str, Mapping[str, Client]]
+    client_sets: Mapping[str, Mapping[str, Client]]
     same: Mapping[str, Mapping[str, str]]
     progress: dict[str, Any]  # JSON: chosen rounds and their scores, confusion matrices, seconds
 
@@ -52,14 +52,14 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write atomically: a kill at any moment leaves the previous checkpoint or this one."""
     with written_whole(path) as file:
         file.write(bytes(HEAD.size))
-        shelves: dict[str, dict[str, _Block]] = {}
-        for shelf, clients in checkpoint.shelves.items():
-            same = checkpoint.same[shelf]
-            shelves[shelf] = {
-                name: shelves[same[name]][name] if name in same else _append(file, _to_tree(clients[name]))
+        client_sets: dict[str, dict[str, _Block]] = {}
+        for client_set, clients in checkpoint.client_sets.items():
+            same = checkpoint.same[client_set]
+            client_sets[client_set] = {
+                name: client_sets[same[name]][name] if name in same else _append(file, _to_tree(clients[name]))
                 for name in clients
             }
-        blocks = {"state": _append(file, checkpoint.state), "shelves": shelves}
+        blocks = {"state": _append(file, checkpoint.state), "clients": client_sets}
         number = {"round_number": checkpoint.round_number, "same": checkpoint.same}
         index = json.dumps({**checkpoint.progress, **number, "blocks": blocks}).encode()
         begin = file.tell()
@@ -79,16 +79,18 @@ def load(path: Path, device: str) -> Checkpoint | None:
     try:
         index = _index(path)
         blocks = index.pop("blocks")
-        shelves = {shelf: _places(clients) for shelf, clients in blocks["shelves"].items()}
+        client_sets = {client_set: _places(clients) for client_set, clients in blocks["clients"].items()}
         state = _read(path, _Block(*blocks["state"]), device)
         number, same = index.pop("round_number"), index.pop("same")
     except (WireError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise _damaged(path, error) from error
 
     def reading(places: Mapping[str, _Block]) -> Mapping[str, Client]:
-        return Mapped(places, lambda name: _to_client(_read(path, places[name], device)))
+        return LazyMapping(places, lambda name: _to_client(_read(path, places[name], device)))
 
-    return Checkpoint(number, state, {shelf: reading(places) for shelf, places in shelves.items()}, same, index)
+    return Checkpoint(
+        number, state, {client_set: reading(places) for client_set, places in client_sets.items()}, same, index
+    )
 
 
 def in_order(tree: Tree, like: Tree) -> Tree:

@@ -23,5 +23,5 @@ class EngineError(SimError):
     """A client's work failed, or the process that did it died."""
 
 
-class SpoolError(SimError):
+class ClientStoreError(SimError):
     """The clients' models cannot be kept on the disk: it is full, or the folder cannot be written to."""

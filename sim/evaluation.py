@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from federation.records import Client, Examples, Tree
+from federation.records import Client, Examples, Forward, Tree
 from federation.scores import Scores, confusion, scores_of
 from federation.seeds import generator
 from federation.training.client_round import Setup
 from federation.training.prediction import predict, predict_stacked
-from sim.engines.batched import in_parts
-from sim.engines.fork_map import forked
+from sim.engines.fork_map import batched, fork_map
 
 Matrix = npt.NDArray[np.int64]
 
@@ -55,8 +55,8 @@ class Evaluator(NamedTuple):
         order = sorted(range(len(names)), key=lambda number: -len(examples[names[number]].y))
         matrices = {
             names[number]: tree["matrix"].numpy().copy()  # else each would keep its place in the shared memory
-            for part in in_parts(order)
-            for number, tree in forked(part, work, self.workers, lambda number: f"scoring client {names[number]}")
+            for part in batched(order)
+            for number, tree in fork_map(part, work, self.workers, lambda number: f"scoring client {names[number]}")
         }
         return {name: matrices[name] for name in names}
 
@@ -115,7 +115,7 @@ def in_blocks(parts: Iterable[Tensor], rows: int) -> Iterator[Tensor]:
         yield torch.cat(waiting)
 
 
-def drawn(union: Examples, limit: int | None, seed: int) -> Examples:
+def subsample(union: Examples, limit: int | None, seed: int) -> Examples:
     """Draw `limit` examples, the same for every method: a thousand models on the union of their tests take days."""
     if limit is None or limit >= len(union.y):
         return union
@@ -148,3 +148,41 @@ def total(matrices: Mapping[str, Matrix]) -> Matrix:
 def plain(matrix: Matrix) -> dict[str, float | None]:
     """Scores of one confusion matrix as JSON; None where it is empty."""
     return {name: None if np.isnan(value) else value for name, value in scores_of(matrix)._asdict().items()}
+
+
+class Dissimilarity(NamedTuple):
+    """(1/K) Σ‖∇L_k − ∇L‖², ‖∇L‖², and each client's ‖∇L_k‖²."""
+
+    value: float
+    overall: float
+    clients: Mapping[str, float]
+
+
+def mean_gradient(evaluate: Forward, model: Client, examples: Examples, batch: int) -> Tensor:
+    """Gradient (parameters,) of the mean cross-entropy over all examples, summed in batches, in float64.
+
+    `evaluate` is the network in evaluation mode, so that dropout adds no noise.
+    """
+    leaves = {name: value.detach().requires_grad_() for name, value in model.params.items()}
+    total = torch.zeros((), dtype=torch.float64)
+    for x, y in zip(torch.split(examples.x, batch), torch.split(examples.y, batch), strict=True):
+        loss = cross_entropy(evaluate(leaves, model.buffers, x, None).logits, y, reduction="sum") / len(examples.y)
+        parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        total = total + torch.cat([part.double().flatten() for part in parts])
+    return total
+
+
+def dissimilarity(gradients_: Iterable[tuple[str, int, Tensor]]) -> Dissimilarity:
+    """Take (client, examples n_k, ∇L_k) one by one; memory does not grow with clients.
+
+    Σ‖g_k − g‖² = Σ‖g_k‖² − 2⟨g, Σ g_k⟩ + K‖g‖²; in float64 the cancellation costs nothing that shows.
+    """
+    squares: dict[str, float] = {}
+    plain, weighted, examples = torch.zeros(()), torch.zeros(()), 0
+    for name, count, gradient in gradients_:
+        squares[name] = float(gradient @ gradient)
+        plain, weighted, examples = plain + gradient, weighted + count * gradient, examples + count
+    mean = weighted / examples
+    overall, clients = float(mean @ mean), len(squares)
+    value = (sum(squares.values()) - 2 * float(mean @ plain)) / clients + overall
+    return Dissimilarity(max(value, 0.0), overall, squares)

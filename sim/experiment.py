@@ -8,11 +8,11 @@ from pydantic import Field
 
 from federation.plan import ModelSpec, RoundSettings, Strict, Task
 from sim.data.holdout import Holdout
-from sim.initialization import Initialization
+from sim.networks.initialization import Initialization
 
 Normalization = Literal["client", "federated", "pooled"]
 Split = Literal["temporal", "random80", "kfold7_3"]
-Keep = Literal["auto", "memory", "disk", "none"]
+ClientStoreKind = Literal["auto", "memory", "disk", "none"]
 """Where the clients' models lie between rounds; none: a client's ends with its round."""
 UplinkPrecision = Literal["lossless", "float16", "int8", "int8_without_feedback"]
 """As devices send; the last only shows what the error feedback is worth."""
@@ -57,7 +57,7 @@ class RunSettings(Strict):
         ge=1,
         description="clients stacked into one program; none: as many as a GPU holds, 8 on a CPU, in processes as pays",
     )
-    keep: Keep = Field(default="auto", description="where the clients' models lie")
+    client_store: ClientStoreKind = Field(default="auto", description="where the clients' models lie")
     compile: bool = Field(default=False, description="the training step of stacked clients, by torch.compile")
     split: Split = "temporal"
     validation_share: float = Field(
@@ -65,7 +65,9 @@ class RunSettings(Strict):
     )
     normalization: Normalization = "federated"
     eval_every: int = Field(default=1, ge=1)
-    union_limit: int | None = Field(default=None, ge=1, description="examples that generalization is measured on")
+    generalization_examples: int | None = Field(
+        default=None, ge=1, description="examples that generalization is measured on"
+    )
     gradient_dissimilarity: bool = Field(
         default=False, description="measured before each round, over its cohort, at the server's model"
     )

@@ -13,23 +13,23 @@ from federation.records import Client, Examples
 from federation.scores import Scores, scores_of
 from federation.seeds import generator
 from federation.training.client_round import train_one
-from sim.architectures import Architecture, in_turn
 from sim.data.holdout import Holdout
 from sim.evaluation import Matrix, Model, spread
+from sim.networks.architectures import Architecture, assign_networks
 from sim.simulation import Simulation
 
 SHOTS = (0, 5, 10)
-"""Labelled examples of each class that a newcomer personalizes with; fewer where it has fewer."""
+"""Labelled examples of each class that a new client personalizes with; fewer where it has fewer."""
 
 
-def newcomers_scores(simulation: Simulation, holdout: Holdout) -> dict[str, Any]:
-    """Score the newcomers' test sets: without personalization, and after a local round on k examples a class.
+def score_new_clients(simulation: Simulation, holdout: Holdout) -> dict[str, Any]:
+    """Score the new clients' test sets: without personalization, and after a local round on k examples a class.
 
-    Without: with the server's model, or, in a method that has none, with what a newcomer starts from. For the latter
-    `client_models` says how the clients' own models do, each newcomer's mean over them.
+    Without: with the server's model, or, in a method that has none, with what a new client starts from. For the latter
+    `client_models` says how the clients' own models do, each new client's mean over them.
     """
     found = {
-        "clients": sorted(simulation.data.newcomers),
+        "clients": sorted(simulation.data.new_clients),
         "epochs": holdout.epochs,
         "shots": {str(k): spread(_matrices(simulation, holdout, k)) for k in SHOTS},
         "client_models": None,
@@ -51,10 +51,10 @@ def few(examples: Examples, shots: int, client_id: str, seed: int) -> Examples:
 
 
 def _matrices(simulation: Simulation, holdout: Holdout, shots: int) -> dict[str, Matrix]:
-    newcomers = simulation.data.newcomers
-    networks = in_turn(newcomers, simulation.networks)
-    models = {name: _model(simulation, networks[name], name, holdout, shots) for name in newcomers}
-    return {name: simulation.evaluator.own(models[name], newcomers[name].test) for name in newcomers}
+    new_clients = simulation.data.new_clients
+    networks = assign_networks(new_clients, simulation.networks)
+    models = {name: _model(simulation, networks[name], name, holdout, shots) for name in new_clients}
+    return {name: simulation.evaluator.own(models[name], new_clients[name].test) for name in new_clients}
 
 
 def _model(simulation: Simulation, network: Architecture, name: str, holdout: Holdout, shots: int) -> Model:
@@ -66,7 +66,7 @@ def _model(simulation: Simulation, network: Architecture, name: str, holdout: Ho
         setup,
         network.initial,
         setup.method.broadcast(simulation.state, name),
-        few(simulation.data.newcomers[name].train, shots, name, task.seed),
+        few(simulation.data.new_clients[name].train, shots, name, task.seed),
         client_id=name,
         round_number=simulation.rounds.rounds + 1,
     )
@@ -82,8 +82,8 @@ def _served(simulation: Simulation, network: Architecture, name: str) -> Client:
 
 
 def _by_clients(simulation: Simulation) -> dict[str, Any] | None:
-    """Mean and deviation over newcomers of each one's mean score under all clients' models."""
-    tests = {name: client.test for name, client in simulation.data.newcomers.items() if len(client.test.y)}
+    """Mean and deviation over new clients of each one's mean score under all clients' models."""
+    tests = {name: client.test for name, client in simulation.data.new_clients.items() if len(client.test.y)}
     models = simulation.models(simulation.clients, simulation.scored_clients())
     if not tests or not models:
         return None

@@ -20,13 +20,13 @@ from sim.simulation import Simulation
 VOLATILE = frozenset(
     (
         *("versions", "hardware", "parameters", "split_leaks", "labels"),
-        *("engine", "workers", "chunk", "compile", "keep", "threads", "device"),
+        *("engine", "workers", "chunk", "compile", "client_store", "threads", "device"),
     )
 )
 """Keys of config.json that may differ when a run is resumed."""
 
 
-def claim(out: Path, settings: RunSettings, data: FederatedData, simulation: Simulation) -> None:
+def check_resumable(out: Path, settings: RunSettings, data: FederatedData, simulation: Simulation) -> None:
     """Write config.json and clients.json.
 
     Raises:

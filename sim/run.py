@@ -12,7 +12,6 @@ import torch
 
 from federation.methods import METHODS
 from sim import checkpoint, client_store
-from sim.architectures import architectures
 from sim.data.federated_data import FederatedData
 from sim.data.holdout import leave_clients_out
 from sim.data.pooling import pooled
@@ -23,15 +22,16 @@ from sim.engines.stacked import CHUNK
 from sim.errors import SettingsError
 from sim.evaluation import Evaluator
 from sim.experiment import RunSettings
-from sim.new_clients import newcomers_scores
+from sim.networks.architectures import architectures
+from sim.new_clients import score_new_clients
 from sim.results.saved_models import save_models
 from sim.results.summary import write_results
-from sim.resumption import claim
+from sim.resumption import check_resumable
 from sim.simulation import Simulation
 from sim.uplink import Uplink
 
 Report = Callable[[str, dict[str, Any]], None]
-"""Called with ("engine", {...}) and ("keep", {...}) at first, then ("client", {...}) and ("round", {...})."""
+"""Called with ("engine", {...}) and ("client_store", {...}) at first, then ("client", {...}) and ("round", {...})."""
 
 WRITING_SHARE = 0.05
 """Large federations have checkpoints of gigabytes: no more than this share of the time goes into writing them."""
@@ -44,12 +44,12 @@ def run(
     *,
     data_seconds: float = 0.0,
     checkpoint_every_s: float = 60.0,
-    spool: Path | None = None,
+    client_store_dir: Path | None = None,
     report: Report = lambda _kind, _what: None,
 ) -> dict[str, Any]:
     """Run, or go on with, the federation of `settings` in the directory `out`, and return the summary.
 
-    `spool` is the folder of the clients' models where memory does not hold them; none: `out`.
+    `client_store_dir` is the folder of the clients' models where memory does not hold them; none: `out`.
 
     Raises:
         RunDirectoryError: if `out` holds another configuration's run, or a damaged checkpoint.
@@ -61,10 +61,10 @@ def run(
     simulation = build_simulation(settings, data)
     engine = _engine(settings, simulation.data)
     report("engine", {"name": engine.name, "reason": engine.reason})
-    kept = _keeping(settings, simulation, spool or out)
-    claim(out, settings, data, simulation)
-    simulation.keeper = kept.keeper
-    report("keep", {"name": kept.name, "reason": kept.reason})
+    chosen_store = _choose_client_store(settings, simulation, client_store_dir or out)
+    check_resumable(out, settings, data, simulation)
+    simulation.client_store = chosen_store.store
+    report("client_store", {"name": chosen_store.name, "reason": chosen_store.reason})
     simulation.on_client = lambda client_id: report("client", {"client": client_id})
     saved = checkpoint.load(out / "checkpoint.bin", settings.device)
     if saved:
@@ -73,14 +73,14 @@ def run(
     _play(simulation, out, checkpoint_every_s, report)
     extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
     if settings.holdout is not None:
-        extra["new_users"] = newcomers_scores(simulation, settings.holdout)
+        extra["new_users"] = score_new_clients(simulation, settings.holdout)
     summary = write_results(simulation, settings, out, extra)
     save_models(simulation, settings, out)
     return summary
 
 
 def load_data(settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
-    """Read, divide and normalize the examples; hold the newcomers out, and leave as much as the scale says."""
+    """Read, divide and normalize the examples; hold the new clients out, and leave as much as the scale says."""
     data, seed = source_named(settings.data).load(settings, root, cache, progress), settings.task.seed
     return scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed)
 
@@ -108,7 +108,7 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
         evaluator=Evaluator(settings.eval_batch, together, choice.workers),
         straggling=settings.stragglers,
         eval_every=settings.eval_every,
-        union_limit=settings.union_limit,
+        generalization_examples=settings.generalization_examples,
         compares_gradients=settings.gradient_dissimilarity,
         uplink=Uplink(settings.precision),
     )
@@ -118,8 +118,8 @@ def _engine(settings: RunSettings, data: FederatedData) -> Choice:
     return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
 
 
-def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> client_store.Choice:
-    if settings.keep == "none":
+def _choose_client_store(settings: RunSettings, simulation: Simulation, folder: Path) -> client_store.Choice:
+    if settings.client_store == "none":
         _can_forget(settings, simulation)
     clients, rounds = len(simulation.data.train_sizes), simulation.rounds
     cohort = min(clients, rounds.clients_per_round or clients)
@@ -127,15 +127,15 @@ def _keeping(settings: RunSettings, simulation: Simulation, folder: Path) -> cli
     each *= 2 if settings.precision == "int8" else 1  # a residual is at the most as large as the model
     chosen = 2 if simulation.data.validation else 1
     federation = client_store.Federation(clients, cohort, rounds.rounds, each, chosen)
-    return client_store.choose(settings.keep, settings.device, federation, folder)
+    return client_store.choose(settings.client_store, settings.device, federation, folder)
 
 
 def _can_forget(settings: RunSettings, simulation: Simulation) -> None:
     """Refuse to forget clients that the next round would miss."""
     if not simulation.setup.method.has_global_model:
         raise SettingsError(
-            f"--keep none: {settings.method['name']} has no model of the server's, so nothing would be left to score; "
-            "use --keep auto, memory or disk"
+            f"--client-store none: {settings.method['name']} has no server model, so nothing would be left to score; "
+            "use --client-store auto, memory or disk"
         )
     needed = "its residual" if settings.precision == "int8" else None
     broadcast = simulation.setup.method.broadcast(simulation.state, min(simulation.network_of))
@@ -143,8 +143,8 @@ def _can_forget(settings: RunSettings, simulation: Simulation) -> None:
         needed = needed or client_store.remembered(network.setup, network.initial, broadcast)
         if needed:
             raise SettingsError(
-                f"--keep none: with {settings.method['name']} and {settings.precision} uploads, a client begins a "
-                f"round with what it had before ({needed}); use --keep auto, memory or disk"
+                f"--client-store none: with {settings.method['name']} and {settings.precision} uploads a client begins "
+                f"a round with what it had before ({needed}); use --client-store auto, memory or disk"
             )
 
 

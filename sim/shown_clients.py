@@ -8,12 +8,12 @@ from sim.cli.terminal import console
 from sim.data.federated_data import FederatedData
 from sim.data.partitions.plot import draw_partition
 from sim.data.partitions.table import partition_table
-from sim.data.repartition import as_dealt
+from sim.data.repartition import current_partition
 
 
 def show_clients(data: FederatedData, out: Path) -> None:
     """Print and draw every client's training and test examples by class."""
-    shares, y = as_dealt(data)
+    shares, y = current_partition(data)
     console.print(partition_table(shares, y, data.labels))
     out.mkdir(parents=True, exist_ok=True)
     draw_partition(out / "partition.png", shares, y, data.labels)

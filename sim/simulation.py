@@ -35,19 +35,18 @@ from federation.training.client_round import Setup
 from federation.training.local_round import LocalRound
 from federation.tree import flatten
 from federation.wire.update_norms import change_norms
-from sim.architectures import Architecture, in_turn
 from sim.attacks import Attack
-from sim.best_round import UNEVALUATED, Chosen, Scoreboard
+from sim.best_round import UNEVALUATED, BestRound, Chosen
 from sim.checkpoint import Checkpoint, in_order
-from sim.client_store import Clients, InMemory, Keeper, Kept, Result, shared
-from sim.cohort import Staff, staffed
+from sim.client_store import Clients, ClientStore, MemoryStore, Result, StoredClient, shared
+from sim.client_store.lazy import LazyMapping, LazySequence
+from sim.cohort import RoundCohort, draw_cohort
 from sim.data.federated_data import FederatedData
-from sim.dissimilarity import dissimilarity, mean_gradient
 from sim.engines import Engine, Job
-from sim.engines.batched import in_parts
+from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.evaluation import Evaluator, Matrix, Model, drawn, plain, spread, total
-from sim.lazy import Listed, Mapped
+from sim.evaluation import Evaluator, Matrix, Model, dissimilarity, mean_gradient, plain, spread, subsample, total
+from sim.networks.architectures import Architecture, assign_networks
 from sim.reports.analysis.diagnostics import diagnose
 from sim.uplink import Uplink
 
@@ -63,14 +62,14 @@ class Simulation:
     evaluator: Evaluator
     straggling: float = 0.0
     eval_every: int = 1
-    union_limit: int | None = None
+    generalization_examples: int | None = None
     compares_gradients: bool = False
     uplink: Uplink = field(default_factory=Uplink)
     attack: Attack | None = None
     state: Tree = field(default_factory=dict)
-    keeper: Keeper = field(default_factory=InMemory)
+    client_store: ClientStore = field(default_factory=MemoryStore)
     clients: Clients = field(default_factory=Clients)  # those that have trained
-    board: Scoreboard = field(default_factory=Scoreboard)
+    best_round: BestRound = field(default_factory=BestRound)
     round_number: int = 0
     norms: NormHistory = field(default_factory=NormHistory)
     screening: Screening = field(default_factory=Screening)  # of the last round
@@ -80,7 +79,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         """Start the server's state from the initial model."""
-        self.network_of = in_turn(self.data.clients, self.networks)
+        self.network_of = assign_networks(self.data.clients, self.networks)
         self.state = self._initial_state()
         phases = ("train", "aggregate", "evaluate", *(["gradients"] if self.compares_gradients else []))
         self.seconds = dict.fromkeys(phases, 0.0)
@@ -103,24 +102,24 @@ class Simulation:
 
     def _round(self) -> dict[str, Any]:
         before = dict(self.seconds)
-        staff = staffed(self.setup, self.rounds, self.straggling, self.data.train_sizes, self.round_number)
-        broadcasts = self._broadcasts(staff.cohort)
-        gradients = self._dissimilarity(staff.cohort) if self.compares_gradients else {}
+        cohort = draw_cohort(self.setup, self.rounds, self.straggling, self.data.train_sizes, self.round_number)
+        broadcasts = self.broadcasts_for(cohort.clients)
+        gradients = self._dissimilarity(cohort.clients) if self.compares_gradients else {}
         with self._phase("train"):
-            results = self._train(staff, broadcasts)
+            results = self._train(cohort, broadcasts)
         with self._phase("aggregate"):
-            ended = self._collect(staff, broadcasts, results)
+            ended = self._collect(cohort, broadcasts, results)
         scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
         return {
             "round": self.round_number,
-            "cohort": list(staff.cohort),
+            "cohort": list(cohort.clients),
             "train_loss": self._mean_loss(results),
             **gradients,
             **scores,
             "bytes_up": self.uplink.mean_bytes(result.upload for result in results.values()),
             "bytes_down": _mean_bytes(broadcasts.values()),
-            "steps": dict(staff.steps),
-            "lost": list(staff.lost),
+            "steps": dict(cohort.steps),
+            "lost": list(cohort.lost),
             **_screened(self.screening),
             **({"failed": ended.reason} if ended.phase is RoundPhase.FAILED else {"diagnostics": self.diagnostics}),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
@@ -128,7 +127,7 @@ class Simulation:
 
     # ---- one round
 
-    def _broadcasts(self, cohort: Sequence[str]) -> dict[str, Tree]:
+    def broadcasts_for(self, cohort: Sequence[str]) -> dict[str, Tree]:
         """Ask for what each client gets; where that is the same for all it is one tree, which engines need not copy."""
         method = self.setup.method
         if method.personal_broadcast:
@@ -146,35 +145,35 @@ class Simulation:
             )
         return {"gradient_dissimilarity": {"value": found.value, "overall": found.overall}}
 
-    def _train(self, staff: Staff, broadcasts: Mapping[str, Tree]) -> dict[str, Result]:
+    def _train(self, cohort: RoundCohort, broadcasts: Mapping[str, Tree]) -> dict[str, Result]:
         # a job is made when an engine asks for it: its client's old place is free as soon as the new one has come
-        longest_first = sorted(staff.reporting, key=lambda name: (-self.data.train_sizes[name], name))
-        jobs = Listed(longest_first, lambda name: self._job(name, broadcasts[name], staff.steps[name]))
+        longest_first = sorted(cohort.reporting, key=lambda name: (-self.data.train_sizes[name], name))
+        jobs = LazySequence(longest_first, lambda name: self.job_of(name, broadcasts[name], cohort.steps[name]))
         results: dict[str, Result] = {}
-        for part in in_parts(jobs):
+        for part in batched(jobs):
             for name, result in self.uplink.run(self.engine, part, self.round_number):
-                kept, results[name] = self.keeper.keep(result)
+                kept, results[name] = self.client_store.put(result)
                 if kept is not None:
-                    self.clients.kept[name] = kept
-                self.board.outdate(name)
+                    self.clients.stored[name] = kept
+                self.best_round.outdate(name)
                 self.on_client(name)
         return dict(sorted(results.items()))
 
-    def _job(self, name: str, broadcast: Tree, steps: int) -> Job:
+    def job_of(self, name: str, broadcast: Tree, steps: int) -> Job:
         network = self.network_of[name]
         client = self.clients.get(name, network.initial)
         return Job(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
 
-    def _collect(self, staff: Staff, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> Round:
+    def _collect(self, cohort: RoundCohort, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> Round:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
         A round that fails, because too few updates came or were found fit, leaves the server's state as it was.
         """
         self.screening = Screening()
-        call = RollCall.of(self.rounds, self.round_number, staff.cohort)
+        call = RollCall.of(self.rounds, self.round_number, cohort.clients)
         call.feed(Opened())
         events: list[Event] = [
-            *map(DeviceLost, staff.lost),
+            *map(DeviceLost, cohort.lost),
             *(UpdateArrived(name, self.round_number) for name in results),
         ]
         for event in events:
@@ -183,9 +182,9 @@ class Simulation:
         if call.round.phase is not RoundPhase.AGGREGATING:
             self.norms = self.norms.failed()
             return call.round
-        came: Sequence[Update] = Listed(
+        came: Sequence[Update] = LazySequence(
             sorted(call.received),
-            lambda name: self._update(name, results[name], staff.steps[name], call.received[name]),
+            lambda name: self._update(name, results[name], cohort.steps[name], call.received[name]),
         )
         if self.attack is not None:
             came = self.attack.on_updates(came, broadcasts, self.setup.task.seed, self.round_number)
@@ -225,22 +224,22 @@ class Simulation:
     def _evaluated(self) -> dict[str, Any]:
         with self._phase("evaluate"):
             clients = self.scored_clients()
-            scored = set() if self.setup.method.predicts_by_broadcast else self.board.matrices.keys()
+            scored = set() if self.setup.method.predicts_by_broadcast else self.best_round.matrices.keys()
             due = sorted(clients.keys() - scored)
             tests = {name: self.data.clients[name].test for name in due}
-            self.board.matrices |= self.evaluator.each_own(self.models(due, clients), tests)
-            self.board.validation |= self._validated(due, clients)
+            self.best_round.matrices |= self.evaluator.each_own(self.models(due, clients), tests)
+            self.best_round.validation |= self._validated(due, clients)
             served = self.global_matrices()
-            validation = spread(self.board.validation) or spread(self._served(self.data.validation))
+            validation = spread(self.best_round.validation) or spread(self._served(self.data.validation))
         scores = {
             "evaluated": True,
-            "personalization": spread(self.board.matrices),
+            "personalization": spread(self.best_round.matrices),
             "generalization": None,
             "global": plain(total(served)) if served else None,
             "global_per_client": spread(served),
             "validation": validation,
         }
-        self.board.offer(self.round_number, scores, clients, served)
+        self.best_round.update(self.round_number, scores, clients, served)
         return scores
 
     def scored_clients(self) -> Clients:
@@ -271,16 +270,16 @@ class Simulation:
 
     def generalization(self, chosen: Chosen | None = None) -> dict[str, Matrix]:
         """Confusion matrices of a chosen round's client models, by default the best's, on the union of test sets."""
-        chosen = chosen or self.board.best
+        chosen = chosen or self.best_round.best
         with self._phase("evaluate"):
             # a model of everybody's examples is no client's
             own = [name for name in sorted(chosen.clients) if chosen.matrices[name].sum()]
-            union = drawn(self.data.union_test(), self.union_limit, self.setup.task.seed)
+            union = subsample(self.data.union_test(), self.generalization_examples, self.setup.task.seed)
             return self.evaluator.on_union(self.models(own, chosen.clients), union)
 
     def models(self, names: Iterable[str], clients: Clients) -> Mapping[str, Model]:
         """Return the models of some of the clients, each made when it is asked for."""
-        return Mapped(names, lambda name: Model(self.network_of[name].setup, clients[name]))
+        return LazyMapping(names, lambda name: Model(self.network_of[name].setup, clients[name]))
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -300,10 +299,10 @@ class Simulation:
 
     def checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs."""
-        progress = {**self.board.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
-        best, validated = self.board.best.clients, self.board.validated.clients
-        shelves = {"clients": self.clients, "best": best, "validated": validated}
-        return Checkpoint(self.round_number, self.state, shelves, shared(shelves), progress)
+        progress = {**self.best_round.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
+        best, validated = self.best_round.best.clients, self.best_round.validated.clients
+        client_sets = {"clients": self.clients, "best": best, "validated": validated}
+        return Checkpoint(self.round_number, self.state, client_sets, shared(client_sets), progress)
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on after the checkpoint's round.
@@ -315,25 +314,27 @@ class Simulation:
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.norms = NormHistory.from_json(saved.progress["norms"])
         self.state = in_order(saved.state, self._initial_state())
-        shelves: dict[str, Clients] = {}
-        for shelf, clients in saved.shelves.items():
-            same = saved.same[shelf]
-            kept = dict(self._shelved(Mapped(sorted(clients.keys() - same.keys()), clients.__getitem__)).kept)
-            kept |= {name: shelves[other].kept[name] for name, other in same.items() if name in shelves[other]}
-            shelves[shelf] = Clients({name: kept[name] for name in clients if name in kept})
-        self.clients = shelves["clients"]
-        self.board = Scoreboard.from_json(saved.progress, shelves["best"], shelves["validated"])
+        client_sets: dict[str, Clients] = {}
+        for client_set, clients in saved.client_sets.items():
+            same = saved.same[client_set]
+            kept = dict(self._stored(LazyMapping(sorted(clients.keys() - same.keys()), clients.__getitem__)).stored)
+            kept |= {
+                name: client_sets[other].stored[name] for name, other in same.items() if name in client_sets[other]
+            }
+            client_sets[client_set] = Clients({name: kept[name] for name in clients if name in kept})
+        self.clients = client_sets["clients"]
+        self.best_round = BestRound.from_json(saved.progress, client_sets["best"], client_sets["validated"])
 
-    def _shelved(self, clients: Mapping[str, Client]) -> Clients:
+    def _stored(self, clients: Mapping[str, Client]) -> Clients:
         """Keep clients that are read one by one."""
         found = ((name, self._kept(name, clients[name])) for name in clients)
         return Clients({name: kept for name, kept in found if kept is not None})
 
-    def _kept(self, name: str, client: Client) -> Kept | None:
+    def _kept(self, name: str, client: Client) -> StoredClient | None:
         like = self.network_of[name].initial
         _check_whole(f"client {name}", client._asdict(), {"params": like.params, "buffers": like.buffers})
         ordered = Client(*(in_order(mine, theirs) for mine, theirs in zip(client, like, strict=True)))
-        return self.keeper.keep(LocalRound(ordered, {}, torch.zeros(())))[0]
+        return self.client_store.put(LocalRound(ordered, {}, torch.zeros(())))[0]
 
     def _initial_state(self) -> Tree:
         return self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.task)
@@ -357,7 +358,7 @@ def _mean_bytes(trees: Iterable[Tree]) -> int:
 def _used(came: Sequence[Update], screening: Screening) -> Sequence[Update]:
     """Return the updates that are aggregated, each with the examples that it counts with."""
     kept = [update.client_id not in screening.left_out for update in came]
-    return Listed(
+    return LazySequence(
         [index for index, used in enumerate(kept) if used],
         lambda index: weighed(came[index], screening.capped.get(came[index].client_id)),
     )

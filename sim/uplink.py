@@ -13,9 +13,9 @@ from federation.training.local_round import LocalRound
 from federation.tree import leaves, map_tree
 from federation.wire import uploads
 from federation.wire.schema import schema_of
+from sim.client_store.lazy import LazySequence
 from sim.engines import Engine, Job
 from sim.experiment import UplinkPrecision
-from sim.lazy import Listed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Uplink:
             waiting[job.client_id] = job._replace(client=client), residual
             return waiting[job.client_id][0]
 
-        for name, result in engine.run(Listed(jobs, begun), round_number):
+        for name, result in engine.run(LazySequence(jobs, begun), round_number):
             yield name, self._arrived(result, *waiting.pop(name))
 
     def mean_bytes(self, sent: Iterable[Tree]) -> int:

@@ -1,4 +1,4 @@
-"""Gaitway's contestant: rounds of `sim`, without evaluation; clients are forgotten as `--keep none` does.
+"""Gaitway's contestant: rounds of `sim`, without evaluation; clients are forgotten as `--client-store none` does.
 
 The peers keep no client's model either. Where a method's clients need theirs (fedproto), they stay in memory.
 """
@@ -13,7 +13,7 @@ from works import Work
 
 from federation.plan import ModelSpec, RoundSettings, Task
 from federation.records import Examples
-from sim.client_store import Nothing, remembered
+from sim.client_store import NullStore, remembered
 from sim.data.federated_data import ClientData, FederatedData
 from sim.experiment import RunSettings
 from sim.run import build_simulation
@@ -45,7 +45,7 @@ def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[],
     simulation = build_simulation(settings, data)
     broadcast = simulation.setup.method.broadcast(simulation.state, "")
     if remembered(simulation.setup, simulation.initial, broadcast) is None:
-        simulation.keeper = Nothing()
+        simulation.client_store = NullStore()
     rounds = simulation.play()
     return lambda: next(rounds)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sim.cli.terminal import bar, console, explained
+from sim.cli.terminal import bar, cli_errors, console
 from sim.errors import SettingsError
 
 
@@ -38,7 +38,7 @@ def analyse(
     For example: python -m sim analyse runs/motionsense-fedali --data-root ../shared/data
     --centralized runs/motionsense-centralized --against runs/motionsense-fedavg
     """
-    with explained():
+    with cli_errors():
         if sensitivity is not None:
             pages = [_sensitivity(runs, sensitivity)]
         else:

@@ -12,7 +12,7 @@ from sim.cli.analyse import analyse
 from sim.cli.presets import presets
 from sim.cli.pretrain import pretrain
 from sim.cli.sweep import SelectOption, sweep
-from sim.cli.terminal import bar, console, explained, round_line
+from sim.cli.terminal import bar, cli_errors, console, round_line
 from sim.data.partitions import PARTITIONS
 from sim.data.sources import DATA
 from sim.experiment import RunSettings
@@ -30,7 +30,7 @@ _DATA, _METHOD, _TRAINING, _RUNNING = OPTION_GROUPS
 @app.command("run")
 def run_command(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Directory of the run; the same command goes on with it after a kill.")],
+    out: Annotated[Path, typer.Option(help="Directory of the run; the same command resumes it after a crash.")],
     data: Annotated[Text, typer.Option(help=f"One of {', '.join(DATA)}.", rich_help_panel=_DATA)] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder or archive of the data.", rich_help_panel=_DATA)
@@ -171,24 +171,25 @@ def run_command(
             rich_help_panel=_RUNNING,
         ),
     ] = None,
-    keep: Annotated[
+    client_store: Annotated[
         Text,
         typer.Option(
-            help="Where the clients' models lie: auto, memory, disk (a file without a name that the kernel pages; "
+            help="Where the clients' models lie: auto, memory, disk (an unlinked temporary file that the kernel pages; "
             "memory stays constant; the same numbers) or none: a client's model ends with its round, so there are the "
             "server's scores only. For methods whose clients get everything anew, as in cross-device learning.",
             rich_help_panel=_RUNNING,
         ),
     ] = None,
-    spool: Annotated[
-        Path | None, typer.Option(help="Folder for --keep disk; by default the run's.", rich_help_panel=_RUNNING)
+    client_store_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for --client-store disk; by default the run's.", rich_help_panel=_RUNNING),
     ] = None,
     device: Annotated[Text, typer.Option(help="cpu or cuda.", rich_help_panel=_RUNNING)] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch's threads.", rich_help_panel=_RUNNING)] = None,
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score the clients every so many rounds.", rich_help_panel=_RUNNING)
     ] = None,
-    union_limit: Annotated[
+    generalization_examples: Annotated[
         int | None,
         typer.Option(min=1, help="Measure generalization on so many examples.", rich_help_panel=_RUNNING),
     ] = None,
@@ -212,8 +213,8 @@ def run_command(
     # an option of a run is named as its default is, but for two whose names Python has taken
     given = {name: value for name, value in context.params.items() if name in DEFAULTS}
     given |= {"set": set_ or [], "compile": compile_}
-    with explained():
-        _run(with_defaults(preset, given), preset, data_root, cache, out, checkpoint_every, spool)
+    with cli_errors():
+        _run(with_defaults(preset, given), preset, data_root, cache, out, checkpoint_every, client_store_dir)
 
 
 @app.command()
@@ -229,7 +230,7 @@ def compare(
     from sim.reports.comparison.compare import compare as compare_runs
     from sim.reports.comparison.printed import print_comparison
 
-    with explained():
+    with cli_errors():
         print_comparison(compare_runs(runs, out, baseline, select))
         console.print(f"Written to [bold]{out}[/bold]")
 
@@ -241,7 +242,7 @@ def report(run: Annotated[Path, typer.Argument(help="Directory of a run.")]) -> 
     from sim.reports.report import write_report
     from sim.results.run_directory import RunDirectory
 
-    with explained():
+    with cli_errors():
         directory = RunDirectory(run)
         draw_run(directory)
         console.print(f"Report: [bold]{write_report(directory)}[/bold]")
@@ -254,7 +255,7 @@ def _run(
     cache: Path,
     out: Path,
     checkpoint_s: float,
-    spool: Path | None,
+    client_store_dir: Path | None,
 ) -> None:
     from sim.cli.options import assignments, run_settings
     from sim.data.sources import source_named
@@ -283,14 +284,14 @@ def _run(
         def progress(kind: str, what: dict[str, Any]) -> None:
             if kind == "engine":
                 console.print(f"Engine: {what['name']} ({what['reason']})")
-            if kind == "keep":
+            if kind == "client_store":
                 console.print(f"Models: {what['name']} ({what['reason']})")
             if kind == "round":
                 shown.update(task, completed=what["round"], description=round_line(what))
 
         run(
             settings, data, out,
-            data_seconds=seconds, checkpoint_every_s=checkpoint_s, spool=spool, report=progress,
+            data_seconds=seconds, checkpoint_every_s=checkpoint_s, client_store_dir=client_store_dir, report=progress,
         )  # fmt: skip
     directory = RunDirectory(out)
     draw_run(directory)

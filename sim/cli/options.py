@@ -15,13 +15,23 @@ from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import source_named
 from sim.errors import SettingsError
 from sim.experiment import UNSCREENED, RunSettings
-from sim.initialization import initialization
-from sim.networks import chosen_networks, common_feature_dim
+from sim.networks.initialization import initialization
+from sim.networks.specs import chosen_networks, common_feature_dim
 
 SAME_NAME = (
     *("data", "split", "validation_share", "normalization", "clients_by", "scale"),
     *("stragglers", "autocast", "precision"),
-    *("engine", "workers", "chunk", "compile", "keep", "eval_every", "union_limit", "device", "threads"),
+    *(
+        "engine",
+        "workers",
+        "chunk",
+        "compile",
+        "client_store",
+        "eval_every",
+        "generalization_examples",
+        "device",
+        "threads",
+    ),
     "gradient_dissimilarity",
 )
 """Options whose values go into the settings as they are."""

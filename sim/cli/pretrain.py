@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.terminal import bar, console, explained
+from sim.cli.terminal import bar, cli_errors, console
 
 
 def pretrain(
-    out: Annotated[Path, typer.Option(help="The checkpoint to write; the same command goes on with it after a kill.")],
+    out: Annotated[Path, typer.Option(help="The checkpoint to write; the same command resumes it after a crash.")],
     data: Annotated[str, typer.Option(help="Recordings, such as pretraining or motionsense+ucihar.")] = "pretraining",
     data_root: Annotated[Path | None, typer.Option(help="Folder or archive of the recordings.")] = None,
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
@@ -43,7 +43,7 @@ def pretrain(
     from sim.pretraining import pretrain as train
     from sim.run import load_data
 
-    with explained():
+    with cli_errors():
         given = {"data": data, "model": model, "seed": seed, "device": device, "set": set_ or []}
         options = with_defaults(None, given)
         labels = source_named(data).labels(assignments(options["set"])["data"])

@@ -26,7 +26,15 @@ def repeat_command(config: Config) -> str:
 
 
 def _options(config: Config) -> dict[str, Any]:
-    same_name = ("data", "clients_by", "split", "validation_share", "normalization", "union_limit", "eval_every")
+    same_name = (
+        "data",
+        "clients_by",
+        "split",
+        "validation_share",
+        "normalization",
+        "generalization_examples",
+        "eval_every",
+    )
     running = ("engine", "workers", "chunk", "device", "threads")
     networks = (config.model, *(str(other["name"]) for other in config.alternatives))
     return {

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from sim.errors import SettingsError, SimError
 from sim.results.records import Selection
 from sim.sweep.grid import Axis, Cell, axis, cells, condition
-from sim.sweep.processes import Phase, Standing, command, is_finished, log_path, play
+from sim.sweep.processes import CellStatus, Phase, command, is_finished, log_path, play
 from sim.sweep.record import Record, opened
 
 console = Console()
@@ -54,7 +54,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False,
     run_options: Annotated[list[str] | None, typer.Argument(help="After `--`: options of every `run`.")] = None,
 ) -> None:
-    """Run every combination of some options, and compare what came out; the same command goes on after a kill.
+    """Run every combination of some options, and compare what came out; the same command resumes after a crash.
 
     For example: python -m sim sweep --out runs/motionsense --over method=fedavg,fedprox,fedali --over seed=0,1,2
     --when method=fedali:model=cnn_alp --when method=fedprox:method.mu=0.01,0.1 --jobs 2
@@ -129,9 +129,9 @@ def _play(record: Record, jobs: int) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bars, closing(play(record.cells, record.folder, jobs)) as changes:
         display = _Display(bars, len(record.cells))
-        for cell, standing in changes:
-            record.note(cell, standing)
-            display.show(cell, standing)
+        for cell, status in changes:
+            record.note(cell, status)
+            display.show(cell, status)
 
 
 class _Display:
@@ -142,17 +142,17 @@ class _Display:
         self._all = bars.add_task("cells", total=total)
         self._tasks: dict[str, TaskID] = {}
 
-    def show(self, cell: Cell, standing: Standing) -> None:
+    def show(self, cell: Cell, status: CellStatus) -> None:
         if cell.name not in self._tasks:
             self._tasks[cell.name] = self._bars.add_task(escape(cell.name), total=None)
         task = self._tasks[cell.name]
-        self._bars.update(task, completed=standing.rounds, total=standing.of)
-        if standing.phase is not Phase.RUNNING:
+        self._bars.update(task, completed=status.rounds, total=status.of)
+        if status.phase is not Phase.RUNNING:
             self._bars.remove_task(task)
             self._bars.advance(self._all)
-            colour = "red" if standing.phase is Phase.FAILED else "green"
-            took = "" if standing.phase is Phase.SKIPPED else f" in {standing.seconds:.0f} s"
-            console.print(f"[{colour}]{standing.phase}[/{colour}] {escape(cell.name)}{took}")
+            colour = "red" if status.phase is Phase.FAILED else "green"
+            took = "" if status.phase is Phase.SKIPPED else f" in {status.seconds:.0f} s"
+            console.print(f"[{colour}]{status.phase}[/{colour}] {escape(cell.name)}{took}")
 
 
 def _compare(record: Record, baseline: str | None, select: Selection | None) -> None:
@@ -174,6 +174,6 @@ def _print_failures(record: Record) -> bool:
     if failed:
         console.print(f"[bold red]{len(failed)} of {len(record.cells)} cells failed[/bold red]; the others are done:")
     for cell in failed:
-        console.print(f"  {escape(cell.name)}: {escape(record.standings[cell.name].reason)}", soft_wrap=True)
+        console.print(f"  {escape(cell.name)}: {escape(record.statuses[cell.name].reason)}", soft_wrap=True)
         console.print(f"    [dim]{escape(str(log_path(cell, record.folder)))}[/dim]", soft_wrap=True)
     return bool(failed)

@@ -36,7 +36,7 @@ def round_line(record: dict[str, Any]) -> str:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def cli_errors() -> Iterator[None]:
     """Print errors that the user can mend as one line and exit with 2."""
     try:
         yield

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from federation.records import Client
-from sim.client_store.disk import OnDisk
-from sim.client_store.memory import InMemory, Keeper
-from sim.client_store.null import Nothing
-from sim.experiment import Keep
+from sim.client_store.disk import DiskStore
+from sim.client_store.memory import ClientStore, MemoryStore
+from sim.client_store.null import NullStore
+from sim.experiment import ClientStoreKind
 from sim.memory.free_memory import free_memory
 from sim.memory.shared_memory import lay_out
 
@@ -19,9 +19,9 @@ SHARE = 0.5
 
 
 class Choice(NamedTuple):
-    """A keeper, its name, and why it was chosen."""
+    """A store, its name, and why it was chosen."""
 
-    keeper: Keeper
+    store: ClientStore
     name: str
     reason: str
 
@@ -50,20 +50,20 @@ def client_bytes(client: Client) -> int:
     return lay_out(client._asdict()).size
 
 
-def choose(where: Keep, device: str, federation: Federation, folder: Path) -> Choice:
+def choose(where: ClientStoreKind, device: str, federation: Federation, folder: Path) -> Choice:
     """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
 
     Raises:
         SpoolError: if the folder cannot hold them.
     """
     if where == "none":
-        return Choice(Nothing(), "none", "as asked; a client's model ends with its round")
+        return Choice(NullStore(), "none", "as asked; a client's model ends with its round")
     if where == "memory" or not hasattr(os, "pwrite"):
-        return Choice(InMemory(), "memory", "as asked" if where == "memory" else "this system cannot map files")
+        return Choice(MemoryStore(), "memory", "as asked" if where == "memory" else "this system cannot map files")
     if where == "disk":
-        return Choice(OnDisk(folder, device), "disk", f"as asked, in {folder}")
+        return Choice(DiskStore(folder, device), "disk", f"as asked, in {folder}")
     needed, free = federation.most_bytes, free_memory(device)
     why = f"at most {needed / 1e9:,.1f} GB of models, {free / 1e9:,.1f} GB of memory are free"
     if needed <= SHARE * free:
-        return Choice(InMemory(), "memory", why)
-    return Choice(OnDisk(folder, device), "disk", f"{why}: in {folder}")
+        return Choice(MemoryStore(), "memory", why)
+    return Choice(DiskStore(folder, device), "disk", f"{why}: in {folder}")

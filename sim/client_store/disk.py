@@ -11,29 +11,29 @@ from torch import Tensor
 from federation.records import Client, Tree
 from federation.training.local_round import LocalRound
 from federation.tree import map_tree
-from sim.client_store.memory import Kept, Result
-from sim.memory.mmap_arena import Layout, Slot, Spool
+from sim.client_store.memory import Result, StoredClient
+from sim.memory.mmap_arena import Layout, MmapArena, Slot
 from sim.memory.shared_memory import read
 
 
-class OnDisk:
+class DiskStore:
     """Lays client, upload and loss into one slot, where a tensor that two of them hold lies once.
 
     So an upload of tensors of its own takes disk as long as its client is kept.
     """
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        self.spool, self.device = Spool(folder), device
+        self.arena, self.device = MmapArena(folder), device
         self._layouts: dict[str, Layout] = {}  # clients with one network have one
 
-    def keep(self, result: LocalRound) -> tuple[Kept, Result]:
+    def put(self, result: LocalRound) -> tuple[StoredClient, Result]:
         """Write the result.
 
         Raises:
             SpoolError: if the disk is full.
         """
         tree = {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
-        slot, layout = self.spool.lay(tree)
+        slot, layout = self.arena.lay(tree)
         laid = _Laid(slot, self._layouts.setdefault(json.dumps(layout), layout), self.device)
         return laid, laid
 

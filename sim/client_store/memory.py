@@ -11,7 +11,7 @@ from federation.records import Client, Tree
 from federation.training.local_round import LocalRound
 
 
-class Kept(Protocol):
+class StoredClient(Protocol):
     """A client; its tensors may be views that are made when they are asked for."""
 
     @property
@@ -20,7 +20,7 @@ class Kept(Protocol):
         ...
 
 
-class Result(Kept, Protocol):
+class Result(StoredClient, Protocol):
     """A client's round, of which `LocalRound` is the plain one; needed until the round is over."""
 
     @property
@@ -34,18 +34,18 @@ class Result(Kept, Protocol):
         ...
 
 
-class Keeper(Protocol):
+class ClientStore(Protocol):
     """Puts results where they stay; a place is free again once nobody refers to what lies there."""
 
-    def keep(self, result: LocalRound) -> tuple[Kept | None, Result]:
+    def put(self, result: LocalRound) -> tuple[StoredClient | None, Result]:
         """Return what stays of the client, if anything does, and what the round needs of the result."""
         ...
 
 
-class InMemory:
+class MemoryStore:
     """Leaves tensors where they are."""
 
-    def keep(self, result: LocalRound) -> tuple[Kept, Result]:
+    def put(self, result: LocalRound) -> tuple[StoredClient, Result]:
         """Return the client without its upload, which ends with the round, and the result."""
         return _Held(result.client), result
 
@@ -59,7 +59,7 @@ class _Seen:
 
     __slots__ = ("_kept", "_name", "_view")
 
-    def __init__(self, name: str, kept: Kept, view: Callable[[str, Client], Client]) -> None:
+    def __init__(self, name: str, kept: StoredClient, view: Callable[[str, Client], Client]) -> None:
         self._name, self._kept, self._view = name, kept, view
 
     @property
@@ -69,33 +69,33 @@ class _Seen:
 
 
 class Clients(Mapping[str, Client]):
-    """Clients by name; `kept` are the places, which two of these may share."""
+    """Clients by name; `stored` are the places, which two of these may share."""
 
-    def __init__(self, kept: Mapping[str, Kept] | None = None) -> None:
-        self.kept: dict[str, Kept] = dict(kept or {})
+    def __init__(self, stored: Mapping[str, StoredClient] | None = None) -> None:
+        self.stored: dict[str, StoredClient] = dict(stored or {})
 
     def __getitem__(self, name: str) -> Client:
-        return self.kept[name].client
+        return self.stored[name].client
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.kept)
+        return iter(self.stored)
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.stored)
 
     def seen_as(self, view: Callable[[str, Client], Client]) -> Clients:
         """Return the same clients, each as `view` makes it of its name and what is kept, when it is asked for."""
-        return Clients({name: _Seen(name, kept, view) for name, kept in self.kept.items()})
+        return Clients({name: _Seen(name, kept, view) for name, kept in self.stored.items()})
 
 
-def shared(shelves: Mapping[str, Clients]) -> dict[str, dict[str, str]]:
-    """Say of every shelf which clients lie in the same place as on an earlier one, and on which."""
+def shared(client_sets: Mapping[str, Clients]) -> dict[str, dict[str, str]]:
+    """Say of every client set which clients lie in the same place as on an earlier one, and on which."""
     found: dict[str, dict[str, str]] = {}
-    for shelf, clients in shelves.items():
-        found[shelf] = {
+    for client_set, clients in client_sets.items():
+        found[client_set] = {
             name: other
             for other in reversed(found)  # so that the earliest is what stays
-            for name, kept in clients.kept.items()
-            if shelves[other].kept.get(name) is kept
+            for name, stored in clients.stored.items()
+            if client_sets[other].stored.get(name) is stored
         }
     return found

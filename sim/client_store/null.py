@@ -12,10 +12,10 @@ from federation.tree import flatten, map_tree
 from sim.client_store.memory import Result
 
 
-class Nothing:
+class NullStore:
     """Lets a client go with its round: memory grows with the cohort, not with the federation."""
 
-    def keep(self, result: LocalRound) -> tuple[None, Result]:
+    def put(self, result: LocalRound) -> tuple[None, Result]:
         """Return only what the round needs."""
         return None, result
 

@@ -27,13 +27,13 @@ class ClientData:
 
 @dataclass(frozen=True)
 class FederatedData:
-    """All clients' examples; `newcomers` are held out of the federation until it is done."""
+    """All clients' examples; `new clients` are held out of the federation until it is done."""
 
     labels: tuple[str, ...]
     clients: Mapping[str, ClientData]
     statistics: Mapping[str, ChannelStatistics]  # what each client was normalized with
     split_leaks: bool
-    newcomers: Mapping[str, ClientData] = field(default_factory=dict)
+    new_clients: Mapping[str, ClientData] = field(default_factory=dict)
 
     @cached_property
     def train_sizes(self) -> dict[str, int]:

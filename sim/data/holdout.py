@@ -22,7 +22,7 @@ class Holdout(Strict):
 
     kind: Literal["leave-subjects-out", "leave-devices-out", "leave-clients-out"]
     out: int | tuple[str, ...] = Field(description="how many, or their names")
-    epochs: int = Field(default=20, ge=1, description="epochs of a newcomer's personalization")
+    epochs: int = Field(default=20, ge=1, description="epochs of a new client's personalization")
 
 
 def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:
@@ -53,7 +53,7 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
     Raises:
         SettingsError: for subjects or devices of data that have none, an unknown client, or if nobody is left.
     """
-    if holdout is None or (holdout.kind != "leave-clients-out" and data.newcomers):
+    if holdout is None or (holdout.kind != "leave-clients-out" and data.new_clients):
         return data
     if holdout.kind != "leave-clients-out":
         raise SettingsError(f"{holdout.kind}: these data know no subjects or devices; use leave-clients-out")
@@ -63,8 +63,8 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
     staying = {name: client for name, client in data.clients.items() if name not in out}
     if not staying:
         raise SettingsError("leave-clients-out: nobody is left to train; hold out fewer clients")
-    newcomers = {name: data.clients[name] for name in sorted(out)}
-    return replace(data, clients=staying, newcomers=newcomers, statistics={n: data.statistics[n] for n in staying})
+    new_clients = {name: data.clients[name] for name in sorted(out)}
+    return replace(data, clients=staying, new_clients=new_clients, statistics={n: data.statistics[n] for n in staying})
 
 
 def _drawn(data: FederatedData, count: int, seed: int) -> list[str]:

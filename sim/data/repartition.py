@@ -14,7 +14,7 @@ from federation.records import Examples
 from sim.data.federated_data import ClientData, FederatedData, joined, joined_or_none
 from sim.data.partitions import Natural, Partition, Pool, Share, class_counts, with_validation
 from sim.data.partitions.apportion import apportion
-from sim.data.partitions.partition import deal, decks
+from sim.data.partitions.partition import deal, shuffle_by_class
 
 
 def grouped(data: FederatedData, groups: Mapping[str, Sequence[str]]) -> FederatedData:
@@ -29,7 +29,7 @@ def _together(members: Sequence[ClientData]) -> ClientData:
     return ClientData(train, test, joined_or_none(each.validation for each in members))
 
 
-def dealt_again(data: FederatedData, partition: Partition, seed: int, validation_share: float = 0.0) -> FederatedData:
+def repartition(data: FederatedData, partition: Partition, seed: int, validation_share: float = 0.0) -> FederatedData:
     """Lay all clients' examples together and deal them by a partition; each stays what it was, for test or validation.
 
     With test="split" in the partition training and test are mixed, windows of one recording that overlap leak, and of
@@ -59,11 +59,11 @@ def _validation(
     all_of_it = Pool(y, pool.classes, np.ones(len(y), dtype=bool))
     trained = class_counts(shares, pool.y, pool.classes, "train")
     counts = [apportion(int(size), trained[:, c], at_least=1) for c, size in enumerate(all_of_it.sizes())]
-    hands = deal(decks(all_of_it, all_of_it.train, seed, "validation"), np.stack(counts, axis=1))
+    hands = deal(shuffle_by_class(all_of_it, all_of_it.train, seed, "validation"), np.stack(counts, axis=1))
     return {name: _rows(kept, hand) for name, hand in zip(shares, hands, strict=True)}
 
 
-def as_dealt(data: FederatedData) -> tuple[dict[str, Share], np.ndarray]:
+def current_partition(data: FederatedData) -> tuple[dict[str, Share], np.ndarray]:
     """Return each client's positions in one pile, and the classes (n,) in it, to be shown as a partition."""
     sizes = [len(part.y) for client in data.clients.values() for part in (client.train, client.test)]
     ends = np.cumsum(sizes)

@@ -22,8 +22,8 @@ def scaled(data: FederatedData, scale: float, seed: int) -> FederatedData:
     """
     if scale == 1:
         return data
-    clients, newcomers = (_fewer(some, scale, seed) for some in (data.clients, data.newcomers))
-    return replace(data, clients=clients, newcomers=newcomers, statistics={n: data.statistics[n] for n in clients})
+    clients, new_clients = (_fewer(some, scale, seed) for some in (data.clients, data.new_clients))
+    return replace(data, clients=clients, new_clients=new_clients, statistics={n: data.statistics[n] for n in clients})
 
 
 def scaled_rounds(rounds: int, scale: float) -> int:

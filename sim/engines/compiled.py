@@ -30,7 +30,7 @@ class Compiler:
 
     def __init__(self, device: str = "cpu", *, say: Callable[[str], None] = _log.warning, most: int = PROGRAMS) -> None:
         self.on_cuda, self.say, self.most = device.startswith("cuda"), say, most
-        self._programs: dict[Hashable, Program] = {}
+        self.programs: dict[Hashable, Program] = {}
         self._closed = False
 
     def compiled(self, key: Hashable, step: Step) -> Step:
@@ -47,11 +47,11 @@ class Compiler:
         # what is one tensor there (the parameters and what they are pulled to) are two from then on
         tensors = [_laid_out(tensor.detach()) for tensor in tensors]
         key = (key, str(layout), *((tensor.shape, tensor.dtype) for tensor in tensors))
-        if key in self._programs:
-            return self._programs[key](tensors)
+        if key in self.programs:
+            return self.programs[key](tensors)
         if self._closed:
             return step(*trees)
-        if len(self._programs) == self.most:
+        if len(self.programs) == self.most:
             self._give_up(
                 f"{self.most} programs are compiled, which is the limit; steps of other sizes run as they are"
             )
@@ -64,7 +64,7 @@ class Compiler:
                 raise
             self._give_up(f"torch.compile failed, so steps run as they are: {_first_line(error)}")
             return step(*trees)
-        self._programs[key] = program
+        self.programs[key] = program
         return result
 
     def _program(self, step: Step, tensors: list[Tensor], layout: _pytree.TreeSpec) -> Program:

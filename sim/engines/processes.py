@@ -15,10 +15,10 @@ from federation.training.client_round import Setup
 from federation.training.local_round import LocalRound
 from sim.engines import serial, stacked
 from sim.engines.compiled import Compiler
-from sim.engines.fork_map import forked
+from sim.engines.fork_map import fork_map
 from sim.engines.job import Job
 from sim.memory.allocator import keep_freed_memory
-from sim.memory.mmap_arena import Spool
+from sim.memory.mmap_arena import MmapArena
 
 SMALL_STEP = 40_000_000
 """Floating-point operations of a training step below which the cost of calling torch is most of its time.
@@ -51,7 +51,7 @@ class Processes:
         keep_freed_memory()  # forks inherit it
         self.workers, self.chunk, self.say = workers, chunk, say
         self.compiler = Compiler(say=say) if compiled else None
-        self._spool = Spool(None)  # a result lies where one of an earlier round lay that nobody needs any more
+        self._arena = MmapArena(None)  # a result lies where one of an earlier round lay that nobody needs any more
         self.together: dict[Setup, int] = {}
         self.warm: set[tuple[Setup, int]] = set()
 
@@ -61,7 +61,7 @@ class Processes:
         shortest = {jobs[number].setup: jobs[number] for number in longest_first(jobs)}
         for setup, job in longest.items():
             self._choose(setup, job, round_number)
-        groups = self._groups(jobs)
+        groups = self.groups_of(jobs)
         self._warm_up(groups, shortest, round_number)
 
         def work(number: int) -> Tree:
@@ -74,7 +74,7 @@ class Processes:
             ids = [job.client_id for job in groups[number]]
             return f"client {ids[0]}" if len(ids) == 1 else f"clients {', '.join(ids)}"
 
-        for number, tree in forked(range(len(groups)), work, self.workers, name, self._spool):
+        for number, tree in fork_map(range(len(groups)), work, self.workers, name, self._arena):
             for job, result in zip(groups[number], tree.values(), strict=True):
                 yield job.client_id, _result(result)
 
@@ -94,7 +94,7 @@ class Processes:
         if self.compiler and self.together[setup] == 1:
             self.say("Clients train one by one here, as their steps are large: --compile has nothing to compile.")
 
-    def _groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
+    def groups_of(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Divide the jobs into chunks alike in network, length and number, the longest first."""
         alike: dict[Setup, list[Job]] = {}
         for number in longest_first(jobs):

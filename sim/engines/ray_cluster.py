@@ -45,7 +45,7 @@ class RayCluster:
         self._ray: Any = None
         self._task: Any = None
         self._kept: dict[int, tuple[Any, Any]] = {}  # id → (the object, so that the id stays its own; its reference)
-        self._states: dict[str, _State] = {}
+        self.states: dict[str, _State] = {}
 
     def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results as they come.
@@ -105,14 +105,14 @@ class RayCluster:
     def _begin(self, job: Job, round_number: int, broadcasts: dict[int, Any]) -> list[Any]:
         """Start a client's task, and return the references of its state and of the rest."""
         if id(job.broadcast) not in broadcasts:
-            broadcasts[id(job.broadcast)] = self._ray.put(_numpy(job.broadcast))
-        stored = self._states.get(job.client_id)
+            broadcasts[id(job.broadcast)] = self._ray.put(to_arrays(job.broadcast))
+        stored = self.states.get(job.client_id)
         same = stored is not None and stored.is_of(job.client)
         started: list[Any] = self._task.remote(
             self._keep(job.setup, job.setup),
-            stored.reference if stored and same else self._ray.put(_numpy(job.client._asdict())),
+            stored.reference if stored and same else self._ray.put(to_arrays(job.client._asdict())),
             broadcasts[id(job.broadcast)],
-            self._keep(job.examples, _numpy(job.examples._asdict())),
+            self._keep(job.examples, to_arrays(job.examples._asdict())),
             job.client_id,
             job.max_steps,
             round_number,
@@ -133,21 +133,21 @@ class RayCluster:
             raise EngineError(f"client {job.client_id}: {error.cause!r}") from error
         except self._ray.exceptions.RayError as error:
             raise EngineError(f"client {job.client_id}: its worker died {RETRIES + 1} times: {error}") from error
-        kept = Client(**_torch(client, self.device))
+        kept = Client(**to_tensors(client, self.device))
         self._remember(job.client_id, kept, state)
-        rest = _torch(others, self.device)
+        rest = to_tensors(others, self.device)
         return LocalRound(kept, rest["upload"], rest["loss"])
 
     def _remember(self, client_id: str, client: Client, reference: Any) -> None:
         """Keep a client's state in the store until somebody else keeps its tensors no more."""
         tensors = list(flatten(client._asdict()).values())
-        state = self._states[client_id] = _State([weakref.ref(tensor) for tensor in tensors], reference)
+        state = self.states[client_id] = _State([weakref.ref(tensor) for tensor in tensors], reference)
         if tensors:
             weakref.finalize(tensors[0], self._forget, client_id, state).atexit = False
 
     def _forget(self, client_id: str, state: _State) -> None:
-        if self._states.get(client_id) is state:  # a later round's may have come
-            del self._states[client_id]
+        if self.states.get(client_id) is state:  # a later round's may have come
+            del self.states[client_id]
 
 
 class _State(NamedTuple):
@@ -181,21 +181,21 @@ def _train(
     job = Job(
         client_id,
         setup,
-        Client(**_torch(client, device)),
-        _torch(broadcast, device),
-        Examples(**_torch(examples, device)),
+        Client(**to_tensors(client, device)),
+        to_tensors(broadcast, device),
+        Examples(**to_tensors(examples, device)),
         max_steps,
     )
     result = trained(job, round_number)
-    return _numpy(result.client._asdict()), _numpy({"upload": result.upload, "loss": result.loss})
+    return to_arrays(result.client._asdict()), to_arrays({"upload": result.upload, "loss": result.loss})
 
 
-def _numpy(tree: Any) -> Any:
+def to_arrays(tree: Any) -> Any:
     """Turn tensors into arrays, which Ray shares between processes without pickling their numbers."""
     return map_tree(lambda value: value.detach().cpu().numpy(), tree)
 
 
-def _torch(tree: Any, device: str) -> Any:
+def to_tensors(tree: Any, device: str) -> Any:
     """Turn arrays of the object store, which cannot be written to, into tensors that can."""
 
     def copied(value: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trees of tensors in one large file without a name: views of its pages, in a place that is used again.
+"""A memory-mapped arena for trees of tensors: an unlinked temporary file, whose pages are viewed and used again.
 
 One sparse file, mapped a GiB at a time: a mapping for each client would soon meet the kernel's limit of 65,530, and a
 file for each one that of open files. It is written by `pwritev`: through the mapping a full disk would be SIGBUS.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from federation.records import Tree
-from sim.errors import SpoolError
+from sim.errors import ClientStoreError
 from sim.memory.shared_memory import Packing, buffers, lay_out
 
 SEGMENT = 1 << 30
@@ -39,10 +39,10 @@ Layout = dict[str, Any]
 class Slot:
     """A stretch of the file, which is free again once neither this nor a tensor over it is referred to."""
 
-    __slots__ = ("_address", "_size", "_spool", "position")
+    __slots__ = ("_address", "_arena", "_size", "position")
 
-    def __init__(self, spool: Spool, position: int, address: int, size: int) -> None:
-        self.position, self._address, self._size, self._spool = position, address, size, spool
+    def __init__(self, arena: MmapArena, position: int, address: int, size: int) -> None:
+        self.position, self._address, self._size, self._arena = position, address, size, arena
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -55,10 +55,10 @@ class Slot:
         return torch.from_numpy(np.asarray(self))
 
     def __del__(self) -> None:
-        self._spool.take_back(self.position, self._address, self._size)
+        self._arena.take_back(self.position, self._address, self._size)
 
 
-class Spool:
+class MmapArena:
     """A file in `folder`, or in memory where there is none, that vanishes with its last user, however that ends.
 
     Raises:
@@ -67,7 +67,7 @@ class Spool:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self._file = os.memfd_create("gaitway-spool") if folder is None else _unlinked(folder)
+        self._file = os.memfd_create("gaitway-clients") if folder is None else _unlinked(folder)
         weakref.finalize(self, os.close, self._file)
         self._mapped: list[np.ndarray] = [np.empty(0, np.uint8)]  # segments, one after the other
         self._begin = self._end = 0  # of the last segment, and of what is laid
@@ -79,7 +79,7 @@ class Spool:
         return os.fstat(self._file).st_blocks * 512
 
     def lay(self, tree: Tree) -> tuple[Slot, Layout]:
-        """Write a tree into a free slot; `packing.read(layout, slot.memory)` are its tensors.
+        """Write a tree into a free slot; `read(layout, slot.memory)` are its tensors.
 
         Raises:
             SpoolError: if the disk is full.
@@ -99,7 +99,7 @@ class Spool:
         try:
             return self._slot(pages)
         except OSError as error:
-            raise SpoolError(self._full(pages, error)) from error
+            raise ClientStoreError(self._full(pages, error)) from error
 
     def store(self, packing: Packing, position: int) -> None:
         """Write a tree's bytes to a slot's position: in this process, or in a fork of the one that reserved it.
@@ -110,7 +110,7 @@ class Spool:
         try:
             _write(self._file, buffers(packing), position)
         except OSError as error:
-            raise SpoolError(self._full(_in_pages(packing.size), error)) from error
+            raise ClientStoreError(self._full(_in_pages(packing.size), error)) from error
 
     def take_back(self, position: int, address: int, size: int) -> None:
         """Give a slot's place to the next tree of its size; the file is not shortened."""
@@ -139,7 +139,7 @@ class Spool:
         return self._mapped[-1]
 
     def _full(self, size: int, error: OSError) -> str:
-        todo = "give another folder with --spool" if self.folder else "train fewer clients a round"
+        todo = "give another folder with --client-store-dir" if self.folder else "train fewer clients a round"
         return (
             f"{self.folder or 'memory'}: no room for {size:,} more bytes beside the {self.bytes_taken:,} of the "
             f"clients' models that are laid there ({error.strerror}); free some, or {todo}"
@@ -155,7 +155,7 @@ def _unlinked(folder: Path) -> int:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.dup(file.fileno())
     except OSError as error:
-        raise SpoolError(f"{folder}: the clients' models cannot be laid there ({error.strerror})") from error
+        raise ClientStoreError(f"{folder}: the clients' models cannot be laid there ({error.strerror})") from error
 
 
 def _write(file: int, parts: Iterable[memoryview], position: int) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 from har_pipeline.settings import nearest
 from sim.errors import SettingsError
-from sim.presets import at_hand, ek2024, michieli2021, qiao2023, tan2022
-from sim.presets.preset import DEFAULTS, Options, Preset, laid_over
+from sim.presets import ek2024, michieli2021, qiao2023, small_data, tan2022
+from sim.presets.preset import DEFAULTS, Options, Preset, merge_options
 
 __all__ = ["DEFAULTS", "PRESETS", "Preset", "with_defaults"]
 
 PRESETS: dict[str, Preset] = {
-    **at_hand.PRESETS,
+    **small_data.PRESETS,
     **ek2024.PRESETS,
     **tan2022.PRESETS,
     **qiao2023.PRESETS,
@@ -28,4 +28,4 @@ def with_defaults(preset: str | None, given: Options) -> dict[str, Any]:
     """
     if preset is not None and preset not in PRESETS:
         raise SettingsError(f"unknown preset {preset!r}; {nearest(preset, tuple(PRESETS))}")
-    return laid_over(PRESETS[preset] if preset else None, given)
+    return merge_options(PRESETS[preset] if preset else None, given)

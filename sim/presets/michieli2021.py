@@ -22,7 +22,7 @@ _TRAINING = {
     "clients_per_round": 10,
     "sampling": "examples",
     "eval_every": 10,
-    "union_limit": 2000,
+    "generalization_examples": 2000,
     "method": "fedproto_margin",
 }
 

@@ -41,18 +41,18 @@ DEFAULTS: dict[str, Any] = {
     "workers": None,
     "chunk": None,
     "compile": False,
-    "keep": "auto",
+    "client_store": "auto",
     "device": "cpu",
     "threads": 1,
     "eval_every": 1,
-    "union_limit": None,
+    "generalization_examples": None,
     "gradient_dissimilarity": False,
     "set": [],
 }
 """Every option of `sim run` that a preset may set, under its name on the command line."""
 
 
-AT_HAND = "Data at hand"
+SMALL_DATA = "Data at hand"
 """In the place of a paper: experiments of our own."""
 
 
@@ -76,7 +76,7 @@ class Preset:
     @property
     def own_options(self) -> Options:
         """The options; a paper chooses the best round by test, so its presets set nothing aside for validation."""
-        return self.options if self.paper == AT_HAND else {"validation_share": 0.0, **self.options}
+        return self.options if self.paper == SMALL_DATA else {"validation_share": 0.0, **self.options}
 
     @property
     def rounds(self) -> int:
@@ -92,7 +92,7 @@ class Preset:
         return f"python -m sim pretrain --data {self.pretraining} --data-root FOLDER --model {model} --out FILE"
 
 
-def laid_over(preset: Preset | None, given: Options) -> dict[str, Any]:
+def merge_options(preset: Preset | None, given: Options) -> dict[str, Any]:
     """Lay the given options over the preset's, and those over the defaults; `set` accumulates.
 
     Where defaults and preset have an optimizer that the method does not start with, its own takes that one's place.

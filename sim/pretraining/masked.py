@@ -1,4 +1,4 @@
-"""The masked autoencoder's training loop, which goes on after a kill where its last epoch ended.
+"""The masked autoencoder's training loop, which resumes after a crash where its last epoch ended.
 
 Ek et al., FedAli, 2024, arXiv 2411.10595, section 5 'Pretraining' and appendix E: Adam 3e-4, batches of 128, 200
 epochs, 60 % of the patches masked; the model is `models.mae`. Differs from the paper, which does not say what moves

@@ -161,7 +161,7 @@ def new_user_rows(new: NewUsers) -> Iterator[dict[str, Any]]:
         name = f"after {shots} labelled examples of each class, {new.epochs} epochs" if shots else "as they join"
         yield {"name": name, "scores": scores}
     if new.client_models:
-        yield {"name": "the other clients' models, each newcomer's mean over them", "scores": new.client_models}
+        yield {"name": "the other clients' models, each new client's mean over them", "scores": new.client_models}
 
 
 def _macro_f1(scores: ClientScore | None) -> float | None:

@@ -71,7 +71,7 @@ class Config(Record):
     device: str = "cpu"
     threads: int = 1
     eval_every: int = 1
-    union_limit: int | None = None
+    generalization_examples: int | None = None
     gradient_dissimilarity: bool = False
     split: str
     validation_share: float = 0.0

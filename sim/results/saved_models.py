@@ -8,9 +8,9 @@ from pathlib import Path
 
 from federation.records import Client
 from models.checkpoint import CheckpointInfo, save_checkpoint
-from sim.architectures import Architecture
 from sim.data.federated_data import FederatedData
 from sim.experiment import RunSettings
+from sim.networks.architectures import Architecture
 from sim.simulation import Simulation
 
 SERVER = "global"
@@ -23,7 +23,7 @@ def save_models(simulation: Simulation, settings: RunSettings, out: Path) -> Non
     """
     if simulation.setup.method.has_global_model:
         _save(out, SERVER, simulation.server_model(), simulation.networks[0], settings, simulation)
-    for name, client in simulation.board.best.clients.items():
+    for name, client in simulation.best_round.best.clients.items():
         _save(out, name, client, simulation.network_of[name], settings, simulation)
 
 
@@ -38,7 +38,7 @@ def _save(
         mean=mean,
         std=std,
         method=settings.method["name"],
-        round=simulation.round_number if name == SERVER else simulation.board.best.round,
+        round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
         federation=f"sim-{settings.data}",
     )
     served = network.setup.method.deployed(client)

@@ -27,17 +27,17 @@ def write_results(simulation: Simulation, settings: RunSettings, out: Path, extr
     The best round's scores stand by themselves, those of the last and of the one chosen by validation under their own
     names. `extra` is laid over the summary; its "seconds" are added to the simulation's.
     """
-    chosen = simulation.board.selections(simulation.scored_clients())
+    chosen = simulation.best_round.selections(simulation.scored_clients())
     general: Generalization = {}
     for each in filter(None, chosen.values()):
         if each.round not in general:  # two that chose the same round have the same models
             general[each.round] = simulation.generalization(each)
     write_json(out / "client_scores.json", _client_scores(simulation, chosen, general))
-    write_json(out / "confusion.json", _confusion(simulation.board.best, general))
+    write_json(out / "confusion.json", _confusion(simulation.best_round.best, general))
     seconds = {**simulation.seconds, **extra.pop("seconds", {})}
     summary = {
         **_summary(simulation, settings),
-        "best_round": simulation.board.best.round,
+        "best_round": simulation.best_round.best.round,
         **_by_selection({name: _selected(each, general) for name, each in chosen.items()}),
         **_bytes(out),
         "client_bytes": client_bytes(simulation),
@@ -99,7 +99,7 @@ def client_bytes(simulation: Simulation) -> float:
 def _client_scores(
     simulation: Simulation, chosen: Mapping[Selection, Chosen | None], general: Generalization
 ) -> dict[str, Any]:
-    counts, last = simulation.data.per_class(), simulation.board.last
+    counts, last = simulation.data.per_class(), simulation.best_round.last
     return {
         name: {
             **_by_selection({which: _client(name, each, general) for which, each in chosen.items()}),

@@ -42,7 +42,7 @@ class Phase(StrEnum):
     FAILED = "failed"
 
 
-class Standing(NamedTuple):
+class CellStatus(NamedTuple):
     """A cell's phase, how far its run is, and why it failed."""
 
     phase: Phase
@@ -74,14 +74,14 @@ def is_finished(directory: Path) -> bool:
     return (directory / "summary.json").is_file() and (directory / "report.html").is_file()
 
 
-def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, Standing]]:
+def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
     """Run what is not finished, `jobs` at a time, and yield where a cell stands whenever that changes.
 
     Closing the iterator early ends the runs; the same sweep goes on with them later.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     waiting, running = deque(cells), dict[str, _Job]()
-    last: dict[str, Standing] = {}
+    last: dict[str, CellStatus] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -100,15 +100,15 @@ def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell
         _end([job.process for job in running.values() if job.process])
 
 
-def _advance(job: _Job, folder: Path, jobs: int) -> Standing:
+def _advance(job: _Job, folder: Path, jobs: int) -> CellStatus:
     """Start a job as soon as its lock is free, and say where it stands."""
     directory = folder / job.cell.name
     if job.process is None:
         with log_path(job.cell, folder).open("ab") as log:
             if not _locked(log.fileno()):
-                return _standing(job, directory, Phase.RUNNING, "a run that an earlier sweep left is at work")
+                return _status(job, directory, Phase.RUNNING, "a run that an earlier sweep left is at work")
             if is_finished(directory):
-                return _standing(job, directory, Phase.SKIPPED)
+                return _status(job, directory, Phase.SKIPPED)
             log.truncate(0)
             arguments = [sys.executable, *command(job.cell, folder), *_share(job.cell, jobs)]
             environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
@@ -117,10 +117,10 @@ def _advance(job: _Job, folder: Path, jobs: int) -> Standing:
             )
     code = job.process.poll()
     if code is None:
-        return _standing(job, directory, Phase.RUNNING)
+        return _status(job, directory, Phase.RUNNING)
     if code == 0:
-        return _standing(job, directory, Phase.FINISHED)
-    return _standing(job, directory, Phase.FAILED, _reason(code, log_path(job.cell, folder)))
+        return _status(job, directory, Phase.FINISHED)
+    return _status(job, directory, Phase.FAILED, _reason(code, log_path(job.cell, folder)))
 
 
 def _share(cell: Cell, jobs: int) -> list[str]:
@@ -139,8 +139,8 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _standing(job: _Job, directory: Path, phase: Phase, reason: str = "") -> Standing:
-    return Standing(phase, *_rounds(directory), round(time.monotonic() - job.begun, 1), reason)
+def _status(job: _Job, directory: Path, phase: Phase, reason: str = "") -> CellStatus:
+    return CellStatus(phase, *_rounds(directory), round(time.monotonic() - job.begun, 1), reason)
 
 
 def _rounds(directory: Path) -> tuple[int, int | None]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from sim.checkpoint import write_atomically
 from sim.errors import RunDirectoryError
 from sim.sweep.grid import Cell
-from sim.sweep.processes import Phase, Standing
+from sim.sweep.processes import CellStatus, Phase
 
 FILE = "sweep.json"
 # Where and how fast a cell runs may change from one sweep to the next; what it computes may not.
@@ -48,13 +48,13 @@ class Record:
     folder: Path
     cells: Sequence[Cell]
     earlier: Sequence[SavedCell] = ()  # cells that an earlier sweep made here and this one has not
-    standings: dict[str, Standing] = field(default_factory=dict)
+    statuses: dict[str, CellStatus] = field(default_factory=dict)
 
-    def note(self, cell: Cell, standing: Standing) -> None:
+    def note(self, cell: Cell, status: CellStatus) -> None:
         """Take down where a cell stands, on the disk too."""
-        before = self.standings.get(cell.name)
-        self.standings[cell.name] = standing
-        if before is None or before.phase != standing.phase:
+        before = self.statuses.get(cell.name)
+        self.statuses[cell.name] = status
+        if before is None or before.phase != status.phase:
             self.write()
 
     def write(self) -> None:
@@ -64,19 +64,19 @@ class Record:
         write_atomically(self.folder / FILE, (saved.model_dump_json(indent=1) + "\n").encode())
 
     def _saved(self, cell: Cell) -> SavedCell:
-        standing = self.standings.get(cell.name, Standing(Phase.WAITING))
+        status = self.statuses.get(cell.name, CellStatus(Phase.WAITING))
         return SavedCell(
             name=cell.name,
             options=dict(cell.options),
             arguments=cell.arguments,
-            phase=standing.phase,
-            seconds=standing.seconds,
-            reason=standing.reason,
+            phase=status.phase,
+            seconds=status.seconds,
+            reason=status.reason,
         )
 
     def in_phase(self, *phases: Phase) -> list[Cell]:
         """Return the cells that stand so."""
-        return [cell for cell in self.cells if self.standings.get(cell.name, Standing(Phase.WAITING)).phase in phases]
+        return [cell for cell in self.cells if self.statuses.get(cell.name, CellStatus(Phase.WAITING)).phase in phases]
 
 
 def opened(folder: Path, cells: Sequence[Cell], parse: Parse) -> Record:

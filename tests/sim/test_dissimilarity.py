@@ -19,12 +19,11 @@ from federation.tree import flatten
 from models.model import Model
 from models.output import ModelOutput
 from sim import checkpoint
-from sim.architectures import Architecture
 from sim.data.federated_data import ClientData, FederatedData
-from sim.dissimilarity import dissimilarity, mean_gradient
 from sim.engines import Serial
 from sim.errors import SettingsError
-from sim.evaluation import Evaluator
+from sim.evaluation import Evaluator, dissimilarity, mean_gradient
+from sim.networks.architectures import Architecture
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.gradients import gradients
 from sim.reports.figures.run_figures import gradient_dissimilarity

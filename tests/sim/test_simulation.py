@@ -20,13 +20,13 @@ from federation.training.client_round import steps_of
 from federation.training.schedule import Schedule, schedule
 from federation.tree import flatten
 from sim import checkpoint
+from sim.cohort import steps_done, stragglers
 from sim.data.federated_data import FederatedData
 from sim.engines import Stacked
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Model, spread, total
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
-from sim.stragglers import steps_done, stragglers
 from tests.sim.small_runs import first, in_double, settings_for
 
 MIXED = {"model": "cnn+hart", "set": ["model.blocks=1", "model.mlp=16", "model.head_width=8"]}
@@ -106,7 +106,9 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(method: str, few: FederatedDa
     resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     assert played(resumed) == records[1:]
     same(whole, resumed, atol=0, rtol=0)
-    for mine, theirs in zip(*(each.board.selections(each.clients).values() for each in (whole, resumed)), strict=True):
+    for mine, theirs in zip(
+        *(each.best_round.selections(each.clients).values() for each in (whole, resumed)), strict=True
+    ):
         assert mine is not None
         assert theirs is not None
         assert mine.to_json() == theirs.to_json()
@@ -125,19 +127,19 @@ def test_clients_are_scored_by_the_prototypes_that_the_round_made(
     simulation, resting, made = build_simulation(settings, few), 0, dict[int, torch.Tensor]()
     for record in simulation.play():
         made[record["round"]] = simulation.state["prototypes"]
-        assert set(simulation.board.matrices) == set(simulation.clients)
+        assert set(simulation.best_round.matrices) == set(simulation.clients)
         for name, client in simulation.clients.items():
             wanted = _nearest(simulation, name, client, classes)
-            assert np.array_equal(simulation.board.matrices[name], wanted), (record["round"], name)
+            assert np.array_equal(simulation.best_round.matrices[name], wanted), (record["round"], name)
             resting += name not in record["cohort"]
     assert resting
     again = build_simulation(settings, few)
     checkpoint.save(tmp_path / "checkpoint.bin", simulation.checkpoint())
     again.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
     for each in (simulation, again):
-        kept = [client.memory["prototypes"] for client in each.board.best.clients.values()]
+        kept = [client.memory["prototypes"] for client in each.best_round.best.clients.values()]
         assert kept
-        assert all(torch.equal(one, made[each.board.best.round]) for one in kept)
+        assert all(torch.equal(one, made[each.best_round.best.round]) for one in kept)
 
 
 def _nearest(simulation: Simulation, name: str, client: Client, classes: str) -> np.ndarray:
@@ -161,7 +163,7 @@ def test_a_run_with_mixed_networks_keeps_each_clients_own(few: FederatedData, tm
     for name, kind in (("ada", "cnn"), ("bob", "hart")):
         module, info = load_checkpoint(tmp_path / "models" / f"{name}.safetensors")
         assert info.model == kind
-        best = again.board.best.clients[name]
+        best = again.best_round.best.clients[name]
         assert all(torch.equal(value, best.params[key]) for key, value in module.named_parameters())
 
 
@@ -214,9 +216,9 @@ def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
 
 
 def simulation_cohort(simulation: Simulation, number: int) -> tuple[str, ...]:
-    from sim.cohort import staffed
+    from sim.cohort import draw_cohort
 
-    return staffed(simulation.setup, simulation.rounds, 0.0, simulation.data.train_sizes, number).cohort
+    return draw_cohort(simulation.setup, simulation.rounds, 0.0, simulation.data.train_sizes, number).clients
 
 
 def test_stragglers_are_so_many_and_do_a_part_of_their_steps() -> None:
@@ -319,7 +321,7 @@ def test_three_rounds_are_chosen_each_with_its_own_models(few: FederatedData, tm
     list(resumed.play())
     models.append(flatten({name: dict(client.params) for name, client in resumed.clients.items()}))
     for name, number in {"best": 2, "validation": 3, "last": 4}.items():
-        chosen = resumed.board.selections(resumed.clients)[name]
+        chosen = resumed.best_round.selections(resumed.clients)[name]
         assert chosen is not None
         assert chosen.round == number
         assert chosen.record["personalization"]["accuracy"]["mean"] == pytest.approx([0.2, 0.9, 0.4, 0.3][number - 1])
@@ -402,11 +404,11 @@ def test_a_run_of_the_earlier_alp_is_not_gone_on_with(
     saved = begun.checkpoint()
     clients = {
         name: client._replace(buffers={n: v for n, v in client.buffers.items() if not n.endswith("beta_scale")})
-        for name, client in saved.shelves["clients"].items()
+        for name, client in saved.client_sets["clients"].items()
     }
     state = {name: value for name, value in saved.state.items() if name != "rounds"}
-    shelves = dict.fromkeys(saved.shelves, clients)
-    checkpoint.save(tmp_path / "checkpoint.bin", saved._replace(state=state, shelves=shelves))
+    client_sets = dict.fromkeys(saved.client_sets, clients)
+    checkpoint.save(tmp_path / "checkpoint.bin", saved._replace(state=state, client_sets=client_sets))
     with pytest.raises(RunDirectoryError, match=rf"is of an earlier version: {whose} .*residual.*choose another --out"):
         run(settings, few, tmp_path)
 

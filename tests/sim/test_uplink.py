@@ -15,7 +15,7 @@ from federation import wire
 from federation.records import Examples
 from federation.tree import flatten
 from sim import checkpoint
-from sim.client_store import OnDisk
+from sim.client_store import DiskStore
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import RunDirectoryError, SettingsError
 from sim.run import build_simulation, load_data, run
@@ -90,7 +90,7 @@ def test_robust_rules_come_as_near_as_the_mean(rule: str, few: FederatedData) ->
 @pytest.mark.parametrize("method", ["scaffold", "fedproto"])
 def test_engines_and_the_disk_give_the_same(method: str, few: FederatedData, tmp_path: Path) -> None:
     def on_disk(simulation: Simulation) -> None:
-        simulation.keeper = OnDisk(tmp_path)
+        simulation.client_store = DiskStore(tmp_path)
 
     serial = played(few, method=method, precision="int8")
     assert state_of(played(few, method=method, precision="int8", engine="processes", workers=2)) == state_of(serial)

@@ -66,7 +66,7 @@ def detail(runtime: RuntimeDep, name: FederationName) -> FederationDetail:
 
 @router.patch("/{name}", summary="Change a federation's round settings", responses=responses(404, 409, 413, 422))
 def change(runtime: RuntimeDep, name: str, wanted: FederationChanges) -> FederationDetail:
-    """Change how rounds are staffed and closed; a new deadline holds for the open round too, from its opening on."""
+    """Change how rounds are selected and closed; a new deadline holds for the open round too, from its opening on."""
     changes.change(runtime, name, wanted)
     return _describe(runtime, name)
 

@@ -123,18 +123,18 @@ class LabelPartition(Partition):
         if self.test == "published":
             train = self.counts(pool.sizes(pool.train), seed)
             test = self.test_counts(train, pool.sizes(~pool.train))
-            trained = deal(decks(pool, pool.train, seed, "train"), train)
-            tested = deal(decks(pool, ~pool.train, seed, "test"), test)
+            trained = deal(shuffle_by_class(pool, pool.train, seed, "train"), train)
+            tested = deal(shuffle_by_class(pool, ~pool.train, seed, "test"), test)
             return named(list(map(Share, trained, tested)))
         both = self.counts(pool.sizes(), seed)
         test = self.held_out(both)
-        everything = decks(pool, np.ones_like(pool.train), seed, "all")
+        everything = shuffle_by_class(pool, np.ones_like(pool.train), seed, "all")
         # each cell's run of its deck is cut in two, so that a client keeps its examples whatever its share
         cut = deal(everything, np.stack([both - test, test], axis=1).reshape(-1, pool.classes))
         return named(list(map(Share, cut[::2], cut[1::2])))
 
 
-def decks(pool: Pool, part: npt.NDArray[np.bool_], seed: int, name: str) -> list[Indices]:
+def shuffle_by_class(pool: Pool, part: npt.NDArray[np.bool_], seed: int, name: str) -> list[Indices]:
     """Shuffle the positions of each class's examples of one part, each class by its own stream."""
     members = (np.flatnonzero(part & (pool.y == c)) for c in range(pool.classes))
     return [generator(seed, "deck", name, c).permutation(deck) for c, deck in enumerate(members)]

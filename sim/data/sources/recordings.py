@@ -26,7 +26,7 @@ from har_pipeline.origin import Key
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.holdout import leave_out
 from sim.data.partitions import partition_from_json
-from sim.data.repartition import dealt_again, grouped
+from sim.data.repartition import grouped, repartition
 from sim.data.sources.source import Progress
 from sim.errors import SettingsError
 from sim.experiment import RunSettings
@@ -58,7 +58,7 @@ class Recordings:
             data = grouped(data, _groups(dataset, settings.clients_by, data))
         if settings.partition is not None:
             partition = partition_from_json(settings.partition)
-            data = dealt_again(data, partition, settings.task.seed, settings.validation_share)
+            data = repartition(data, partition, settings.task.seed, settings.validation_share)
         return data
 
 
@@ -66,7 +66,7 @@ def federated_data(dataset: WindowedDataset, settings: RunSettings) -> Federated
     """Split and normalize every client's windows; clients without training windows are left out.
 
     Validation windows are cut off in time, unless a partition that mixes training and test cuts its own.
-    Those whom `settings.holdout` leaves out become newcomers, and add nothing to the statistics.
+    Those whom `settings.holdout` leaves out become new clients, and add nothing to the statistics.
 
     Raises:
         SettingsError: if no client has a training window.

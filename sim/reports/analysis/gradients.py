@@ -8,7 +8,7 @@ from torch import Tensor
 
 from federation.training.forward import functional, initial_client
 from models.model import Model
-from sim.dissimilarity import dissimilarity, mean_gradient
+from sim.evaluation import dissimilarity, mean_gradient
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import Picture, Section
 from sim.reports.figures.run_figures import gradient_dissimilarity

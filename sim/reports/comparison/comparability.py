@@ -12,7 +12,7 @@ from sim.results.run_directory import RunDirectory
 # What changes neither the data, nor the training, nor the scores beyond float order.
 _ENVIRONMENT = frozenset(
     (
-        *("schema_version", "engine", "workers", "chunk", "compile", "keep", "device", "threads"),
+        *("schema_version", "engine", "workers", "chunk", "compile", "client_store", "device", "threads"),
         *("preset", "versions", "hardware", "gradient_dissimilarity"),
     )
 )

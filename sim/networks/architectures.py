@@ -1,0 +1,60 @@
+"""The networks of a federation: one for everybody, or several that its clients take in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import torch
+
+import models
+from federation.method import Method
+from federation.methods import method_from_json
+from federation.plan import ModelSpec
+from federation.records import Client
+from federation.training.client_round import Setup
+from federation.training.forward import initial_client, initial_model, network
+from sim.errors import SettingsError
+from sim.experiment import RunSettings
+from sim.networks.initialization import initialize
+
+
+class Architecture(NamedTuple):
+    """One network: its description, how it is trained, and a client with it that has not taken part in anything."""
+
+    model: ModelSpec
+    setup: Setup
+    initial: Client
+
+
+def architectures(settings: RunSettings) -> tuple[Architecture, ...]:
+    """Build every network with its initial weights, which depend on the task's seed, and a file if one was given.
+
+    Raises:
+        SettingsError: for several networks, if the method needs all clients to have one.
+    """
+    method = method_from_json(settings.method)
+    if settings.alternatives and not method.mixes_architectures:
+        names = " + ".join(spec.name for spec in settings.models)
+        raise SettingsError(f"{method.name} needs one model for all clients, {names} came; mix them with fedproto")
+    return tuple(_architecture(spec, method, settings) for spec in settings.models)
+
+
+def _architecture(spec: ModelSpec, method: Method, settings: RunSettings) -> Architecture:
+    task = settings.task
+    module = initial_model(lambda: _built(spec, settings), task.seed).to(settings.device)
+    cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
+    setup = Setup(method, task, network(module, autocast=cast))
+    return Architecture(spec, setup, method.join(initial_client(module), task))
+
+
+def _built(spec: ModelSpec, settings: RunSettings) -> models.Model:
+    module = models.build(spec.name, classes=settings.task.classes, **spec.options)
+    if settings.init is not None:
+        initialize(module, settings.init)
+    return module
+
+
+def assign_networks(names: Collection[str], choices: Sequence[Architecture]) -> dict[str, Architecture]:
+    """Give client i, in the order of the ids, network i mod m."""
+    return {name: choices[i % len(choices)] for i, name in enumerate(sorted(names))}

@@ -1,0 +1,116 @@
+"""Files that are not what they claim: refused with what came and what was expected, within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from har_pipeline import SourceError
+from sim.data.images import IMAGE_SETS
+from tests.har_pipeline.layouts import Files, unpacked, zipped
+from tests.sim.data.images import layouts
+
+
+def broken(made: layouts.Made, name: str, content: bytes | None) -> Files:
+    files = dict(made.files)
+    if content is None:
+        del files[name]
+    else:
+        files[name] = content
+    return files
+
+
+MNIST, CIFAR, CELEBA, PICTURES = layouts.mnist(packed=False), layouts.cifar10(), layouts.celeba(), layouts.pictures()
+TRAIN = "train-images-idx3-ubyte"
+LETTER = "gzip/emnist-letters-test-labels-idx1-ubyte.gz"
+PICTURE = "train/cat/0000.png"
+JSON = "train/all_data_0_niid_0_keep_0_train_9.json"
+BATCH = "cifar-10-batches-bin/data_batch_2.bin"
+ATTRIBUTES = "list_attr_celeba.txt"
+SMALL, LARGE = (layouts.idx(np.zeros(shape)) for shape in ((5, 28, 28), (6, 32, 32)))
+HUGE = b"\0\0\x08\x03" + b"\xff\xff\xff\xff" + b"\0\0\0\x1c" * 2
+CUT = gzip.compress(MNIST.files[TRAIN])[:-500]
+BOMB = gzip.compress(layouts.idx(np.zeros((6, 28, 28))) + bytes(50_000_000), mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "words"),
+    [
+        ("mnist", broken(MNIST, TRAIN, None), "no train images; expected .train,t10k"),
+        ("mnist", broken(MNIST, TRAIN, MNIST.files[TRAIN][:-1]), "ends after 4,703 of 4,704 bytes"),
+        ("mnist", broken(MNIST, TRAIN, MNIST.files[TRAIN] + b"x"), "holds more than 0 bytes"),
+        ("mnist", broken(MNIST, TRAIN, b"\x89PNG" + bytes(100)), r"begins with \(137.*expected \(0, 0, 8, 3\)"),
+        ("mnist", broken(MNIST, TRAIN, HUGE), r"says that it holds \(4294967295, 28, 28\)"),
+        ("mnist", broken(MNIST, TRAIN, b""), "ends after 0 of 16 bytes"),
+        ("mnist", broken(MNIST, TRAIN, SMALL), "5 train images, but 6 labels"),
+        ("mnist", broken(MNIST, TRAIN, LARGE), r"expected \(1 to 1,000,000, \*\(28, 28\)\)"),
+        ("mnist", {**broken(MNIST, TRAIN, None), TRAIN + ".gz": BOMB}, "holds more than 0 bytes"),
+        ("mnist", {**broken(MNIST, TRAIN, None), TRAIN + ".gz": b"not gzip"}, "cannot be read: Not a gzipped file"),
+        ("mnist", {**broken(MNIST, TRAIN, None), TRAIN + ".gz": CUT}, "cannot be read: Compressed file ended"),
+        ("mnist", broken(MNIST, "t10k-labels-idx1-ubyte", layouts.idx(np.full(4, 10))), "labels from 1 to 10"),
+        ("femnist", broken(layouts.letters(), LETTER, gzip.compress(layouts.idx(np.arange(26)))), "count from 1"),
+        ("cifar10", broken(CIFAR, BATCH, CIFAR.files[BATCH][:-1]), "9,218 bytes; expected a multiple of 3073"),
+        ("cifar10", broken(CIFAR, BATCH, b""), "has 0 bytes"),
+        ("cifar10", broken(CIFAR, BATCH, None), r"holds .*test_batch.bin; expected cifar-10-binary.tar.gz"),
+        ("cifar10", broken(CIFAR, BATCH, bytes([11]) + bytes(3072)), "to 11; expected 0 to 9"),
+        ("cifar10", {"cifar-10-batches-py/data_batch_1": b"pickled"}, "the binary version"),
+        ("cifar10_jpg", broken(PICTURES, PICTURE, b"GIF89a" + bytes(20)), "no picture.*expected a JPEG or PNG"),
+        ("cifar10_jpg", broken(PICTURES, PICTURE, PICTURES.files[PICTURE][:90]), "is no picture"),
+        ("cifar10_jpg", layouts.pictures(("airplane", "catt")).files, "folder 'catt'; did you mean 'cat'"),
+        ("celeba", broken(CELEBA, ATTRIBUTES, None), "has no list_attr_celeba.txt"),
+        ("celeba", broken(CELEBA, ATTRIBUTES, b"5\nBald Male\n000001.jpg 1 1\n"), "no Smiling in its second line"),
+        ("celeba", broken(CELEBA, ATTRIBUTES, CELEBA.files[ATTRIBUTES].replace(b"-1", b"0")), "has not 40 values"),
+        ("celeba", broken(CELEBA, "identity_CelebA.txt", b"000001.jpg\n"), "such as '000001.jpg 2880'"),
+        ("celeba", broken(CELEBA, "identity_CelebA.txt", b"999999.jpg 1\n"), "do not fit"),
+        ("femnist_leaf", broken(layouts.leaf(), JSON, b"[1, 2]"), r"train/\*\.json"),
+        ("femnist_leaf", broken(layouts.leaf(), JSON, b"{"), "JSONDecodeError"),
+        ("femnist_leaf", broken(layouts.leaf(), JSON, b'{"user_data": {"w": {"x": [[2]], "y": [1]}}}'), "x is"),
+        ("femnist_leaf", broken(layouts.leaf(), JSON, b'{"user_data": {"w": {"x": [], "y": []}}}'), "x is"),
+    ],
+)
+def test_broken_files_are_refused_with_what_was_expected(tmp_path: Path, name: str, files: Files, words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        IMAGE_SETS[name].read(unpacked(files, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (layouts.npz(X=np.zeros((8, 28, 28), np.float32)), "X is float32"),
+        (layouts.npz(X=np.zeros((8, 784), np.uint8)), r"X is \(8, 784\)"),
+        (layouts.npz(y=np.zeros(7, np.uint8)), "differ in number"),
+        (layouts.npz(y=np.full(8, 10, np.uint8)), "labels from 10 to 10"),
+        (layouts.npz(client=np.array([{}] * 8, dtype=object)), "client is object"),
+        (zipped({"X.npy": b"\x93NUMPY\x01\x00"}), "expected an .npz with the arrays X, y, client, is_test"),
+        (b"no zip at all", "expected an .npz with the arrays"),
+    ],
+)
+def test_a_broken_npz_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "mnist.npz").write_bytes(content)
+    with pytest.raises(SourceError, match=words):
+        IMAGE_SETS["mnist"].read(tmp_path)
+
+
+def test_an_npz_header_that_promises_more_than_there_is_allocates_nothing(tmp_path: Path) -> None:
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1000000, 28, 28), }"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(784)
+    (tmp_path / "mnist.npz").write_bytes(zipped({"X.npy": array}))
+    with pytest.raises(SourceError, match="ends after 784 of 784,000,000 bytes"):
+        IMAGE_SETS["mnist"].read(tmp_path)
+
+
+def test_a_picture_that_claims_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
+    claims = bytearray(layouts.picture(np.zeros((3, 32, 32), np.uint8)))
+    claims[16:24] = (5000).to_bytes(4, "big") * 2
+    claims[29:33] = zlib.crc32(bytes(claims[12:29])).to_bytes(4, "big")
+    with pytest.raises(SourceError, match="claims 5000 × 5000 pixels"):
+        IMAGE_SETS["cifar10_jpg"].read(unpacked({"train/cat/0.png": bytes(claims)}, tmp_path))
+
+
+def test_two_npz_files_are_ambiguous(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="give the path of one"):
+        IMAGE_SETS["mnist"].read(unpacked({"mnist_a.npz": layouts.npz(), "mnist_b.npz": layouts.npz()}, tmp_path))

@@ -1,0 +1,260 @@
+"""Where examples come from: labels and shapes before anything is read, partitions, groups, scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from har_pipeline import dataset_labels
+from sim.cli.options import assignments, run_settings
+from sim.data.federated_data import FederatedData
+from sim.data.partitions import class_counts
+from sim.data.pooling import pooled
+from sim.data.repartition import current_partition
+from sim.data.scaling import scaled
+from sim.data.sources import DATA, source_named
+from sim.errors import SettingsError
+from sim.experiment import RunSettings
+from sim.presets import with_defaults
+from sim.run import load_data
+from tests.sim.data.images.layouts import idx, noise
+
+RECORDINGS = ["data.subjects=2", "data.phones=2", "data.places=1", "data.minutes=2"]
+TASKS = ["data.clients=4", "data.log_mean=2", "data.log_std=1"]
+
+
+def settings_of(data: str, **given: Any) -> RunSettings:
+    options = with_defaults(None, {"data": data, **given})
+    return run_settings(options, source_named(data).labels(assignments(options["set"])["data"]), None)
+
+
+def recordings(cache: Path, **given: Any) -> FederatedData:
+    sets = [*RECORDINGS, *given.pop("set", [])]
+    return load_data(settings_of("synthetic", set=sets, **given), None, cache, None)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 training and 30 test images of ten digits, as MNIST is published."""
+    folder = tmp_path_factory.mktemp("mnist")
+    for part, count in (("train", 60), ("t10k", 30)):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(noise(count, count, 28, 28)))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(count) % 10))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "classes"),
+    [
+        ("motionsense", (128, 6), 6),
+        ("motionsense+ucihar", (128, 6), 7),
+        ("mnist", (1, 28, 28), 10),
+        ("cifar100", (3, 32, 32), 100),
+        ("celeba", (3, 84, 84), 2),
+        ("synthetic_logistic", (60,), 10),
+    ],
+)
+def test_a_source_knows_its_labels_and_shape(data: str, shape: tuple[int, ...], classes: int) -> None:
+    source = source_named(data)
+    assert source.shape({}) == shape
+    assert len(source.labels({})) == classes
+
+
+def test_options_change_them() -> None:
+    assert len(source_named("femnist").labels({"classes": 10})) == 10
+    assert source_named("celeba").shape({"side": 32}) == (3, 32, 32)
+
+
+def test_an_unknown_data_set_names_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="unknown data set 'fashion-mnist'; did you mean 'fashion_mnist'"):
+        source_named("fashion-mnist")
+    assert {"motionsense", "union", "mnist", "synthetic_logistic"} <= set(DATA)
+
+
+def test_models_are_built_for_the_data() -> None:
+    assert settings_of("mnist", model="vit_tiny").model.options["input_shape"] == [1, 28, 28]
+    celeba = settings_of("celeba", model="celeba_cnn", set=["data.side=64"])
+    assert (celeba.model.options["input_shape"], celeba.task.classes) == ([3, 64, 64], 2)
+    assert celeba.task.feature_dim == 4 * 4 * 32
+    assert settings_of("synthetic_logistic", model="dense").task.feature_dim == 128
+    assert settings_of("synthetic", model="cnn").model.options == {}
+
+
+def test_images_are_dealt_by_a_partition(digits: Path) -> None:
+    settings = settings_of("mnist", model="mnist_cnn", partition="equal", set=["partition.clients=3"])
+    data = load_data(settings, digits, None, None)
+    assert {(len(c.train.y), len(c.test.y)) for c in data.clients.values()} == {(20, 10)}
+    assert settings.partition == {"kind": "equal", "clients": 3, "test": "published", "test_share": 0.2,
+                                  "examples": None}  # fmt: skip
+
+
+def test_images_need_a_partition(digits: Path) -> None:
+    with pytest.raises(SettingsError, match=r"mnist is one pile of images; give --partition natural\|dirichlet"):
+        load_data(settings_of("mnist", model="mnist_cnn"), digits, None, None)
+
+
+def test_tasks_are_generated() -> None:
+    data = load_data(settings_of("synthetic_logistic", model="dense", set=TASKS), None, None, None)
+    assert list(data.clients) == ["client-000", "client-001", "client-002", "client-003"]
+    with pytest.raises(SettingsError, match="has no option 'phi3'; it has clients, "):
+        load_data(settings_of("synthetic_logistic", model="dense", set=["data.phi3=1"]), None, None, None)
+    with pytest.raises(SettingsError, match="drawn client by client; leave --partition out"):
+        load_data(settings_of("synthetic_logistic", model="dense", partition="equal"), None, None, None)
+
+
+def test_clients_are_grouped_by_user(cache: Path) -> None:
+    natural, users = recordings(cache), recordings(cache, clients_by="user")
+    assert len(natural.clients) == 4
+    assert list(users.clients) == ["s00", "s01"]
+    parts = [client for name, client in natural.clients.items() if name.startswith("s01")]
+    assert torch.equal(users.clients["s01"].train.x, torch.cat([part.train.x for part in parts]))
+    assert torch.equal(users.clients["s01"].test.y, torch.cat([part.test.y for part in parts]))
+
+
+def test_recordings_are_dealt_again_and_test_windows_stay_test_windows(cache: Path) -> None:
+    natural = recordings(cache)
+    dealt = recordings(cache, partition="dirichlet", set=["partition.clients=3", "partition.minimum=2"])
+    assert list(dealt.clients) == ["client-000", "client-001", "client-002"]
+    for part in ("train", "test"):
+        before, after = (
+            sum(float(getattr(c, part).x.double().sum()) for c in d.clients.values()) for d in (natural, dealt)
+        )
+        assert before == pytest.approx(after)
+    assert not dealt.split_leaks
+    mixed = recordings(cache, partition="equal", set=["partition.clients=3", 'partition.test="split"'])
+    assert mixed.split_leaks
+
+
+def test_what_is_shown_is_what_there_is(cache: Path) -> None:
+    data = recordings(cache)
+    shares, y = current_partition(data)
+    assert list(shares) == list(data.clients)
+    counts = class_counts(shares, y, len(data.labels), "test")
+    assert counts.tolist() == [each["test_per_class"] for each in data.per_class().values()]
+
+
+def test_scale_keeps_a_share_of_clients_and_of_each_class(cache: Path) -> None:
+    whole = recordings(cache)
+    small = scaled(whole, 0.5, seed=3)
+    assert len(small.clients) == 2
+    assert set(small.clients) < set(whole.clients)
+    for name, client in small.clients.items():
+        before = torch.bincount(whole.clients[name].train.y)
+        assert torch.equal(torch.bincount(client.train.y), (before + 1) // 2)
+    assert len(scaled(whole, 0.01, seed=3).clients) == 2
+    assert scaled(whole, 1.0, seed=3) is whole
+
+
+def test_newcomers_add_nothing_to_the_statistics(cache: Path) -> None:
+    whole, held = recordings(cache), recordings(cache, holdout="leave-subjects-out:s01")
+    assert [name.partition("_")[0] for name in held.new_clients] == ["s01", "s01"]
+    assert [name.partition("_")[0] for name in held.clients] == ["s00", "s00"]
+    first = next(iter(held.clients))
+    assert held.statistics[first] != whole.statistics[first]
+    own = recordings(cache, holdout="leave-subjects-out:s01", normalization="client")
+    assert own.statistics.keys() == held.clients.keys()
+
+
+def test_clients_of_any_data_can_be_held_out(cache: Path) -> None:
+    given = {"model": "dense", "set": TASKS}
+    held = load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:1", **given), None, None, None)
+    assert (len(held.clients), len(held.new_clients)) == (3, 1)
+    named = settings_of("synthetic_logistic", holdout="leave-clients-out:client-002,", **given)
+    assert list(load_data(named, None, None, None).new_clients) == ["client-002"]
+    with pytest.raises(SettingsError, match="know no subjects or devices; use leave-clients-out"):
+        load_data(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given), None, None, None)
+    with pytest.raises(SettingsError, match="cannot hold 4 of 4 clients out"):
+        load_data(settings_of("synthetic_logistic", holdout="leave-clients-out:4", **given), None, None, None)
+
+
+# ---- validation
+
+
+def rows_of(data: FederatedData, *parts: str) -> set[bytes]:
+    """Every example of some parts, as bytes."""
+    found = [getattr(client, part) for client in data.clients.values() for part in parts]
+    return {x.numpy().tobytes() for part in found if part is not None for x in part.x}
+
+
+def test_validation_windows_are_taken_from_training_alone(cache: Path) -> None:
+    raw = {"normalization": "client", "validation_share": 0.0}
+    without, with_ = recordings(cache, **raw), recordings(cache, **raw | {"validation_share": 0.2})
+    assert without.validation == {}
+    assert set(with_.validation) == set(with_.clients)
+    for name, client in with_.clients.items():
+        before, now = without.clients[name], client
+        assert len(now.test.y) == len(before.test.y)
+        assert 0 < len(now.validation.y) < len(before.train.y) - len(now.train.y) + 1
+        assert with_.statistics[name].count == 128 * len(now.train.y), "validation adds nothing to the statistics"
+    assert {each["validation"] for each in with_.per_class().values()} == {len(v.y) for v in with_.validation.values()}
+
+
+def test_validation_goes_with_its_clients(cache: Path) -> None:
+    natural = recordings(cache, validation_share=0.2)
+    held = rows_of(natural, "validation")
+    assert held
+    assert rows_of(recordings(cache, clients_by="user", validation_share=0.2), "validation") == held
+    for kind in ("dirichlet", "natural"):
+        sets = ["partition.clients=3", "partition.minimum=2", 'partition.test="published"']
+        dealt = recordings(cache, partition=kind, set=sets, validation_share=0.2)
+        assert rows_of(dealt, "validation") <= held
+        assert not rows_of(dealt, "train", "test") & held
+        for client in dealt.clients.values():
+            assert set(client.validation.y.tolist()) <= set(client.train.y.tolist())
+    assert rows_of(recordings(cache, partition="dirichlet", set=["partition.clients=3", "partition.minimum=2"],
+                              validation_share=0.2), "validation") == held  # fmt: skip
+    small = scaled(natural, 0.5, seed=3)
+    assert rows_of(small, "validation") < held
+    everybody = pooled(natural)
+    assert rows_of(everybody, "validation") == held
+    assert not rows_of(everybody, "train") & held
+    assert "everyone" not in everybody.validation
+
+
+def test_a_partition_that_mixes_cuts_its_own_validation(cache: Path) -> None:
+    sets = ["partition.clients=3", 'partition.test="split"']
+    given = [recordings(cache, partition="equal", set=sets, validation_share=share) for share in (0.0, 0.2)]
+    for name, before in given[0].clients.items():
+        now = given[1].clients[name]
+        assert now.validation is not None
+        assert len(now.train.y) + len(now.validation.y) == len(before.train.y)
+        assert len(now.test.y) == len(before.test.y)
+        for label, count in enumerate(torch.bincount(before.train.y).tolist()):
+            assert int((now.validation.y == label).sum()) == round(0.2 * count)
+
+
+def test_images_and_tasks_have_validation_examples_too(digits: Path) -> None:
+    images = {"model": "mnist_cnn", "partition": "equal", "set": ["partition.clients=1"]}
+    tasks = {"model": "dense", "set": TASKS}
+    for name, given, root in (("mnist", images, digits), ("synthetic_logistic", tasks, None)):
+        without, with_ = (
+            load_data(settings_of(name, **given, validation_share=share), root, None, None) for share in (0.0, 0.5)
+        )
+        for client, before in without.clients.items():
+            now = with_.clients[client]
+            assert now.validation is not None
+            assert torch.equal(now.test.x, before.test.x)
+            for label in set(before.train.y.tolist()):
+                rows = [part.x[part.y == label] for part in (now.train, now.validation)]
+                assert len(rows[1]) == round(0.5 * (len(rows[0]) + len(rows[1])))
+                assert torch.equal(torch.cat(rows), before.train.x[before.train.y == label])
+
+
+def test_a_tenth_is_for_validation_unless_a_papers_preset_says_otherwise() -> None:
+    assert settings_of("synthetic").validation_share == 0.1
+    for preset, share in (("ek2024-hhar", 0.0), ("tan2022-mnist-3", 0.0), ("motionsense-cnn", 0.1)):
+        assert with_defaults(preset, {})["validation_share"] == share
+    assert with_defaults("ek2024-hhar", {"validation_share": 0.2})["validation_share"] == 0.2
+
+
+def test_labels_are_those_of_the_pipeline() -> None:
+    assert source_named("spsw").labels({}) == dataset_labels("spsw")

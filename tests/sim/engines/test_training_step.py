@@ -1,0 +1,58 @@
+"""Every network's training step is torch.optim's on the same module, with every optimizer and on every engine.
+
+The gradients are the network's own, for what is wrong with them shows nowhere else: a convolution's come with other
+strides than its parameters have, an attention's are slices of one product's. Ray's cases are in `test_ray`.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from models import MODELS
+from sim.engines import Engine, Processes, Serial, Stacked
+from tests.sim.engines.local_rounds import OPTIMIZERS, gaps, three_steps, too_far
+from tests.sim.small_runs import needs_fork
+
+COMPILED_IN_CI = {("cnn", "adam"), ("vit_tiny", "adam")}
+"""A convolution and an attention: a program takes half a minute to compile."""
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "engine", [Serial(), pytest.param(Processes(2), marks=needs_fork), Stacked(2)], ids=lambda one: type(one).__name__
+)
+def test_a_step_is_torchs(engine: Engine, model: str) -> None:
+    every = itertools.product(OPTIMIZERS, (torch.float32, torch.float64))
+    found = gaps(engine, [three_steps(model, optimizer, dtype) for optimizer, dtype in every])
+    print(model, found)
+    assert not too_far(found, model, reordered=isinstance(engine, Stacked))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of what its compiler imports
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [
+        pytest.param(
+            model, optimizer, marks=pytest.mark.ci if (model, optimizer) in COMPILED_IN_CI else pytest.mark.slow
+        )
+        for model, optimizer in itertools.product(MODELS, OPTIMIZERS)
+    ],
+)
+def test_a_compiled_step_is_torchs(model: str, optimizer: str) -> None:
+    said: list[str] = []
+    engine = Stacked(2, compiled=True, say=said.append)
+    found = gaps(engine, [three_steps(model, optimizer, torch.float32)])
+    print(model, found)
+    assert not too_far(found, model, reordered=True)
+    assert not said, "it was not compiled, so the comparison says nothing"
+
+
+def test_the_bounds_see_another_step() -> None:
+    """What is asked of a step is no bound that anything keeps: Adam's is not SGD's."""
+    adam, sgd = (three_steps("cnn", name, torch.float64) for name in ("adam", "sgd"))
+    swapped = adam._replace(task=sgd.task, clients=adam.clients)
+    results = dict(Serial().run(swapped.jobs(), 1))
+    assert too_far({adam.label: adam.gap(results)}, "cnn", reordered=False)

@@ -1,0 +1,197 @@
+"""Every preset makes settings, for each method that it knows of, and runs, small, where its data can be had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import models
+from federation.methods import method_from_json
+from har_pipeline import ChannelStatistics
+from sim.cli.app import app
+from sim.cli.options import assignments, run_settings
+from sim.data.sources import source_named
+from sim.errors import SettingsError
+from sim.experiment import RunSettings
+from sim.networks.initialization import initialization
+from sim.presets import PRESETS, with_defaults
+from sim.pretraining import PretrainingSettings, pretrain
+from sim.run import load_data, run
+
+GENERATED = [name for name, preset in PRESETS.items() if preset.needs == "nothing"]
+SMALL_DATA = {"motionsense", "ucihar", "spsw", "union", "mnist", "fashion_mnist"}
+BY_DEFAULT = {"ucihar-cnn", "ucihar-hart-pretrained", "tan2022-mnist-3-mh", "qiao2023-fashion", "michieli2021-mnist-80"}
+"""One of each kind; the others are slow."""
+
+
+def settings_of(name: str, **given: Any) -> RunSettings:
+    """Settings of a preset; one that starts from pretrained weights takes this file for them unless some are given."""
+    given = {"init": Path(__file__), **given} if PRESETS[name].pretraining else given
+    options = with_defaults(name, given)
+    labels = source_named(options["data"]).labels(assignments(options["set"])["data"])
+    return run_settings(options, labels, name)
+
+
+def on_data_at_hand() -> list[Any]:
+    names = [name for name, preset in PRESETS.items() if preset.options["data"] in SMALL_DATA]
+    slow = [pytest.mark.data, pytest.mark.slow]
+    return [pytest.param(name, marks=[pytest.mark.data] if name in BY_DEFAULT else slow) for name in names]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where windows are kept from one preset to the next."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_settings_can_be_made(name: str) -> None:
+    preset = PRESETS[name]
+    for method in {preset.options["method"], "fedavg", *preset.by_method}:
+        settings = settings_of(name, method=method)
+        assert settings.method["name"] == method
+        assert settings.preset == name
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_presets_without_data_run(name: str, cache: Path, tmp_path: Path) -> None:
+    smoke(name, None, cache, tmp_path)
+
+
+@pytest.mark.parametrize("name", on_data_at_hand())
+def test_presets_with_data_at_hand_run(name: str, gaitway_data: Path, cache: Path, tmp_path: Path) -> None:
+    smoke(name, gaitway_data, cache, tmp_path)
+
+
+def smoke(name: str, root: Path | None, cache: Path, out: Path) -> None:
+    settings = settings_of(name, scale=0.05, rounds=1, epochs=1, eval_every=1, generalization_examples=50)
+    if PRESETS[name].pretraining:
+        settings = settings.model_copy(update={"init": initialization(pretrained(settings, out.with_suffix(".init")))})
+    data = load_data(settings, root, cache, None)
+    assert len(data.clients) <= max(2, -(-PRESETS[name].clients // 20))
+    summary = run(settings, data, out)
+    assert 0 <= summary["personalization"]["accuracy"]["mean"] <= 1
+    assert json.loads((out / "config.json").read_text())["preset"] == name
+
+
+def pretrained(settings: RunSettings, path: Path) -> Path:
+    """One epoch of the masked autoencoder on a few random windows."""
+    windows = torch.randn(8, 128, 6, generator=torch.Generator().manual_seed(0))
+    unknown = ChannelStatistics.of(windows.numpy())
+    chosen = PretrainingSettings(data="motionsense", model=settings.model, epochs=1, batch_size=8)
+    pretrain(chosen, windows, ("a", "b", "c", "d", "e", "f"), unknown, path)
+    return path
+
+
+def test_what_a_paper_changes_with_the_method() -> None:
+    assert settings_of("ek2024-hhar").model.name == "hart_alp"
+    assert settings_of("ek2024-hhar", method="fedavg").model.name == "hart"
+    assert settings_of("ek2024-hhar", method="local").rounds.rounds == 40
+    assert settings_of("ek2024-hhar-no-glu").model.options == {"alp": {"glu": False}}
+    assert settings_of("michieli2021-mnist-50", method="fedprox").method["mu"] == 1.0
+    assert settings_of("michieli2021-mnist-50").stragglers == 0.5
+    mixed = settings_of("tan2022-mnist-4-mh")
+    assert [model.options["channels"] for model in mixed.models] == [[10, 18], [10, 20], [10, 22]]
+    assert settings_of("tan2022-cifar10-5").method["pull"] == 0.1
+
+
+def test_a_method_brings_its_optimizer_where_the_presets_does_not_suit_it() -> None:
+    def training(name: str, **given: Any) -> tuple[str, float, float]:
+        task = settings_of(name, method="scaffold", **given).task
+        return task.optimizer, task.lr, task.momentum
+
+    assert training("ek2024-hhar") == training("motionsense-cnn") == training("synthetic-smoke") == ("sgd", 0.1, 0.0)
+    assert training("tan2022-mnist-3") == ("sgd", 0.01, 0.5), "a preset's own SGD stays"
+    assert training("ek2024-hhar", lr=0.3) == ("sgd", 0.3, 0.0)
+    assert training("ek2024-hhar", optimizer="adam")[0] == "adam", "which the method then refuses in words"
+    assert settings_of("ek2024-hhar", method="fedavg").task.optimizer == "adam"
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedrep"])
+@pytest.mark.parametrize(("data", "reported", "rounded_by"), [("mnist", 106e3, 500), ("femnist", 102e3, 500),
+                                                              ("cifar10", 225e6, 5e6)])  # fmt: skip
+def test_tans_heads_leave_what_table_1_says_to_travel(
+    method: str, data: str, reported: float, rounded_by: float
+) -> None:
+    """'# of Comm Params' of FedPer, over 20 clients; with one layer as the head MNIST's were 427 k."""
+    settings = settings_of(f"tan2022-{data}-3", method=method)
+    model = models.build(settings.model.name, classes=settings.task.classes, **settings.model.options)
+    shared = method_from_json(settings.method).shared
+    travelling = 20 * sum(value.numel() for name, value in model.named_parameters() if shared(name))
+    assert travelling == pytest.approx(reported, abs=rounded_by)
+
+
+def test_harts_base_is_six_sevenths_of_what_fedavg_sends() -> None:
+    """Ek et al.'s table 3 says 0.14 ×: that is the head, which stays."""
+    settings = settings_of("ek2024-hhar-overhead", method="fedper")
+    hart = models.build(settings.model.name, classes=6, **settings.model.options)
+    sizes = {name: value.numel() for name, value in hart.named_parameters()}
+    shared = method_from_json(settings.method).shared
+    assert 4 * sum(sizes.values()) == pytest.approx(5.8e6, rel=0.01)
+    assert sum(size for name, size in sizes.items() if shared(name)) / sum(sizes.values()) == pytest.approx(
+        0.86, abs=0.005
+    )
+
+
+def test_what_each_table_of_fedali_varies() -> None:
+    counts = [settings_of(f"ek2024-hhar-prototypes-{most}").model.options["prototypes"] for most in (1024, 2048, 4096)]
+    assert counts[0] == [1024, 512, 256, 128, 64, 32]
+    assert counts[1] == [2048, 1024, 512, 256, 128, 64]
+    assert counts[2] == [4096, 2048, 1024, 512, 256, 128]
+    assert settings_of("ek2024-hhar-full").model.options == {}
+    assert "prototypes" not in settings_of("ek2024-hhar-prototypes-1024", method="fedavg").model.options
+    assert settings_of("ek2024-hhar", method="fedproto").method["predict_by"] == "head"
+    assert "table 6" in PRESETS["ek2024-hhar-prototypes-1024"].about
+    assert "table 4" in PRESETS["ek2024-hhar-no-glu"].about
+    assert "appendix D" in PRESETS["ek2024-combined-10-percent"].about
+
+
+def test_what_each_row_of_michielis_table_3_changes() -> None:
+    def row(name: str) -> tuple[Any, ...]:
+        settings = settings_of(f"michieli2021-mnist-{name}")
+        rounds, method = settings.rounds, settings.method
+        return method["name"], method["weighting"], rounds.sampling, rounds.partial_work, settings.stragglers
+
+    assert row("fairness") == ("fedavg", "uniform", "examples", "method", 0.5)
+    assert row("fairness-iid") == ("fedavg", "uniform", "uniform", "method", 0.5)
+    assert row("toleration") == ("fedavg", "examples", "examples", "use", 0.5)
+    assert row("fairness-toleration") == ("fedavg", "uniform", "examples", "use", 0.5)
+    assert row("no-toleration") == ("fedproto_margin", "examples", "examples", "drop", 0.5)
+    assert settings_of("michieli2021-mnist-positive").method["distance"] == "positive"
+    assert settings_of("michieli2021-mnist-apm").method["margins"] == "apm"
+    assert settings_of("michieli2021-mnist-lpm").method["margins"] == "lpm"
+    assert settings_of("michieli2021-mnist-lpm", method="fedavg").method["weighting"] == "examples"
+
+
+@pytest.mark.parametrize(("method", "model"), [("fedali", "hart_alp"), ("fedavg", "hart")])
+def test_a_pretrained_preset_names_the_command_that_makes_its_weights(method: str, model: str) -> None:
+    command = f"python -m sim pretrain --data pretraining --data-root FOLDER --model {model} --out FILE"
+    with pytest.raises(SettingsError, match=f"give --init FILE, which this makes: {command}"):
+        with_defaults("ek2024-hhar-pretrained", {"method": method})
+    chosen = with_defaults("ek2024-hhar-pretrained", {"method": method, "init": Path("weights")})
+    assert (chosen["init"], chosen["rounds"]) == (Path("weights"), 600)
+
+
+def test_what_is_given_wins() -> None:
+    settings = settings_of("ek2024-hhar", lr=0.5, rounds=7, scale=0.05, set=["model.dropout=0"])
+    assert (settings.task.lr, settings.rounds.rounds, settings.model.options["dropout"]) == (0.5, 7, 0)
+    assert settings_of("ek2024-hhar", scale=0.05).rounds.rounds == 30
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="unknown preset 'ek2024-hharr'; did you mean 'ek2024-hhar'"):
+        with_defaults("ek2024-hharr", {})
+
+
+def test_presets_are_listed() -> None:
+    listed = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["presets"]).output
+    for name, preset in PRESETS.items():
+        assert name in listed
+        assert preset.paper in listed
+        if preset.pretraining:
+            assert f"{name}: first python -m sim pretrain --data {preset.pretraining}" in " ".join(listed.split())

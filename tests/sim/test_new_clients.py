@@ -1,0 +1,69 @@
+"""New users: few examples are drawn alike, and scores without and after personalization are what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from federation.methods import METHODS
+from federation.records import Examples
+from federation.scores import scores_of
+from federation.training.client_round import train_one
+from sim.data.federated_data import FederatedData
+from sim.evaluation import Model
+from sim.new_clients import few, score_new_clients
+from sim.run import build_simulation, load_data, run
+from tests.sim.small_runs import first, settings_for
+
+HOLDOUT = {"holdout": "leave-clients-out:bob", "set": ["holdout.epochs=2"]}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
+    """One client that trains and one new client."""
+    both = first(load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 30})
+    return replace(both, clients={"ada": both.clients["ada"]}, new_clients={"bob": both.clients["bob"]})
+
+
+def test_few_are_so_many_of_each_class_and_the_five_are_among_the_ten() -> None:
+    y = torch.tensor([0] * 12 + [2] * 3 + [1] * 20)
+    examples = Examples(torch.arange(len(y)), y)
+    ten, five = (few(examples, shots, "bob", 7) for shots in (10, 5))
+    assert torch.bincount(ten.y).tolist() == [10, 10, 3]
+    assert set(five.x.tolist()) < set(ten.x.tolist())
+    assert few(examples, 5, "eve", 7).x.tolist() != five.x.tolist()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_serves_newcomers(method: str, data: FederatedData, tmp_path: Path) -> None:
+    summary = run(settings_for(method, rounds=1, **HOLDOUT), data, tmp_path)
+    found = summary["new_users"]
+    assert found["clients"] == ["bob"]
+    assert list(found["shots"]) == ["0", "5", "10"]
+    assert all(0 <= scores["macro_f1"]["mean"] <= 1 for scores in found["shots"].values())
+    assert (found["client_models"] is None) == METHODS[method].has_global_model
+
+
+def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedData) -> None:
+    settings = settings_for("fedprox", rounds=1, **HOLDOUT)
+    simulation = build_simulation(settings, data)
+    list(simulation.play())
+    assert settings.holdout is not None
+    found = score_new_clients(simulation, settings.holdout)["shots"]
+    newcomer, setup = data.new_clients["bob"], simulation.setup
+    served = simulation.evaluator.own(Model(setup, simulation.server_model()), newcomer.test)
+    assert found["0"]["macro_f1"]["mean"] == scores_of(served).macro_f1
+    longer = replace(setup, task=setup.task.model_copy(update={"epochs": 2}))
+    result = train_one(
+        longer,
+        simulation.initial,
+        setup.method.broadcast(simulation.state, "bob"),
+        few(newcomer.train, 5, "bob", setup.task.seed),
+        client_id="bob",
+        round_number=2,
+    )
+    own = simulation.evaluator.own(Model(longer, result.client), newcomer.test)
+    assert found["5"]["macro_f1"]["mean"] == scores_of(own).macro_f1
