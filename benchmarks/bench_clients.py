@@ -104,12 +104,14 @@ def play(clients: int, given: argparse.Namespace) -> None:
     from federation.plan import ModelSpec, RoundSettings, Task
     from sim import checkpoint
     from sim.client_store import DiskStore, MemoryStore
-    from sim.experiment import RunSettings
+    from sim.experiment import Experiment
     from sim.run import build_simulation
 
     torch.set_num_threads(1)
-    settings = RunSettings(
-        data="generated",
+    settings = Experiment(
+        labels=tuple("abcdef"),
+        dataset="generated",
+        validation_share=0.0,
         model=ModelSpec(name="cnn"),
         method={"name": "fedavg"},
         task=Task(classes=6, feature_dim=_feature_dim(), batch_size=16, lr=1e-3),

@@ -21,10 +21,11 @@ import torch
 
 from federation.aggregation.screening import Screening
 from sim.attacks import Attack, Kind
-from sim.cli.options import run_settings
+from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.sources import source_named
 from sim.presets import with_defaults
+from sim.presets.preset import UNSCREENED
 from sim.run import build_simulation, load_data
 
 CLIENTS, ROUNDS, LR = 10, 6, 5e-3
@@ -105,9 +106,10 @@ def _settings(seed: int, rule: tuple[str, ...]) -> Any:
     given = {
         "data": "motionsense", "method": "fedavg", "model": "cnn", "rounds": ROUNDS, "epochs": 1, "lr": LR,
         "seed": seed, "validation_share": 0.0, "engine": "serial", "eval_every": ROUNDS,
-        "set": ["model.channels=[16,32]", "model.feature_dim=64", *rule],
+        "normalization": "federated",
+        "set": [*UNSCREENED, "model.channels=[16,32]", "model.feature_dim=64", *rule],
     }  # fmt: skip
-    return run_settings(with_defaults(None, given), source_named("motionsense").labels({}), None)
+    return build_experiment(with_defaults(None, given), source_named("motionsense").labels({}), None)
 
 
 def _play(cell: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a federation has agreed on before its first round, as JSON: the task, the model, the method, the rounds.
 
-The simulation reads it from its command line, the server from REST, a device from the announcement.
+The simulation reads it from `--plan` and its command line, the server from REST, a device from the announcement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Task(Strict):
     epochs: int = Field(default=1, ge=1, le=10_000)
     batch_size: int = Field(default=64, ge=1, le=65_536)
     optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = Field(default=1e-4, gt=0, le=100)
+    lr: float = Field(default=1e-3, gt=0, le=100)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, le=10)
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -43,7 +43,7 @@ class ModelSpec(Strict):
 class RoundSettings(Strict):
     """How the cohort of a round is selected and when the round closes."""
 
-    rounds: int = Field(default=3, ge=1, le=1_000_000)
+    rounds: int = Field(default=10, ge=1, le=1_000_000)
     clients_per_round: int | None = Field(default=None, ge=1, description="none: every client")
     sampling: Literal["uniform", "examples"] = Field(
         default="uniform", description="examples: a client is drawn in proportion to how many it has"
@@ -134,17 +134,40 @@ class RolloutSettings(Strict):
         return self.mode != "off"
 
 
+class DataStatistics(Strict):
+    """Count of samples, and the sum and square sum of each channel, which all clients are normalized with."""
+
+    count: int = Field(ge=0)
+    total: tuple[float, ...]
+    square: tuple[float, ...]
+
+
+Normalization = Literal["client", "federated", "pooled", "none"]
+Split = Literal["temporal", "random80", "kfold7_3"]
+
+
 class DataSpec(Strict):
-    """How a device turns its own samples into training examples; har_pipeline reads both dicts."""
+    """How a client turns its own samples into training examples; har_pipeline reads `pipeline`."""
 
     pipeline: dict[str, Any] = Field(default_factory=dict)
-    normalization: Literal["client", "none"] = "client"
-    split: Literal["temporal"] = "temporal"
+    normalization: Normalization = Field(
+        default="client",
+        description="client: by the statistics of its own training windows; federated: by the sum of all clients' "
+        "statistics, which devices get in `statistics`; pooled: by those of all windows laid together, in a simulation",
+    )
+    statistics: DataStatistics | None = Field(
+        default=None, description="of federated normalization; a simulation computes them where they are missing"
+    )
+    split: Split = Field(
+        default="temporal",
+        description="temporal: the last windows of each class are the test set, no leak; the other two leak, and are "
+        "for a simulation that repeats a paper",
+    )
     test_share: float = Field(default=0.2, gt=0, lt=1)
 
 
 class Plan(Strict):
-    """One federation."""
+    """One federation, in the words that the simulation, the server and a device share."""
 
     labels: tuple[str, ...] = Field(min_length=2)
     model: ModelSpec
@@ -156,3 +179,24 @@ class Plan(Strict):
     rounds: RoundSettings = RoundSettings()
     rollout: RolloutSettings = RolloutSettings()
     data: DataSpec = DataSpec()
+
+
+def live_obstacle(plan: Plan) -> str | None:
+    """Say in words what of a plan devices cannot do, and what to do about it; None where they can do all of it."""
+    data = plan.data
+    if data.split != "temporal":
+        return (
+            f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "
+            "use 'temporal'"
+        )
+    if data.normalization == "pooled":
+        return (
+            "data.normalization = 'pooled' needs all windows in one place, so it is for simulations alone; use "
+            "'federated', which has the same statistics up to rounding, or 'client'"
+        )
+    if data.normalization == "federated" and data.statistics is None:
+        return (
+            "data.normalization = 'federated' needs data.statistics, the sum of the clients' statistics, which devices "
+            "do not report: take them from the plan.json of a simulated run, or use 'client'"
+        )
+    return None

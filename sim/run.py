@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from federation.methods import METHODS
@@ -19,14 +22,13 @@ from sim.data.scaling import scaled
 from sim.data.sources import Progress, source_named
 from sim.engines import Choice, choose
 from sim.engines.stacked import CHUNK
-from sim.errors import SettingsError
+from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
-from sim.experiment import RunSettings
+from sim.experiment import ENVIRONMENT, Experiment
 from sim.networks.architectures import architectures
 from sim.new_clients import score_new_clients
 from sim.results.saved_models import save_models
-from sim.results.summary import write_results
-from sim.resumption import check_resumable
+from sim.results.summary import write_json, write_results
 from sim.simulation import Simulation
 from sim.uplink import Uplink
 
@@ -38,7 +40,7 @@ WRITING_SHARE = 0.05
 
 
 def run(
-    settings: RunSettings,
+    settings: Experiment,
     data: FederatedData,
     out: Path,
     *,
@@ -79,13 +81,13 @@ def run(
     return summary
 
 
-def load_data(settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
+def load_data(settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
     """Read, divide and normalize the examples; hold the new clients out, and leave as much as the scale says."""
-    data, seed = source_named(settings.data).load(settings, root, cache, progress), settings.task.seed
+    data, seed = source_named(settings.dataset).load(settings, root, cache, progress), settings.task.seed
     return scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed)
 
 
-def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
+def build_simulation(settings: Experiment, data: FederatedData) -> Simulation:
     """Join the settings' parts into a simulation at round 0.
 
     Raises:
@@ -114,11 +116,11 @@ def build_simulation(settings: RunSettings, data: FederatedData) -> Simulation:
     )
 
 
-def _engine(settings: RunSettings, data: FederatedData) -> Choice:
+def _engine(settings: Experiment, data: FederatedData) -> Choice:
     return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
 
 
-def _choose_client_store(settings: RunSettings, simulation: Simulation, folder: Path) -> client_store.Choice:
+def _choose_client_store(settings: Experiment, simulation: Simulation, folder: Path) -> client_store.Choice:
     if settings.client_store == "none":
         _can_forget(settings, simulation)
     clients, rounds = len(simulation.data.train_sizes), simulation.rounds
@@ -130,7 +132,7 @@ def _choose_client_store(settings: RunSettings, simulation: Simulation, folder: 
     return client_store.choose(settings.client_store, settings.device, federation, folder)
 
 
-def _can_forget(settings: RunSettings, simulation: Simulation) -> None:
+def _can_forget(settings: Experiment, simulation: Simulation) -> None:
     """Refuse to forget clients that the next round would miss."""
     if not simulation.setup.method.has_global_model:
         raise SettingsError(
@@ -167,3 +169,55 @@ def _keep_lines(path: Path, rounds: int) -> None:
     """Drop the lines that a kill left after the checkpoint; those rounds are played again."""
     lines = path.read_text().splitlines()[:rounds] if path.exists() else []
     checkpoint.write_atomically(path, "".join(line + "\n" for line in lines).encode())
+
+
+VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks"}
+"""Keys of config.json that may differ when a run is resumed."""
+
+
+def check_resumable(out: Path, settings: Experiment, data: FederatedData, simulation: Simulation) -> None:
+    """Write config.json, plan.json and clients.json.
+
+    Raises:
+        RunDirectoryError: if the directory belongs to another configuration.
+    """
+    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation)}
+    path = out / "config.json"
+    if path.exists():
+        _compare(json.loads(path.read_text()), config, out)
+    write_json(path, config)
+    write_json(out / "plan.json", settings.plan_for(data).model_dump(mode="json"))
+    write_json(out / "clients.json", data.per_class())
+
+
+def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
+    for key in sorted((old.keys() | config.keys()) - VOLATILE):
+        before, now = old.get(key), config.get(key)
+        if json.dumps(before) != json.dumps(now):
+            raise RunDirectoryError(
+                f"{out} holds a run with {key} = {before!r}, this one has {now!r}; "
+                "choose another --out, or delete that directory to begin again"
+            )
+
+
+def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
+    initial = simulation.initial
+    prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith("prototypes"))
+    return {
+        "split_leaks": data.split_leaks,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "gaitway": _own_version(),
+        },
+        "hardware": f"{platform.machine()}, {torch.get_num_threads()} torch threads, {platform.system()}",
+        "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
+    }
+
+
+def _own_version() -> str:
+    try:
+        return version("gaitway")
+    except PackageNotFoundError:
+        return "not installed"

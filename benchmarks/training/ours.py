@@ -15,7 +15,7 @@ from federation.plan import ModelSpec, RoundSettings, Task
 from federation.records import Examples
 from sim.client_store import NullStore, remembered
 from sim.data.federated_data import ClientData, FederatedData
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.run import build_simulation
 
 
@@ -28,8 +28,8 @@ def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[],
         for k, examples in enumerate(tensors)
     }
     data = FederatedData(tuple(map(str, range(work.classes))), clients, {}, split_leaks=False)
-    settings = RunSettings(
-        data="generated",
+    settings = Experiment(
+        labels=data.labels, dataset="generated", validation_share=0.0,
         model=ModelSpec(name=work.model, options=work.options),
         method={"name": work.method},
         task=Task(

@@ -46,9 +46,16 @@ def local_data(windows: ClientWindows, data: DataSpec, settings: PipelineSetting
     train, holdout = windows.select(split.train), windows.select(split.test)
     if data.normalization == "none":
         return LocalData(train, holdout, (0.0,) * 6, (1.0,) * 6, None)
-    statistics = ChannelStatistics.of(train.x)
+    statistics = _statistics(train, data)
     mean, std = (tuple(map(float, values)) for values in (statistics.mean, statistics.std))
     return LocalData(train, holdout, mean, std, statistics)
+
+
+def _statistics(train: ClientWindows, data: DataSpec) -> ChannelStatistics:
+    """Take the federation's statistics, or the device's own where the plan holds none."""
+    if data.normalization == "federated" and data.statistics is not None:
+        return ChannelStatistics.from_json(data.statistics.model_dump())
+    return ChannelStatistics.of(train.x)
 
 
 def training_count(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> int:

@@ -1,80 +1,136 @@
-"""From the options of the command line to the settings of a run."""
+"""From the options of the command line, and a plan file, to the experiment of a run."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from federation.methods import method_from_json, method_to_json
-from federation.plan import RoundSettings, Task
+from federation.plan import DataSpec, Plan
 from sim.data.holdout import holdout
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import source_named
 from sim.errors import SettingsError
-from sim.experiment import UNSCREENED, RunSettings
+from sim.experiment import OPTIONS, PLAN_OPTIONS, Experiment
 from sim.networks.initialization import initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 
-SAME_NAME = (
-    *("data", "split", "validation_share", "normalization", "clients_by", "scale"),
-    *("stragglers", "autocast", "precision"),
-    *(
-        "engine",
-        "workers",
-        "chunk",
-        "compile",
-        "client_store",
-        "eval_every",
-        "generalization_examples",
-        "device",
-        "threads",
-    ),
-    "gradient_dissimilarity",
-)
-"""Options whose values go into the settings as they are."""
-SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "rounds")
+SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "task", "rounds", "rollout")
+_READ_APART = frozenset({"data", "partition", "holdout", "init"})
+"""Options whose text is not the field's value."""
 
 
-def run_settings(options: Mapping[str, Any], labels: Sequence[str], preset: str | None) -> RunSettings:
-    """Build and validate the settings of a run.
+def build_experiment(
+    options: Mapping[str, Any], labels: Sequence[str], preset: str | None, plan: Plan | None = None
+) -> Experiment:
+    """Build and validate the experiment of a run; `options` wins over `plan`, and `options["set"]` over both.
 
     Raises:
-        SettingsError: for a value that does not fit, naming it.
+        SettingsError: for a value that does not fit, naming it, or a plan for other classes than those of the data.
     """
+    if plan is not None and tuple(labels) != plan.labels:
+        raise SettingsError(
+            f"the plan is for the classes {', '.join(plan.labels)}, {options['data']} has {', '.join(labels)}; "
+            "give the plan's data by --data, and its options by --set data.KEY"
+        )
     extra = assignments(options["set"])
-    method = method_from_json({"name": options["method"], **extra["method"]})
-    own_options = ("rounds", "clients_per_round", "sampling")
-    rounds = {**UNSCREENED, **{name: options[name] for name in own_options}, **extra["rounds"]}
-    networks = chosen_networks(
-        options["model"], extra["model"], source_named(options["data"]).shape(extra["data"]), len(labels)
+    base: dict[str, Any] = plan.model_dump(mode="json", exclude_unset=True) if plan else {}
+    method = method_from_json(
+        {**_of_the_same(base.get("method", {}), options["method"]), "name": options["method"], **extra["method"]}
     )
-    task = {
-        "classes": len(labels),
-        "feature_dim": common_feature_dim(networks, len(labels)),
-        "batch_size": options["batch"],
-        **{name: options[name] for name in ("epochs", "lr", "optimizer", "momentum", "weight_decay", "seed")},
-    }
+    networks = chosen_networks(
+        options["model"],
+        {**_network_options(plan, options["model"], extra["model"]), **extra["model"]},
+        source_named(options["data"]).shape(dataset_options(options["set"])),
+        len(labels),
+    )
+    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("task", "rounds", "data")}
+    task = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
+    data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
+    pipeline = {**sections["data"].get("pipeline", {}), **extra["pipeline"]}
     try:
-        return RunSettings(
-            data_options=extra["data"],
-            pipeline=extra["pipeline"],
-            partition=_partition(options["partition"], extra["partition"]),
-            holdout=holdout(options["holdout"], extra["holdout"]),
-            init=initialization(options["init"]),
-            model=networks[0],
-            alternatives=tuple(networks[1:]),
-            method=method_to_json(method),
-            task=Task(**task),
-            rounds=RoundSettings(**rounds),
-            preset=preset,
-            **{name: options[name] for name in SAME_NAME},
+        return Experiment.model_validate(
+            dict(
+                labels=tuple(labels),
+                model=networks[0],
+                alternatives=tuple(networks[1:]),
+                method=method_to_json(method),
+                task={**sections["task"], **extra["task"], **task},
+                rounds={**sections["rounds"], **extra["rounds"]},
+                rollout={**base.get("rollout", {}), **extra["rollout"]},
+                data={**sections["data"], **data, "pipeline": pipeline},
+                dataset=options["data"],
+                dataset_options=dataset_options(options["set"]),
+                partition=_partition(options["partition"], extra["partition"]),
+                holdout=holdout(options["holdout"], extra["holdout"]),
+                init=initialization(options["init"]),
+                preset=preset,
+                **{name: options[name] for name in OPTIONS.keys() - PLAN_OPTIONS.keys() - _READ_APART},
+            )
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        raise SettingsError(f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}") from error
+        raise SettingsError(_first(error)) from error
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan of TOML (by its name, *.toml) or JSON; also out of an answer of the server, `{"plan": …}`.
+
+    Raises:
+        SettingsError: if the file is not there or not a plan, naming the key.
+    """
+    try:
+        text = path.read_text("utf-8")
+        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--plan {path}: {error}; expected a plan in TOML or JSON") from error
+    inner = found.get("plan", found) if isinstance(found, dict) else found
+    try:
+        return Plan.model_validate(inner)
+    except ValidationError as error:
+        raise SettingsError(f"--plan {path}: {_first(error)}") from error
+
+
+def options_of(plan: Plan) -> dict[str, Any]:
+    """Return those options that a plan gives; what it leaves to its defaults is given as well."""
+    found: dict[str, Any] = {}
+    for name, option in PLAN_OPTIONS.items():
+        value: Any = plan
+        for key in option.path:
+            value = value[key] if isinstance(value, Mapping) else getattr(value, key)
+        found[name] = value
+    return {**found, "model": "+".join(spec.name for spec in (plan.model, *plan.alternatives))}
+
+
+def _from_options(options: Mapping[str, Any], section: str) -> dict[str, Any]:
+    return {option.path[1]: options[name] for name, option in PLAN_OPTIONS.items() if option.path[0] == section}
+
+
+def _of_the_same(method: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a plan's hyper-parameters, unless another method is asked for."""
+    return method if method.get("name") == name else {}
+
+
+def _network_options(plan: Plan | None, names: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan's options of its networks as `N.KEY`, but for those that are given for all networks."""
+    if plan is None or options_of(plan)["model"] != names:
+        return {}
+    specs = enumerate((plan.model, *plan.alternatives), 1)
+    return {f"{n}.{key}": value for n, spec in specs for key, value in spec.options.items() if key not in given}
+
+
+def dataset_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Return what `--set data.KEY` gives of the data set; the keys of the plan's `data` are the plan's."""
+    return {key: value for key, value in assignments(texts)["data"].items() if key not in DataSpec.model_fields}
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}"
 
 
 def _partition(kind: str | None, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -35,7 +35,7 @@ def pretrain(
     """
     import torch
 
-    from sim.cli.options import assignments, run_settings
+    from sim.cli.options import build_experiment, dataset_options
     from sim.data.federated_data import joined
     from sim.data.sources import source_named
     from sim.presets import with_defaults
@@ -46,8 +46,8 @@ def pretrain(
     with cli_errors():
         given = {"data": data, "model": model, "seed": seed, "device": device, "set": set_ or []}
         options = with_defaults(None, given)
-        labels = source_named(data).labels(assignments(options["set"])["data"])
-        run = run_settings(options, labels, None)
+        labels = source_named(data).labels(dataset_options(options["set"]))
+        run = build_experiment(options, labels, None)
         torch.set_num_threads(threads)
         examples = load_data(run, data_root, cache, None)
         x = joined([client.train for client in examples.clients.values()]).x

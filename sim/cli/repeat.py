@@ -7,84 +7,81 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from federation.plan import RoundSettings
-from sim.experiment import UNSCREENED
-from sim.results.records import Config
+from federation.plan import DataSpec, RoundSettings
+from sim.experiment import DEFAULTS, OPTIONS, PLAN_OPTIONS, Experiment
+
+ALWAYS = frozenset({"data", "method", "model", "rounds", "epochs", "batch", "lr", "optimizer", "seed"})
+"""Options that are written even where they are the defaults: readers look for them, or a method has its own."""
 
 
-def repeat_command(config: Config) -> str:
+def repeat_command(experiment: Experiment) -> str:
     """Return the command line that repeats a run; the folder of the data and DIR are the reader's."""
     words = ["python", "-m", "sim", "run"]
-    words += [] if config.data == "synthetic" else ["--data-root", "FOLDER"]
-    for name, value in _options(config).items():
-        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    words += ["--compile"] if config.compile else []
-    words += ["--gradient-dissimilarity"] if config.gradient_dissimilarity else []
-    for assignment in _assignments(config):
+    words += [] if experiment.dataset == "synthetic" else ["--data-root", "FOLDER"]
+    for name in OPTIONS:
+        value = given(experiment, name)
+        if name in ALWAYS or value != DEFAULTS[name]:
+            words += option_words(name, value)
+    for assignment in _assignments(experiment):
         words += ["--set", assignment]
     return shlex.join([*words, "--out", "DIR"])
 
 
-def _options(config: Config) -> dict[str, Any]:
-    same_name = (
-        "data",
-        "clients_by",
-        "split",
-        "validation_share",
-        "normalization",
-        "generalization_examples",
-        "eval_every",
-    )
-    running = ("engine", "workers", "chunk", "device", "threads")
-    networks = (config.model, *(str(other["name"]) for other in config.alternatives))
-    return {
-        **{name: getattr(config, name) for name in same_name},
-        "partition": config.partition["kind"] if config.partition else None,
-        "holdout": _held_out(config.holdout) if config.holdout else None,
-        "scale": None if config.scale == 1 else config.scale,
-        "model": "+".join(networks),
-        "init": config.init["path"] if config.init else None,
-        "method": config.method_name,
-        "rounds": config.planned_rounds,
-        "clients_per_round": config.rounds.get("clients_per_round"),
-        "batch": config.task.get("batch_size"),
-        **{name: config.task.get(name) for name in ("epochs", "lr", "optimizer", "momentum", "weight_decay", "seed")},
-        "stragglers": config.stragglers or None,
-        "autocast": None if config.autocast == "float32" else config.autocast,
-        "precision": None if config.precision == "lossless" else config.precision,
-        **{name: getattr(config, name) for name in running},
+def option_words(name: str, value: Any) -> list[str]:
+    """Write one option as it is given on the command line."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+    return [flag, str(value)]
+
+
+def given(experiment: Experiment, name: str) -> Any:
+    """Return what an experiment has for an option, as the option is given."""
+    value = OPTIONS[name].value(experiment)
+    match name:
+        case "model":
+            return "+".join(spec.name for spec in experiment.models)
+        case "partition":
+            return value and value["kind"]
+        case "holdout":
+            return value and f"{value.kind}:{value.out if isinstance(value.out, int) else ','.join(value.out)}"
+        case "init":
+            return value and str(value.path)
+    return value
+
+
+def _assignments(experiment: Experiment) -> Iterator[str]:
+    """Yield what `--set` takes: every hyper-parameter, and of the plan's sections what is not the default."""
+    of_options = {
+        section: {o.path[1] for o in PLAN_OPTIONS.values() if o.path[0] == section} for section in ("data", "rounds")
     }
-
-
-def _held_out(holdout: Mapping[str, Any]) -> str:
-    out = holdout["out"]
-    return f"{holdout['kind']}:{out if isinstance(out, int) else ','.join(out)}"
-
-
-def _assignments(config: Config) -> Iterator[str]:
-    """Yield what `--set` takes: every hyper-parameter, and of the rounds what is not the default."""
-    defaults = RoundSettings(**UNSCREENED).model_dump(mode="json")
-    rounds = {key: value for key, value in config.rounds.items() if value != defaults.get(key)}
+    plain = experiment.model_dump(mode="json")
     sections = {
-        "method": _without(config.method, "name"),
-        **_model_options(config),
-        "data": config.data_options,
-        "pipeline": config.pipeline,
-        "partition": _without(config.partition or {}, "kind"),
-        "holdout": _without(config.holdout or {}, "kind", "out"),
-        "rounds": _without(rounds, "rounds", "clients_per_round"),
+        "method": _without(plain["method"], "name"),
+        **_model_options(experiment),
+        "data": plain["dataset_options"] | _changed(plain["data"], DataSpec(), "pipeline", *of_options["data"]),
+        "pipeline": plain["data"]["pipeline"],
+        "partition": _without(plain["partition"] or {}, "kind"),
+        "holdout": _without(plain["holdout"] or {}, "kind", "out"),
+        "rounds": _changed(plain["rounds"], RoundSettings(), *of_options["rounds"]),
+        "rollout": _changed(plain["rollout"], type(experiment.rollout)()),
     }
     for section, values in sections.items():
         for key, value in values.items():
             yield f"{section}.{key}={json.dumps(value)}"
 
 
-def _model_options(config: Config) -> dict[str, Mapping[str, Any]]:
+def _model_options(experiment: Experiment) -> dict[str, Mapping[str, Any]]:
     """Number the networks where there are several."""
-    if not config.alternatives:
-        return {"model": config.model_options}
-    options = (config.model_options, *(other["options"] for other in config.alternatives))
-    return {f"model.{number}": mine for number, mine in enumerate(options, 1)}
+    if not experiment.alternatives:
+        return {"model": experiment.model.options}
+    return {f"model.{number}": spec.options for number, spec in enumerate(experiment.models, 1)}
+
+
+def _changed(values: Mapping[str, Any], default: Any, *names: str) -> dict[str, Any]:
+    """Return what is neither the default nor among `names`."""
+    plain = default.model_dump(mode="json")
+    return {key: value for key, value in values.items() if key not in names and value != plain[key]}
 
 
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

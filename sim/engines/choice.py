@@ -12,7 +12,7 @@ from sim.engines.ray_cluster import RayCluster
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 from sim.errors import SettingsError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 
 _COMPILE = "--compile is for clients that train stacked, not for {}: say --engine stacked or processes"
 
@@ -26,7 +26,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(settings: RunSettings, clients: int) -> Choice:
+def choose(settings: Experiment, clients: int) -> Choice:
     """Return the engine that the settings name, or for `auto` the fastest for `clients` clients a round.
 
     Raises:
@@ -67,7 +67,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _check(settings: RunSettings) -> None:
+def _check(settings: Experiment) -> None:
     if settings.device != "cpu":
         raise SettingsError(f"engine processes on device {settings.device}: forks cannot share a GPU; use stacked")
     if not is_supported():

@@ -15,7 +15,7 @@ from federation.records import Client
 from federation.training.client_round import Setup
 from federation.training.forward import initial_client, initial_model, network
 from sim.errors import SettingsError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.networks.initialization import initialize
 
 
@@ -27,7 +27,7 @@ class Architecture(NamedTuple):
     initial: Client
 
 
-def architectures(settings: RunSettings) -> tuple[Architecture, ...]:
+def architectures(settings: Experiment) -> tuple[Architecture, ...]:
     """Build every network with its initial weights, which depend on the task's seed, and a file if one was given.
 
     Raises:
@@ -40,7 +40,7 @@ def architectures(settings: RunSettings) -> tuple[Architecture, ...]:
     return tuple(_architecture(spec, method, settings) for spec in settings.models)
 
 
-def _architecture(spec: ModelSpec, method: Method, settings: RunSettings) -> Architecture:
+def _architecture(spec: ModelSpec, method: Method, settings: Experiment) -> Architecture:
     task = settings.task
     module = initial_model(lambda: _built(spec, settings), task.seed).to(settings.device)
     cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
@@ -48,7 +48,7 @@ def _architecture(spec: ModelSpec, method: Method, settings: RunSettings) -> Arc
     return Architecture(spec, setup, method.join(initial_client(module), task))
 
 
-def _built(spec: ModelSpec, settings: RunSettings) -> models.Model:
+def _built(spec: ModelSpec, settings: Experiment) -> models.Model:
     module = models.build(spec.name, classes=settings.task.classes, **spec.options)
     if settings.init is not None:
         initialize(module, settings.init)

@@ -7,9 +7,9 @@ from typing import Any
 from har_pipeline.settings import nearest
 from sim.errors import SettingsError
 from sim.presets import ek2024, michieli2021, qiao2023, small_data, tan2022
-from sim.presets.preset import DEFAULTS, Options, Preset, merge_options
+from sim.presets.preset import Options, Preset, merge_options
 
-__all__ = ["DEFAULTS", "PRESETS", "Preset", "with_defaults"]
+__all__ = ["PRESETS", "Preset", "with_defaults"]
 
 PRESETS: dict[str, Preset] = {
     **small_data.PRESETS,
@@ -20,12 +20,14 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def with_defaults(preset: str | None, given: Options) -> dict[str, Any]:
-    """Return all options of a run: those given, else the preset's for that method, else the defaults.
+def with_defaults(preset: str | None, given: Options, plan: Options | None = None) -> dict[str, Any]:
+    """Return all options of a run: those given, else the plan's or the preset's for that method, else the defaults.
 
     Raises:
-        SettingsError: for an unknown preset.
+        SettingsError: for an unknown preset, or one beside a plan.
     """
     if preset is not None and preset not in PRESETS:
         raise SettingsError(f"unknown preset {preset!r}; {nearest(preset, tuple(PRESETS))}")
-    return merge_options(PRESETS[preset] if preset else None, given)
+    if preset is not None and plan is not None:
+        raise SettingsError("--preset and --plan both describe a whole federation; give one of them")
+    return merge_options(PRESETS[preset] if preset else None, given, plan)

@@ -9,47 +9,15 @@ from typing import Any
 from federation.methods import METHODS
 from sim.data.scaling import scaled_rounds
 from sim.errors import SettingsError
+from sim.experiment import DEFAULTS
 
 Options = Mapping[str, Any]
 
-DEFAULTS: dict[str, Any] = {
-    "data": "synthetic",
-    "partition": None,
-    "clients_by": "client",
-    "split": "temporal",
-    "validation_share": 0.1,
-    "normalization": "federated",
-    "holdout": None,
-    "scale": 1.0,
-    "model": "cnn",
-    "init": None,
-    "method": "fedavg",
-    "rounds": 10,
-    "epochs": 1,
-    "batch": 64,
-    "lr": 1e-3,
-    "optimizer": "adam",
-    "momentum": 0.0,
-    "weight_decay": 0.0,
-    "clients_per_round": None,
-    "sampling": "uniform",
-    "stragglers": 0.0,
-    "precision": "lossless",
-    "autocast": "float32",
-    "seed": 0,
-    "engine": "auto",
-    "workers": None,
-    "chunk": None,
-    "compile": False,
-    "client_store": "auto",
-    "device": "cpu",
-    "threads": 1,
-    "eval_every": 1,
-    "generalization_examples": None,
-    "gradient_dissimilarity": False,
-    "set": [],
-}
-"""Every option of `sim run` that a preset may set, under its name on the command line."""
+UNSCREENED = ("rounds.max_weight_ratio=null", "rounds.norm_factor=null")
+"""What every preset sets: clients are honest, and methods compute what their papers say.
+
+Without a preset both rules of `federation.aggregation.screening` are on, as they are on a server.
+"""
 
 
 SMALL_DATA = "Data at hand"
@@ -75,8 +43,13 @@ class Preset:
 
     @property
     def own_options(self) -> Options:
-        """The options; a paper chooses the best round by test, so its presets set nothing aside for validation."""
-        return self.options if self.paper == SMALL_DATA else {"validation_share": 0.0, **self.options}
+        """The options, with what all presets have: federated normalization, and no screening.
+
+        A paper chooses the best round by test, so its presets set nothing aside for validation.
+        """
+        common = {} if self.paper == SMALL_DATA else {"validation_share": 0.0}
+        chosen = {"normalization": "federated", **common, **self.options}
+        return {**chosen, "set": [*UNSCREENED, *chosen.get("set", ())]}
 
     @property
     def rounds(self) -> int:
@@ -92,8 +65,8 @@ class Preset:
         return f"python -m sim pretrain --data {self.pretraining} --data-root FOLDER --model {model} --out FILE"
 
 
-def merge_options(preset: Preset | None, given: Options) -> dict[str, Any]:
-    """Lay the given options over the preset's, and those over the defaults; `set` accumulates.
+def merge_options(preset: Preset | None, given: Options, plan: Options | None = None) -> dict[str, Any]:
+    """Lay the given options over a plan's or the preset's, and those over the defaults; `set` accumulates.
 
     Where defaults and preset have an optimizer that the method does not start with, its own takes that one's place.
 
@@ -104,10 +77,11 @@ def merge_options(preset: Preset | None, given: Options) -> dict[str, Any]:
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     own = preset.own_options if preset else {}
-    method: str = {**DEFAULTS, **own, **chosen}["method"]
+    planned = plan or {}
+    method: str = {**DEFAULTS, **own, **planned, **chosen}["method"]
     by_method = (preset.by_method if preset else {}).get(method, {})
     unasked = {**DEFAULTS, **own, **by_method}
-    layers = [DEFAULTS, own, by_method, optimizer_of(method, unasked["optimizer"]), chosen]
+    layers = [DEFAULTS, own, by_method, optimizer_of(method, unasked["optimizer"]), planned, chosen]
     options = {name: value for layer in layers for name, value in layer.items()}
     options["set"] = [text for layer in layers for text in layer.get("set", [])]
     if preset and preset.pretraining and options["init"] is None:
@@ -115,7 +89,7 @@ def merge_options(preset: Preset | None, given: Options) -> dict[str, Any]:
         raise SettingsError(
             f"this preset starts from pretrained weights: give --init FILE, which this makes: {command}"
         )
-    if "rounds" not in chosen:
+    if "rounds" not in chosen and "rounds" not in planned:
         options["rounds"] = scaled_rounds(options["rounds"], options["scale"])
     return options
 

@@ -14,6 +14,7 @@ from federation.scores import f1_per_class
 from har_pipeline import DATASETS
 from har_pipeline.combination import combination_of
 from sim.cli.repeat import repeat_command
+from sim.experiment import DEFAULTS, OPTIONS, Affects
 from sim.reports.figures.run_figures import FIGURES, draw_run
 from sim.results import tables
 from sim.results.records import ClientScore, Config, NewUsers, Plain
@@ -32,6 +33,7 @@ LEAKS = {
 NORMALIZATIONS = {
     "federated": "statistics from the sums, square sums and counts of the training clients",
     "client": "each client's own training statistics",
+    "none": "none: the units of the sensors",
     "pooled": "statistics of all training windows pooled",
 }
 CAPTIONS = {
@@ -87,10 +89,10 @@ def dealing(config: Config) -> Iterator[tuple[str, str, str]]:
     if config.partition:
         options = ", ".join(f"{key} {value}" for key, value in config.partition.items() if key != "kind")
         yield "Partition", str(config.partition["kind"]), f"{options}."
-    if config.data in DATASETS or combination_of(config.data):
-        yield "Split", config.split, LEAKS.get(config.split, "")
+    if config.dataset in DATASETS or combination_of(config.dataset):
+        yield "Split", config.data.split, LEAKS.get(config.data.split, "")
         yield "Validation", f"{config.validation_share:g}", _validation(config.validation_share)
-        yield "Normalization", config.normalization, f"{NORMALIZATIONS.get(config.normalization, '')}."
+        yield "Normalization", config.data.normalization, f"{NORMALIZATIONS.get(config.data.normalization, '')}."
 
 
 def _validation(share: float) -> str:
@@ -174,16 +176,26 @@ def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
     everyone = {"clients_per_round": "all", "deadline_s": "none"}
     sections = {
         "Method": config.method,
-        "Training": {**config.task, "autocast": config.autocast},
-        "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds.items()},
-        "Model": {"name": config.model, **config.model_options, **_thousands(config.parameters)},
-        "Data": {"name": config.data, "classes": ", ".join(config.labels), **config.data_options, **config.pipeline},
-        "Engine": {name: getattr(config, name) for name in ("engine", "chunk", "device", "threads")}
-        | ({} if config.chunk else {"chunk": "as many as fit"})
-        | ({"compile": "the stacked training step"} if config.compile else {}),
+        "Training": {**config.task.model_dump(), **_not_default(config, "training", "Training")},
+        "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds},
+        "Model": {"name": config.model_name, **config.model.options, **_thousands(config.parameters)},
+        "Data": {
+            "name": config.dataset,
+            "classes": ", ".join(config.labels),
+            **config.dataset_options,
+            **config.data.pipeline,
+        },
+        "Engine": {"engine": config.engine, **_not_default(config, "environment", "Running")},
         "Environment": {**config.versions, "hardware": config.hardware},
     }
     return {title: values for title, values in sections.items() if values}
+
+
+def _not_default(config: Config, affects: Affects, panel: str) -> dict[str, Any]:
+    """Return a simulation's own options of one kind that were given."""
+    own = {name: option for name, option in OPTIONS.items() if (option.affects, option.panel) == (affects, panel)}
+    values = {name: option.value(config) for name, option in own.items() if len(option.path) == 1}
+    return {name: value for name, value in values.items() if value != DEFAULTS[name]}
 
 
 def _thousands(parameters: Mapping[str, int]) -> dict[str, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sim.experiment import Experiment
 
 Selection = Literal["validation", "last", "best"]
 
@@ -41,55 +43,20 @@ class Plain(Record):
     accuracy: Annotated[float | None, BeforeValidator(_none_for_nan)]
 
 
-class Config(Record):
-    """`config.json`: all that the numbers depend on, and where they were made; settings unknown here are kept."""
+class Config(Experiment):
+    """`config.json`: the experiment, and where it was made; keys that a later version adds are ignored."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
-    schema_version: int = Field(alias="schema")
-    data: str
-    data_options: dict[str, Any] = {}
-    pipeline: dict[str, Any] = {}
-    clients_by: str = "client"
-    partition: dict[str, Any] | None = None
-    holdout: dict[str, Any] | None = None
-    scale: float = 1.0
-    model: str
-    model_options: dict[str, Any] = {}
-    alternatives: tuple[dict[str, Any], ...] = ()
-    init: dict[str, Any] | None = None
-    method: dict[str, Any]
-    task: dict[str, Any]
-    rounds: dict[str, Any]
-    stragglers: float = 0.0
-    precision: str = "lossless"
-    autocast: str = "float32"
-    engine: str
-    workers: int | None = None
-    chunk: int | None = None
-    compile: bool = False
-    device: str = "cpu"
-    threads: int = 1
-    eval_every: int = 1
-    generalization_examples: int | None = None
-    gradient_dissimilarity: bool = False
-    split: str
-    validation_share: float = 0.0
     split_leaks: bool
-    normalization: str
-    labels: tuple[str, ...]
-    preset: str | None = None
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
-    parameters: dict[str, int] = {}
+    parameters: dict[str, int] = Field(default_factory=dict)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _unfold_model(cls, value: Any) -> Any:
-        """Take a model written as {name, options} apart."""
-        if isinstance(value, dict) and isinstance(model := value.get("model"), dict):
-            return {**value, "model": model.get("name"), "model_options": model.get("options", {})}
-        return value
+    @property
+    def model_name(self) -> str:
+        """Names of the networks, joined by +."""
+        return "+".join(spec.name for spec in self.models)
 
     @property
     def method_name(self) -> str:
@@ -99,12 +66,12 @@ class Config(Record):
     @property
     def planned_rounds(self) -> int:
         """Rounds that the run was asked for."""
-        return int(self.rounds["rounds"])
+        return self.rounds.rounds
 
     @property
     def seed(self) -> int:
         """Seed of partitions, cohorts, initial weights and batch orders."""
-        return int(self.task.get("seed", 0))
+        return self.task.seed
 
 
 class ClientExamples(Record):

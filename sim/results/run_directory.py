@@ -32,8 +32,7 @@ class RunDirectory:
         if not (self.path / "config.json").is_file():
             came = "has no config.json" if self.path.is_dir() else "is not a directory"
             raise RunDirectoryError(f"{self.path} {came}; expected the --out of `python -m sim run`")
-        if (version := self.config.schema_version) != 1:
-            raise RunDirectoryError(f"{self.path / 'config.json'} has schema {version}; this version reads schema 1")
+        _ = self.config
 
     @cached_property
     def config(self) -> Config:

@@ -9,14 +9,14 @@ from pathlib import Path
 from federation.records import Client
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.data.federated_data import FederatedData
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.networks.architectures import Architecture
 from sim.simulation import Simulation
 
 SERVER = "global"
 
 
-def save_models(simulation: Simulation, settings: RunSettings, out: Path) -> None:
+def save_models(simulation: Simulation, settings: Experiment, out: Path) -> None:
     """Write `models/{client}.safetensors`, each with its own network, and `models/global.safetensors` if there is one.
 
     A client that serves with a part of what it keeps (Ditto's personal model) leaves that part.
@@ -28,7 +28,7 @@ def save_models(simulation: Simulation, settings: RunSettings, out: Path) -> Non
 
 
 def _save(
-    out: Path, name: str, client: Client, network: Architecture, settings: RunSettings, simulation: Simulation
+    out: Path, name: str, client: Client, network: Architecture, settings: Experiment, simulation: Simulation
 ) -> None:
     mean, std = _normalization(name, simulation.data)
     info = CheckpointInfo(
@@ -39,7 +39,7 @@ def _save(
         std=std,
         method=settings.method["name"],
         round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
-        federation=f"sim-{settings.data}",
+        federation=f"sim-{settings.dataset}",
     )
     served = network.setup.method.deployed(client)
     save_checkpoint(out / "models" / f"{name}.safetensors", {**served.params, **served.buffers}, info)

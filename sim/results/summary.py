@@ -13,7 +13,7 @@ from federation import wire
 from sim.best_round import Chosen
 from sim.checkpoint import write_atomically
 from sim.evaluation import Matrix, plain, spread, total
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.results.records import Selection
 from sim.simulation import Simulation
 
@@ -21,7 +21,7 @@ Generalization = dict[int, dict[str, Matrix]]
 """Confusion matrices of each client's model on the union of test sets, by the round of the models."""
 
 
-def write_results(simulation: Simulation, settings: RunSettings, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
+def write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
     """Score the chosen rounds' models on the union of test sets, write the files, and return the summary.
 
     The best round's scores stand by themselves, those of the last and of the one chosen by validation under their own
@@ -66,12 +66,12 @@ def _selected(chosen: Chosen | None, general: Generalization) -> dict[str, Any] 
     }
 
 
-def _summary(simulation: Simulation, settings: RunSettings) -> dict[str, Any]:
+def _summary(simulation: Simulation, settings: Experiment) -> dict[str, Any]:
     return {
         "schema": 1,
         "method": settings.method["name"],
         "model": "+".join(model.name for model in settings.models),
-        "data": settings.data,
+        "data": settings.dataset,
         "clients": len(simulation.data.clients),
         "rounds": settings.rounds.rounds,
         "epochs_total": settings.rounds.rounds * settings.task.epochs,

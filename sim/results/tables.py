@@ -67,7 +67,7 @@ def print_summary(run: RunDirectory, console: Console | None = None) -> None:
     """Print the three scores of a run in every round that was chosen, or how far it is; fits 80 columns."""
     console = console or Console()
     config, summary = run.config, run.summary
-    title = f"{config.data} · {config.model} · {config.method_name}"
+    title = f"{config.dataset} · {config.model_name} · {config.method_name}"
     if summary is None:
         console.print(Text(f"{title}: {len(run.rounds)} of {config.planned_rounds} rounds done, not finished"))
         return

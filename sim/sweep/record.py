@@ -11,14 +11,13 @@ from pydantic import BaseModel, ValidationError
 
 from sim.checkpoint import write_atomically
 from sim.errors import RunDirectoryError
+from sim.experiment import ENVIRONMENT
 from sim.sweep.grid import Cell
 from sim.sweep.processes import CellStatus, Phase
 
 FILE = "sweep.json"
 # Where and how fast a cell runs may change from one sweep to the next; what it computes may not.
-ENVIRONMENT = frozenset(
-    {"cache", "checkpoint_every", "chunk", "data_root", "device", "engine", "out", "threads", "workers"}
-)
+WHERE = ENVIRONMENT | {"cache", "checkpoint_every", "client_store_dir", "data_root", "out"}
 
 Parse = Callable[[Sequence[str]], Mapping[str, Any]]
 
@@ -118,6 +117,6 @@ def _difference(old: Sequence[str], new: Sequence[str], parse: Parse) -> str:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({*before, *after} - ENVIRONMENT):
+    for name in sorted({*before, *after} - WHERE):
         if before.get(name) != after.get(name):
             yield f"{name.rstrip('_')} = {before.get(name)!r}, this one {after.get(name)!r}"

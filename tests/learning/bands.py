@@ -18,7 +18,7 @@ import numpy as np
 from federation.methods import METHODS
 from sim.data.federated_data import FederatedData
 from sim.data.scaling import scaled
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from tests.learning.federations import SMALL_ALP, SMALL_HART, loaded, scores, settings_of
 
 LEAST_WIDTH = 2.0
@@ -55,10 +55,10 @@ class Federation:
         settings = self._settings(seed)
         return scores(settings, self._examples(settings, root))
 
-    def _settings(self, seed: int) -> RunSettings:
+    def _settings(self, seed: int) -> Experiment:
         return settings_of(**self.options, seed=seed)
 
-    def _examples(self, settings: RunSettings, root: Path | None) -> FederatedData:
+    def _examples(self, settings: Experiment, root: Path | None) -> FederatedData:
         return scaled(loaded(settings, None if self.is_generated else root, self.clients), self.scale, 0)
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.cli.options import run_settings
+from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.sources import source_named
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.presets import with_defaults
+from sim.presets.preset import UNSCREENED
 from sim.run import build_simulation, load_data
 
 SMALL_HART = ("model.feature_dim=96", "model.blocks=3", "model.head_width=256")
@@ -19,20 +20,21 @@ SMALL_ALP = (*SMALL_HART, "model.prototypes=[64,32,16]")
 SMALLEST_HART = ("model.feature_dim=48", "model.blocks=2", "model.head_width=128")
 
 
-def settings_of(**options: Any) -> RunSettings:
+def settings_of(**options: Any) -> Experiment:
     """Return the settings of `python -m sim run` with these options; training on all training windows."""
-    given = {"validation_share": 0.0, "engine": "processes", **options, "set": list(options.get("set", ()))}
+    common = {"validation_share": 0.0, "engine": "processes", "normalization": "federated"}
+    given = {**common, **options, "set": [*UNSCREENED, *options.get("set", ())]}
     chosen = with_defaults(None, given)
-    return run_settings(chosen, source_named(chosen["data"]).labels({}), None)
+    return build_experiment(chosen, source_named(chosen["data"]).labels({}), None)
 
 
 _READ: dict[tuple[str, Path | None], FederatedData] = {}
 
 
-def loaded(settings: RunSettings, root: Path | None, clients: int | None = None) -> FederatedData:
+def loaded(settings: Experiment, root: Path | None, clients: int | None = None) -> FederatedData:
     """Read a run's examples, of the first `clients` clients; what several runs share is read once."""
     seed = settings.task.seed if settings.partition else 0  # recordings are split in time, without a draw
-    key = f"{settings.model_dump_json(include={'data', 'data_options', 'partition'})} {seed}", root
+    key = f"{settings.model_dump_json(include={'dataset', 'dataset_options', 'partition'})} {seed}", root
     if key not in _READ:
         _READ[key] = load_data(settings, root, None, None)
     return _READ[key] if clients is None else first_clients(_READ[key], clients)
@@ -48,7 +50,7 @@ def first_clients(data: FederatedData, count: int) -> FederatedData:
     )
 
 
-def scores(settings: RunSettings, data: FederatedData) -> dict[str, float]:
+def scores(settings: Experiment, data: FederatedData) -> dict[str, float]:
     """Play a run in this process; macro-F1 in percent of its last round: personalization, global where there are."""
     *_, last = build_simulation(settings, data).play()
     return percentages(last)

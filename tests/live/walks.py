@@ -15,7 +15,7 @@ from federation.protocol.messages import Precision
 from federation.tree import flatten
 from har_pipeline import dataset_labels
 from sim.data.federated_data import FederatedData
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 
@@ -31,15 +31,16 @@ def data_options(minutes: float) -> dict[str, Any]:
     return {"subjects": 1, "phones": ["phone100", "phone200"], "places": ["waist"], "minutes": minutes}
 
 
-def run_settings(
+def build_experiment(
     method: str, *, minutes: float = 1.0, alternatives: tuple[ModelSpec, ...] = (), precision: Precision = "lossless"
-) -> RunSettings:
+) -> Experiment:
     """Describe the simulation of a method: a CNN, with ALP layers where it sends their prototypes."""
     needs_alp = METHODS[method].sends_prototypes
     labels = dataset_labels("synthetic", data_options(minutes))
-    return RunSettings(
-        data="synthetic",
-        data_options=data_options(minutes),
+    return Experiment(
+        labels=labels,
+        dataset="synthetic",
+        dataset_options=data_options(minutes),
         model=ModelSpec(name="cnn_alp", options={**CNN, "prototypes": [8]})
         if needs_alp
         else ModelSpec(name="cnn", options=CNN),
@@ -57,26 +58,20 @@ def run_settings(
         # one device has an example more than the other: its weight is capped, in both worlds alike
         rounds=RoundSettings(rounds=ROUNDS, minimum_clients=len(DEVICES), max_weight_ratio=1.0),
         precision=precision,
-        normalization="client",  # what a device can do alone
+        engine="serial",
+        validation_share=0.0,  # a device trains on all that it does not test on
     )
 
 
-def plan_of(settings: RunSettings) -> Plan:
+def plan_of(settings: Experiment) -> Plan:
     """Write down the same federation for a server."""
-    return Plan(
-        labels=dataset_labels("synthetic", settings.data_options),
-        model=settings.model,
-        alternatives=settings.alternatives,
-        method=settings.method,
-        task=settings.task,
-        rounds=settings.rounds,
-    )
+    return Plan(**{name: getattr(settings, name) for name in Plan.model_fields})
 
 
-def simulated(settings: RunSettings) -> Simulation:
+def simulated(settings: Experiment) -> Simulation:
     """Run the simulation to its end, one client after the other."""
     torch.set_num_threads(1)
-    simulation = build_simulation(settings, _data(settings.model_dump_json(include={"data", "data_options"})))
+    simulation = build_simulation(settings, _data(settings.model_dump_json(include={"dataset", "dataset_options"})))
     assert tuple(simulation.data.clients) == DEVICES
     for _record in simulation.play():
         pass
@@ -86,7 +81,7 @@ def simulated(settings: RunSettings) -> Simulation:
 @functools.cache
 def _data(what: str) -> FederatedData:
     """Read the windows once for all methods; how they are trained on makes no difference to them."""
-    settings = run_settings("fedavg", minutes=json.loads(what)["data_options"]["minutes"])
+    settings = build_experiment("fedavg", minutes=json.loads(what)["dataset_options"]["minutes"])
     return load_data(settings, None, None, None)
 
 

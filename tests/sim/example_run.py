@@ -41,6 +41,8 @@ def write_run(
     path.mkdir(parents=True)
     ids = [*names, *(f"{k + 1}" for k in range(len(names), clients))]
     settings = _config(method, model, seed, rounds) | (config or {})
+    if "model_options" in settings:
+        settings["model"] = {**settings["model"], "options": settings.pop("model_options")}
     labels = settings["labels"]
     random = np.random.default_rng(11)  # not the run's seed: the partition is the same for every seed
     counts = {name: _counts(random, len(labels)) for name in ids}
@@ -67,18 +69,16 @@ def write_run(
 
 def _config(method: str, model: str, seed: int, rounds: int) -> dict[str, Any]:
     return {
-        "schema": 1,
-        "data": "motionsense",
-        "data_options": {},
-        "model": model,
-        "model_options": {},
+        "schema": 2,
+        "dataset": "motionsense",
+        "model": {"name": model, "options": {}},
         "method": {"name": method, "weighting": "examples"},
         "task": {"classes": 6, "epochs": 5, "batch_size": 64, "optimizer": "adam", "lr": 1e-4, "seed": seed},
         "rounds": {"rounds": rounds, "clients_per_round": None},
         "engine": "serial",
-        "split": "temporal",
+        "data": {"split": "temporal", "normalization": "federated"},
         "split_leaks": False,
-        "normalization": "federated",
+        "validation_share": 0.0,
         "labels": LABELS,
         "preset": None,
         "versions": {"python": "3.11.9", "torch": "2.13.0", "numpy": "2.3.0", "gaitway": "0.1.0"},
@@ -134,8 +134,8 @@ def _summary(
     return {
         "schema": 1,
         "method": settings["method"]["name"],
-        "model": settings["model"],
-        "data": settings["data"],
+        "model": settings["model"]["name"],
+        "data": settings["dataset"],
         "clients": len(ids),
         "rounds": rounds,
         "seed": settings["task"]["seed"],

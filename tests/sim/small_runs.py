@@ -10,10 +10,10 @@ import torch
 
 from federation.records import Examples
 from har_pipeline import dataset_labels
-from sim.cli.options import assignments, run_settings
+from sim.cli.options import build_experiment, dataset_options
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines.fork_map import is_supported
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.presets import with_defaults
 
 DATA = ["data.subjects=2", "data.phones=1", "data.places=1", "data.minutes=3"]
@@ -23,7 +23,7 @@ ALP = [*CNN, "model.prototypes=[8]"]
 needs_fork = pytest.mark.skipif(not is_supported(), reason="this system has no fork, or no files in memory")
 
 
-def settings_for(method: str = "fedavg", **options: Any) -> RunSettings:
+def settings_for(method: str = "fedavg", **options: Any) -> Experiment:
     """Settings of a small run; scaffold, which only knows SGD, gets it."""
     more = options.pop("set", [])
     given = {
@@ -36,7 +36,7 @@ def settings_for(method: str = "fedavg", **options: Any) -> RunSettings:
         **options,
         "set": [*DATA, *_network(options.get("model", "cnn_alp")), *more],
     }
-    return run_settings(with_defaults(None, given), dataset_labels("synthetic", assignments(DATA)["data"]), None)
+    return build_experiment(with_defaults(None, given), dataset_labels("synthetic", dataset_options(DATA)), None)
 
 
 def _network(model: str) -> list[str]:

@@ -382,15 +382,7 @@ def test_a_directory_keeps_to_its_settings(few: FederatedData, tmp_path: Path) -
     run(settings_for(rounds=1), few, tmp_path)
     with pytest.raises(RunDirectoryError, match=r"holds a run with task = .*choose another --out"):
         run(settings_for(rounds=1, lr=0.5), few, tmp_path)
-
-
-def test_a_directory_of_an_earlier_version_is_gone_on_with(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(rounds=1), few, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["stragglers"], config["alternatives"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    run(settings_for(rounds=1), few, tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["stragglers"] == 0
+    run(settings_for(rounds=1, threads=2, workers=2, client_store="disk"), few, tmp_path)
 
 
 @pytest.mark.parametrize(("method", "whose"), [("fedali", "the server's state lacks"), ("fedavg", "client ada lacks")])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict
+from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict, live_obstacle
 
 Item = TypeVar("Item")
 AdoptionAnswer = Literal["adopted", "refused", "failed", "undecided"]
@@ -27,6 +27,12 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 _FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout"}
 
 
+def _live(plan: Plan) -> Plan:
+    if obstacle := live_obstacle(plan):
+        raise ValueError(obstacle)
+    return plan
+
+
 class View(BaseModel):
     """Read from a row's attributes; times are Unix seconds."""
 
@@ -44,7 +50,7 @@ class NewFederation(Strict):
     """A federation to create."""
 
     name: Name
-    plan: Plan
+    plan: Annotated[Plan, AfterValidator(_live)]
 
 
 class FederationChanges(Strict):

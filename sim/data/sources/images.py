@@ -11,7 +11,7 @@ from sim.data.images import ImageReader, image_federation
 from sim.data.partitions import PARTITIONS, partition_from_json, with_validation
 from sim.data.sources.source import Progress
 from sim.errors import SettingsError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 
 
 class Images:
@@ -29,7 +29,7 @@ class Images:
         return self._reader.shape(self._reader.options(options))
 
     def load(
-        self, settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None
+        self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None
     ) -> FederatedData:
         """Read all images and deal them.
 
@@ -38,7 +38,7 @@ class Images:
         """
         if settings.partition is None:
             raise SettingsError(f"{self._reader.name} is one pile of images; give --partition {'|'.join(PARTITIONS)}")
-        images = self._reader.read(root, settings.data_options)
+        images = self._reader.read(root, settings.dataset_options)
         dealt = partition_from_json(settings.partition).divide(images.pool, settings.task.seed)
         shares = with_validation(dealt, images.y, settings.validation_share)
         return image_federation(images, shares, self._reader.moments, settings.device)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from federation.plan import DataSpec
 from federation.records import Examples
 from har_pipeline import (
     CHANNELS,
+    ChannelStatistics,
     ClientWindows,
     PipelineSettings,
     WindowedDataset,
@@ -23,13 +26,14 @@ from har_pipeline import (
     split_client,
 )
 from har_pipeline.origin import Key
+from har_pipeline.splits import Split
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.holdout import leave_out
 from sim.data.partitions import partition_from_json
 from sim.data.repartition import grouped, repartition
 from sim.data.sources.source import Progress
 from sim.errors import SettingsError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 
 
 class Recordings:
@@ -47,11 +51,11 @@ class Recordings:
         return dataset_settings(self._name).window, len(CHANNELS)
 
     def load(
-        self, settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None
+        self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None
     ) -> FederatedData:
         """Prepare the windows (or take them from the cache), split and normalize them, group or deal them again."""
-        pipeline = PipelineSettings.from_json({**dataset_settings(self._name).to_json(), **settings.pipeline})
-        options = settings.data_options or None
+        pipeline = PipelineSettings.from_json({**dataset_settings(self._name).to_json(), **settings.data.pipeline})
+        options = settings.dataset_options or None
         dataset = prepare(self._name, root, pipeline, cache_dir=cache, progress=progress, options=options)
         data = federated_data(dataset, settings)
         if settings.clients_by != "client":
@@ -62,7 +66,7 @@ class Recordings:
         return data
 
 
-def federated_data(dataset: WindowedDataset, settings: RunSettings) -> FederatedData:
+def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedData:
     """Split and normalize every client's windows; clients without training windows are left out.
 
     Validation windows are cut off in time, unless a partition that mixes training and test cuts its own.
@@ -76,14 +80,16 @@ def federated_data(dataset: WindowedDataset, settings: RunSettings) -> Federated
     share = 0.0 if mixed else settings.validation_share
     splits, validation = {}, {}
     for name, windows in dataset.clients.items():
-        split = split_client(windows, settings.split, seed=seed, settings=dataset.settings)
+        split = split_client(
+            windows, settings.data.split, test_share=settings.data.test_share, seed=seed, settings=dataset.settings
+        )
         train, validation[name] = cut_validation(windows, split.train, share, dataset.settings)
         splits[name] = split._replace(train=train)
     usable = {name: windows for name, windows in dataset.clients.items() if len(splits[name].train)}
     staying = [name for name in leave_out(dataset, settings.holdout, seed) if name in usable]
     if not staying:
         raise SettingsError(f"no client of {dataset.name} has a training window; are the recordings long enough?")
-    normalized, statistics = normalize_clients(usable, splits, settings.normalization, training_clients=staying)
+    normalized, statistics = _normalized(usable, splits, settings.data, staying)
     clients = {
         name: ClientData(*(_examples(windows, rows, settings.device) for rows in (*splits[name][:2], validation[name])))
         for name, windows in normalized.items()
@@ -95,6 +101,20 @@ def federated_data(dataset: WindowedDataset, settings: RunSettings) -> Federated
         any(splits[name].leaks for name in usable),
         {name: clients[name] for name in clients if name not in staying},
     )
+
+
+def _normalized(
+    clients: Mapping[str, ClientWindows], splits: Mapping[str, Split], data: DataSpec, staying: Sequence[str]
+) -> tuple[Mapping[str, ClientWindows], Mapping[str, ChannelStatistics]]:
+    """Normalize windows as a device does that has the plan, whose federated statistics may be missing here."""
+    if data.normalization == "none":
+        nothing = ChannelStatistics(0, np.zeros(len(CHANNELS)), np.zeros(len(CHANNELS)))  # mean 0, deviation 1
+        return clients, dict.fromkeys(clients, nothing)
+    if data.normalization == "federated" and data.statistics is not None:
+        given = ChannelStatistics.from_json(data.statistics.model_dump())
+        normalized = {name: replace(each, x=given.normalize(each.x)) for name, each in clients.items()}
+        return normalized, dict.fromkeys(clients, given)
+    return normalize_clients(clients, splits, data.normalization, training_clients=staying)
 
 
 def _groups(dataset: WindowedDataset, key: Key, data: FederatedData) -> dict[str, list[str]]:

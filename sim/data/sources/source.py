@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sim.data.federated_data import FederatedData
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 
 Progress = Callable[[int, str], None]
 """Called with the number of recordings done and the client of the latest."""
@@ -25,7 +25,7 @@ class Source(Protocol):
         ...
 
     def load(
-        self, settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None
+        self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None
     ) -> FederatedData:
         """Read, divide and normalize all clients' examples."""
         ...

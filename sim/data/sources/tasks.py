@@ -12,7 +12,7 @@ from sim.data.federated_data import FederatedData
 from sim.data.sources.source import Progress
 from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
 from sim.errors import SettingsError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 
 NAME = "synthetic_logistic"
 
@@ -29,7 +29,7 @@ class Tasks:
         return (DIMENSION,)
 
     def load(
-        self, settings: RunSettings, root: Path | None, cache: Path | None, progress: Progress | None
+        self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None
     ) -> FederatedData:
         """Draw all clients.
 
@@ -38,7 +38,7 @@ class Tasks:
         """
         if settings.partition is not None:
             raise SettingsError(f"{NAME} is drawn client by client; leave --partition out, or set data.clients")
-        tasks = _tasks(settings.data_options)
+        tasks = _tasks(settings.dataset_options)
         return synthetic_federation(
             tasks, seed=settings.task.seed, device=settings.device, validation_share=settings.validation_share
         )

@@ -49,7 +49,7 @@ def analyse(
     asked = [make(run) for make in wanted.values()]  # first, so that what fails fails before the long t-SNE
     sections, missing = _possible(run)
     config = run.directory.config
-    title = f"Analysis of {config.method_name} on {config.data} with {config.model}"
+    title = f"Analysis of {config.method_name} on {config.dataset} with {config.model_name}"
     return write_page(run.directory.path / "analysis", title, [*sections, *asked], missing)
 
 

@@ -46,7 +46,7 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
     means = {label: float(np.mean(list(each.values()))) for label, each in found.items()}
     table = tuple((f"mean MMD², {label}", f"{value:.4g}") for label, value in means.items())
     values = {"bandwidth": width, "mmd2": means, "clients": found}
-    networks = sorted({each.directory.config.model for each in (run, centralized, against or run)})
+    networks = sorted({each.directory.config.model_name for each in (run, centralized, against or run)})
     table += (("models", ", ".join(networks) + _caution(networks)),)
     if against:
         mine, theirs = means.values()
@@ -67,7 +67,7 @@ def _runs(run: FinishedRun, against: FinishedRun | None) -> dict[str, FinishedRu
 
 
 def _check_comparable(run: FinishedRun, other: FinishedRun) -> None:
-    mine, theirs = ({"data": each.settings.data, **tested_on(each.directory)} for each in (run, other))
+    mine, theirs = ({"data": each.settings.dataset, **tested_on(each.directory)} for each in (run, other))
     for key in sorted(mine.keys() | theirs.keys()):
         if mine.get(key) != theirs.get(key):
             raise AnalysisError(

@@ -5,7 +5,6 @@ Client models are those of the best round, which both scores come from; the serv
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from models.checkpoint import load_checkpoint
 from models.model import Model
 from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError, RunDirectoryError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.reports.analysis.diagnostics import Diagnostics
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data
@@ -40,7 +39,7 @@ class FinishedRun:
     """A run and its data; models and features are read and computed once, when first asked for."""
 
     directory: RunDirectory
-    settings: RunSettings
+    settings: Experiment
     data: FederatedData
     progress: Progress = silent
 
@@ -162,18 +161,6 @@ def open_run(path: Path, root: Path | None, cache: Path | None, progress: Progre
     if not directory.finished:
         done, planned = len(directory.rounds), directory.config.planned_rounds
         raise AnalysisError(f"{path} is not finished ({done} of {planned} rounds); repeat its command to go on with it")
-    settings = _settings(directory)
+    settings: Experiment = directory.config.model_copy(update={"device": "cpu"})  # wherever the run was
     data = load_data(settings, root, cache, lambda done, client: progress(f"windows of client {client}", done, 0))
     return FinishedRun(directory, settings, data, progress)
-
-
-def _settings(directory: RunDirectory) -> RunSettings:
-    """Read config.json as settings again, on the CPU wherever the run was."""
-    path = directory.path / "config.json"
-    config = json.loads(path.read_text("utf-8"))
-    names = {field.alias or name for name, field in RunSettings.model_fields.items()}
-    try:
-        settings = RunSettings.model_validate({key: value for key, value in config.items() if key in names})
-    except ValidationError as error:
-        raise RunDirectoryError(f"{path} is not a run's of this version: {error}") from error
-    return settings.model_copy(update={"device": "cpu"})

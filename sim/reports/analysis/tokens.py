@@ -43,7 +43,9 @@ def tokens(run: FinishedRun) -> Section:
     """
     layers = alp_layers(run.server)
     if not layers:
-        raise AnalysisError(f"no ALP layer in {run.directory.config.model}; hart_alp, cnn_alp and vit_alp have some")
+        raise AnalysisError(
+            f"no ALP layer in {run.directory.config.model_name}; hart_alp, cnn_alp and vit_alp have some"
+        )
     names = list(layers)
     shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
     caption = f"ALP layers {', '.join(shown)}: tokens (above) and local prototypes (below) around the centres."

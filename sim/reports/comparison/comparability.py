@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from sim.experiment import OPTIONS
 from sim.results.run_directory import RunDirectory
 
+_DERIVED = frozenset({"parameters", "split_leaks", "versions", "hardware", "schema_version", "preset", "rollout"})
 # What changes neither the data, nor the training, nor the scores beyond float order.
-_ENVIRONMENT = frozenset(
-    (
-        *("schema_version", "engine", "workers", "chunk", "compile", "client_store", "device", "threads"),
-        *("preset", "versions", "hardware", "gradient_dissimilarity"),
-    )
-)
-_DERIVED = frozenset({"parameters", "split_leaks"})
+_ENVIRONMENT = frozenset(name for name, option in OPTIONS.items() if option.affects in ("environment", "measurement"))
 # Runs that differ here were tested on other examples, so no rank between them means anything.
-_TESTED_ON = frozenset({"data_options", "pipeline", "clients_by", "partition", "holdout", "scale", "split", "labels"})
+_TESTED_ON = frozenset(option.path[-1] for option in OPTIONS.values() if option.affects == "data") - {"dataset"} | {
+    *("dataset_options", "pipeline", "test_share", "labels")
+}
 # What a row is: runs that differ elsewhere, in how they were trained, can be ranked, but not by their method alone.
-_ROW = frozenset({"data", "method", "model", "alternatives"})
+_ROW = frozenset({"dataset", "method", "model", "alternatives"})
 
 Settings = dict[str, Any]
 Runs = Sequence[RunDirectory]
@@ -28,7 +26,9 @@ Runs = Sequence[RunDirectory]
 
 def settings_of(run: RunDirectory) -> Settings:
     """All settings but the seed and the environment, as `section.key`."""
-    flat = _flat(run.config.model_dump(exclude=set(_ENVIRONMENT | _DERIVED)))
+    settings = {key: value for key, value in run.config.by_section().items() if key not in _ENVIRONMENT | _DERIVED}
+    model = settings.pop("model")
+    flat = _flat({**settings, "model": model["name"], "model_options": model["options"]})
     flat.pop("task.seed", None)
     return flat
 
@@ -106,7 +106,7 @@ def warnings_of(labels: Sequence[str], members: Sequence[Runs]) -> tuple[str, ..
         notes.append("seeds differ: " + "; ".join(f"{label}: {_listed(came)}" for label, came in seeds.items()))
     if len({(run.config.hardware, run.config.engine) for runs in members for run in runs}) > 1:
         notes.append("seconds come from different hardware or engines and must not be compared")
-    for split in sorted({run.config.split for runs in members for run in runs if run.config.split_leaks}):
+    for split in sorted({run.config.data.split for runs in members for run in runs if run.config.split_leaks}):
         notes.append(f"the split {split!r} leaks: overlapping windows are in training and test")
     return tuple(note for note in notes if note)
 

@@ -38,8 +38,8 @@ def compare_runs(runs: Runs, baseline: str | None = None, select: Selection | No
     grouped: dict[Key, list[RunDirectory]] = defaultdict(list)
     for run in kept:
         # ALP is FedALI's own layer: `hart_alp` is what its papers' tables put beside `hart`.
-        family = run.config.model.removesuffix("_alp")
-        grouped[run.config.data, family, repr(tested_on(run))].append(run)
+        family = run.config.model_name.removesuffix("_alp")
+        grouped[run.config.dataset, family, repr(tested_on(run))].append(run)
     apart = _apart(grouped)
     groups = tuple(
         _group(key[0], key[1], written(tested_on(members[0]), apart[key]), members, baseline, selection)
@@ -114,7 +114,7 @@ def _row(label: str, runs: Runs, selection: Selection) -> Row:
     return Row(
         label=label,
         method=config.method_name,
-        model=config.model,
+        model=config.model_name,
         reference=config.method_name in METHODS and METHODS[config.method_name].pools_data,
         seeds=tuple(run.config.seed for run in runs),
         directories=tuple(str(run.path) for run in runs),

@@ -256,7 +256,7 @@ def test_the_choice_says_why(
     monkeypatch.setattr(choice, "free_memory", lambda _device: 8 * 10**9)
     federation = Federation(clients, clients, rounds=9, each=50_000_000)
     chosen = choose(where, "cpu", federation, tmp_path)
-    assert isinstance(chosen.client_store, kind)
+    assert isinstance(chosen.store, kind)
     assert chosen.reason.removesuffix(str(tmp_path)) == reason
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from har_pipeline import dataset_labels
-from sim.cli.options import assignments, run_settings
+from sim.cli.options import assignments, build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import class_counts
 from sim.data.pooling import pooled
@@ -18,7 +18,7 @@ from sim.data.repartition import current_partition
 from sim.data.scaling import scaled
 from sim.data.sources import DATA, source_named
 from sim.errors import SettingsError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.presets import with_defaults
 from sim.run import load_data
 from tests.sim.data.images.layouts import idx, noise
@@ -27,9 +27,9 @@ RECORDINGS = ["data.subjects=2", "data.phones=2", "data.places=1", "data.minutes
 TASKS = ["data.clients=4", "data.log_mean=2", "data.log_std=1"]
 
 
-def settings_of(data: str, **given: Any) -> RunSettings:
+def settings_of(data: str, **given: Any) -> Experiment:
     options = with_defaults(None, {"data": data, **given})
-    return run_settings(options, source_named(data).labels(assignments(options["set"])["data"]), None)
+    return build_experiment(options, source_named(data).labels(assignments(options["set"])["data"]), None)
 
 
 def recordings(cache: Path, **given: Any) -> FederatedData:

@@ -14,10 +14,10 @@ import models
 from federation.methods import method_from_json
 from har_pipeline import ChannelStatistics
 from sim.cli.app import app
-from sim.cli.options import assignments, run_settings
+from sim.cli.options import assignments, build_experiment
 from sim.data.sources import source_named
 from sim.errors import SettingsError
-from sim.experiment import RunSettings
+from sim.experiment import Experiment
 from sim.networks.initialization import initialization
 from sim.presets import PRESETS, with_defaults
 from sim.pretraining import PretrainingSettings, pretrain
@@ -29,12 +29,12 @@ BY_DEFAULT = {"ucihar-cnn", "ucihar-hart-pretrained", "tan2022-mnist-3-mh", "qia
 """One of each kind; the others are slow."""
 
 
-def settings_of(name: str, **given: Any) -> RunSettings:
+def settings_of(name: str, **given: Any) -> Experiment:
     """Settings of a preset; one that starts from pretrained weights takes this file for them unless some are given."""
     given = {"init": Path(__file__), **given} if PRESETS[name].pretraining else given
     options = with_defaults(name, given)
     labels = source_named(options["data"]).labels(assignments(options["set"])["data"])
-    return run_settings(options, labels, name)
+    return build_experiment(options, labels, name)
 
 
 def on_data_at_hand() -> list[Any]:
@@ -79,7 +79,7 @@ def smoke(name: str, root: Path | None, cache: Path, out: Path) -> None:
     assert json.loads((out / "config.json").read_text())["preset"] == name
 
 
-def pretrained(settings: RunSettings, path: Path) -> Path:
+def pretrained(settings: Experiment, path: Path) -> Path:
     """One epoch of the masked autoencoder on a few random windows."""
     windows = torch.randn(8, 128, 6, generator=torch.Generator().manual_seed(0))
     unknown = ChannelStatistics.of(windows.numpy())

@@ -137,7 +137,7 @@ def test_data_and_families_of_models_stay_apart(tmp_path: Path) -> None:
         write_run(tmp_path / "a", model="cnn"),
         write_run(tmp_path / "b", model="hart"),
         write_run(tmp_path / "c", model="hart_alp", method="fedali"),
-        write_run(tmp_path / "d", model="cnn", config={"data": "ucihar"}),
+        write_run(tmp_path / "d", model="cnn", config={"dataset": "ucihar"}),
     ]
     groups = compare(paths, tmp_path / "out").groups
     assert [(g.data, g.model, len(g.rows)) for g in groups] == [
@@ -162,7 +162,7 @@ OTHER_EXAMPLES: list[tuple[dict[str, Any], str]] = [
     ({"split": "random80", "split_leaks": True}, "split=random80"),
     ({"labels": ["a", "b", "c", "d", "e", "f"]}, "labels=('a', 'b', 'c', 'd', 'e', 'f')"),
     ({"pipeline": {"step": 16}}, "step=16"),
-    ({"data_options": {"subjects": 3}}, "subjects=3"),
+    ({"dataset_options": {"subjects": 3}}, "subjects=3"),
 ]
 
 

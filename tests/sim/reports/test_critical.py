@@ -275,7 +275,7 @@ def three_datasets(tmp_path: Path) -> list[Path]:
         "local": (0.5,) * 3,
     }
     return [
-        write_run(tmp_path / f"{method}-{data}", method=method, personalization=score, config={"data": data})
+        write_run(tmp_path / f"{method}-{data}", method=method, personalization=score, config={"dataset": data})
         for method, values in scores.items()
         for data, score in zip(("motionsense", "ucihar", "spsw"), values, strict=True)
     ]

@@ -80,7 +80,7 @@ def test_the_reference_must_be_centralized(finished: Finished) -> None:
 
 def test_runs_must_have_been_tested_on_the_same(finished: Finished, tmp_path: Path) -> None:
     run = finished("fedavg")
-    other = replace(run, settings=run.settings.model_copy(update={"data": "motionsense"}))
+    other = replace(run, settings=run.settings.model_copy(update={"dataset": "motionsense"}))
     with pytest.raises(AnalysisError, match=r"on other examples .* data = 'motionsense', not 'synthetic'"):
         discrepancy(run, other, None)
     fewer = dict(list(run.data.clients.items())[:1])

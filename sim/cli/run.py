@@ -1,0 +1,210 @@
+"""The command `run`, whose options are derived from `sim.experiment.OPTIONS`."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import annotated_types
+import typer
+
+from sim.cli.repeat import option_words
+from sim.cli.terminal import bar, cli_errors, console, round_line
+from sim.data.federated_data import FederatedData
+from sim.data.partitions import PARTITIONS
+from sim.data.sources import DATA
+from sim.experiment import DEFAULTS, OPTIONS, PANELS, Experiment, Option
+from sim.networks.initialization import Initialization
+from sim.presets import with_defaults
+
+_DATA, _METHOD, _TRAINING, _RUNNING = PANELS
+_NAMES = {"data": DATA, "partition": PARTITIONS}
+"""What an option's help lists."""
+
+
+class Paths(NamedTuple):
+    """Where a run reads and writes, which its numbers do not depend on."""
+
+    out: Path
+    root: Path | None
+    cache: Path
+    client_store_dir: Path | None
+
+
+def _fixed(
+    out: Annotated[Path, typer.Option(help="Directory of the run; the same command resumes it after a crash.")],
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="The description of a federation, TOML or JSON, as `POST /v1/federations` takes it and every run "
+            "directory holds it (plan.json); options and --set win over it.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Start from a preset; see `presets`.", rich_help_panel=_METHOD)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A method's hyper-parameter (mu=0.1), or model.KEY (model.2.KEY for the second of several), "
+            "data.KEY, partition.KEY, pipeline.KEY, task.KEY, rounds.KEY, rollout.KEY, holdout.epochs; repeatable. "
+            "As on a server, weights are capped and updates that go too far are left out: rounds.max_weight_ratio=null "
+            "and rounds.norm_factor=null switch it off, as every preset does.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder or archive of the data.", rich_help_panel=_DATA)
+    ] = None,
+    cache: Annotated[Path, typer.Option(help="Where processed windows are kept.", rich_help_panel=_DATA)] = Path(
+        ".cache/windows"
+    ),
+    client_store_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for --client-store disk; by default the run's.", rich_help_panel=_RUNNING),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=_RUNNING)
+    ] = 60.0,
+) -> None:
+    """Hold the options that no experiment is described by."""
+
+
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the parameters of `_fixed` and one for each of `OPTIONS`."""
+    fixed = inspect.signature(_fixed, eval_str=True).parameters
+    own = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, option))
+        for name, option in OPTIONS.items()
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in fixed.values()] + own
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _annotation(name: str, option: Option) -> Any:
+    kind = _kind(option.field.annotation)
+    limits = {type(each): each for each in option.field.metadata}
+    least = limits.get(annotated_types.Ge)
+    flags = [option_words(name, True)[0] + "/" + option_words(name, False)[0]] if kind is bool else []
+    listed = f" One of {', '.join(_NAMES[name])}." if name in _NAMES else ""
+    shown = "" if DEFAULTS[name] is None or kind is bool else f" Default: {DEFAULTS[name]}."
+    minimum = least.ge if isinstance(least, annotated_types.Ge) and kind in (int, float) else None
+    described = typer.Option(
+        *flags,
+        help=f"{option.help}{listed}{shown}",
+        rich_help_panel=option.panel,
+        min=minimum,  # type: ignore[arg-type]
+    )
+    return Annotated[kind | None, described]
+
+
+def _kind(annotation: Any) -> type:
+    """Return what the command line reads for a field: its number, or a text that `sim.cli.options` reads."""
+    if annotation in (int, float, bool):
+        return annotation  # type: ignore[no-any-return]
+    for inner in get_args(annotation) if get_origin(annotation) is not Literal else ():
+        if inner is not NoneType and inner in (int, float, Initialization):
+            return Path if inner is Initialization else inner
+    return str
+
+
+@_with_options
+def run(**given: Any) -> None:
+    """Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.
+
+    For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
+    --rounds 20 --out runs/motionsense-fedali
+    """
+    from sim.cli.options import options_of, read_plan
+
+    paths = Paths(given["out"], given["data_root"], given["cache"], given["client_store_dir"])
+    with cli_errors():
+        plan = read_plan(given["plan"]) if given["plan"] else None
+        chosen = {**{name: given[name] for name in OPTIONS}, "set": given["set_"] or []}
+        options = with_defaults(given["preset"], chosen, options_of(plan) if plan else None)
+        simulate(describe(options, given["preset"], plan), paths, given["checkpoint_every"])
+
+
+def describe(options: dict[str, Any], preset: str | None, plan: Any) -> Experiment:
+    """Build the experiment of these options."""
+    from sim.cli.options import build_experiment, dataset_options
+    from sim.data.sources import source_named
+
+    labels = source_named(options["data"]).labels(dataset_options(options["set"]))
+    return build_experiment(options, labels, preset, plan)
+
+
+def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
+    """Read the data, run the rounds under a progress bar, and write the report."""
+    from sim.reports.figures.run_figures import draw_run
+    from sim.reports.report import write_report
+    from sim.results.run_directory import RunDirectory
+    from sim.results.tables import print_summary
+    from sim.run import run as run_experiment
+
+    _tell_own_optimizer(experiment)
+    start = time.perf_counter()
+    data = _read(experiment, paths)
+    seconds = time.perf_counter() - start
+    if not (paths.out / "config.json").exists():  # a resumed run has its picture, and another's picture stays its own
+        _show_clients(data, paths.out)
+    with bar(f"{experiment.method['name']} · {experiment.model.name}", experiment.rounds.rounds) as (shown, task):
+
+        def progress(kind: str, what: dict[str, Any]) -> None:
+            if kind in ("engine", "client_store"):
+                title = "Engine" if kind == "engine" else "Models"
+                console.print(f"{title}: {what['name']} ({what['reason']})")
+            if kind == "round":
+                shown.update(task, completed=what["round"], description=round_line(what))
+
+        run_experiment(
+            experiment, data, paths.out,
+            data_seconds=seconds, checkpoint_every_s=checkpoint_s, client_store_dir=paths.client_store_dir,
+            report=progress,
+        )  # fmt: skip
+    directory = RunDirectory(paths.out)
+    draw_run(directory)
+    path = write_report(directory)
+    print_summary(directory)
+    console.print(f"Report: [bold]{path}[/bold]")
+
+
+def _read(experiment: Experiment, paths: Paths) -> FederatedData:
+    from sim.run import load_data
+
+    with bar(f"reading {experiment.dataset}") as (shown, task):
+
+        def read(done: int, client: str) -> None:
+            shown.update(task, completed=done, description=f"reading {experiment.dataset}, client {client}")
+
+        return load_data(experiment, paths.root, paths.cache, read)
+
+
+def _show_clients(data: FederatedData, out: Path) -> None:
+    """Print and draw every client's training and test examples by class."""
+    from sim.data.partitions.plot import draw_partition
+    from sim.data.partitions.table import partition_table
+    from sim.data.repartition import current_partition
+
+    shares, y = current_partition(data)
+    console.print(partition_table(shares, y, data.labels))
+    out.mkdir(parents=True, exist_ok=True)
+    draw_partition(out / "partition.png", shares, y, data.labels)
+
+
+def _tell_own_optimizer(experiment: Experiment) -> None:
+    """Say what a method starts with that nobody has asked for."""
+    from federation.methods import METHODS
+
+    method, task = METHODS[experiment.method["name"]], experiment.task
+    if method.default_optimizer and (task.optimizer, task.lr) == (method.default_optimizer, method.default_lr):
+        own = f"{method.name}'s own; --optimizer and --lr say otherwise"
+        console.print(f"Optimizer: {task.optimizer}, learning rate {task.lr:g} ({own})")
