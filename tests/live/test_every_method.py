@@ -19,7 +19,7 @@ from federation.methods import METHODS
 from federation.protocol.messages import Precision, UpdateManifest
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.live.in_memory import Device
-from tests.live.walks import DEVICES, HART, ROUNDS, assert_same, build_experiment, data_options, plan_of, simulated
+from tests.live.walks import DEVICES, HART, ROUNDS, assert_same, data_options, experiment_for, plan_of, simulated
 
 MINUTES = 1.0
 LIVE = sorted(name for name, method in METHODS.items() if not method.pools_data)
@@ -30,7 +30,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data folders of two devices that have collected and have not trained."""
     folder = tmp_path_factory.mktemp("recorded")
     for name in DEVICES:
-        Device.named(name, folder, data_options(MINUTES)).collect(plan_of(build_experiment("fedavg", minutes=MINUTES)))
+        Device.named(name, folder, data_options(MINUTES)).collect(plan_of(experiment_for("fedavg", minutes=MINUTES)))
     return folder
 
 
@@ -79,7 +79,7 @@ CASES = [(name, None) for name in LIVE] + [(name, "hart") for name in LIVE if ME
 
 @pytest.mark.parametrize(("method", "other"), CASES)
 def test_the_live_federation_is_the_simulation(method: str, other: str | None, recorded: Path, tmp_path: Path) -> None:
-    settings = build_experiment(method, minutes=MINUTES, alternatives=(HART,) if other else ())
+    settings = experiment_for(method, minutes=MINUTES, alternatives=(HART,) if other else ())
     simulation = simulated(settings)
     server = Bench(tmp_path / "server", plan_of(settings))
     devices = devices_of(recorded, tmp_path / "devices", None, other)
@@ -101,7 +101,7 @@ def test_the_live_federation_is_the_simulation(method: str, other: str | None, r
 def test_what_a_lossy_wire_loses_is_the_same_live(
     method: str, precision: Precision, recorded: Path, tmp_path: Path
 ) -> None:
-    settings = build_experiment(method, minutes=MINUTES, precision=precision)
+    settings = experiment_for(method, minutes=MINUTES, precision=precision)
     simulation = simulated(settings)
     server = Bench(tmp_path / "server", plan_of(settings))
     devices = devices_of(recorded, tmp_path / "devices", None, None, precision=precision)

@@ -9,7 +9,7 @@ import pytest
 from tests.live.bad_network import bad_network
 from tests.live.fleet import Fleet, fleet
 from tests.live.test_kills import PATIENT, answered
-from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, build_experiment, plan_of, simulated
+from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 MINUTES = 2.0
 CUTS = [4_000, 6_500, 9_000, 11_001, 5_000]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.service, pytest.mark.ci]
 
 def test_a_network_that_cuts_chunks_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAITWAY_CHUNK_BYTES", "1024")
-    settings = build_experiment("fedavg", minutes=MINUTES)
+    settings = experiment_for("fedavg", minutes=MINUTES)
     simulation = simulated(settings)
     with fleet(tmp_path) as here, bad_network(here.mqtt, list(CUTS)) as network:
         here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})

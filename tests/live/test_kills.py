@@ -18,7 +18,7 @@ import pytest
 
 from federation.records import Tree
 from tests.live.fleet import Fleet, fleet
-from tests.live.walks import DEVICES, agent_toml, assert_same, build_experiment, plan_of, simulated
+from tests.live.walks import DEVICES, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 MINUTES = 2.0
 ROUNDS = 4
@@ -57,7 +57,7 @@ def undisturbed() -> Tree:
 
 def settings() -> Any:
     """Describe the federation: as many rounds as there is time to kill in."""
-    few = build_experiment("fedavg", minutes=MINUTES)
+    few = experiment_for("fedavg", minutes=MINUTES)
     return few.model_copy(update={"rounds": few.rounds.model_copy(update={"rounds": ROUNDS})})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from federation import wire
 from tests.live.fleet import Fleet, embedded, fleet
-from tests.live.walks import DEVICES, HART, ROUNDS, agent_toml, assert_same, build_experiment, plan_of, simulated
+from tests.live.walks import DEVICES, HART, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 MINUTES = 2.0
 
@@ -24,7 +24,7 @@ MINUTES = 2.0
     ],
 )
 def test_the_live_federation_is_the_simulation(method: str, models: tuple[str, str], tmp_path: Path) -> None:
-    settings = build_experiment(method, minutes=MINUTES, alternatives=(HART,) if "hart" in models else ())
+    settings = experiment_for(method, minutes=MINUTES, alternatives=(HART,) if "hart" in models else ())
     simulation = simulated(settings)
     with fleet(tmp_path, broker=embedded) as here:
         here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})

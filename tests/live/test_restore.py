@@ -23,7 +23,7 @@ from edge_agent.status import in_words
 from edge_agent.storage.state_store import Store
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
 from tests.live.real_parts import Postgres, free_port, mosquitto, postgres, wait_for_port
-from tests.live.walks import DEVICES, agent_toml, build_experiment, plan_of
+from tests.live.walks import DEVICES, agent_toml, experiment_for, plan_of
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -138,7 +138,7 @@ def test_a_restored_server_finishes_all_rounds(
     with ExitStack() as parts:
         here = Installation(tmp_path, parts, enrolled=enrolled)
         server = here.serve()
-        settings = build_experiment("fedavg", minutes=MINUTES)
+        settings = experiment_for("fedavg", minutes=MINUTES)
         rounds = settings.rounds.model_copy(update={"rounds": ROUNDS, "minimum_clients": 1})
         plan = plan_of(settings.model_copy(update={"rounds": rounds}))
         assert here.http.post("/v1/federations", json={"name": "live", "plan": plan.model_dump(mode="json")}).is_success

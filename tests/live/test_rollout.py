@@ -13,7 +13,7 @@ import pytest
 from federation import wire
 from federation.plan import RolloutSettings
 from tests.live.fleet import Fleet, fleet
-from tests.live.walks import DEVICES, agent_toml, assert_same, build_experiment, plan_of, simulated
+from tests.live.walks import DEVICES, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 HERE = "/v1/federations/live"
 ALL_AT_ONCE = RolloutSettings(mode="automatic", waves=(1.0,), enough=1.0, soak_s=0.0)
@@ -48,7 +48,7 @@ def wait_for(programs: Fleet, **wanted: Any) -> dict[str, Any]:
 @pytest.mark.ci  # three quarters of a minute
 @pytest.mark.service
 def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_path: Path) -> None:
-    settings = build_experiment("fedavg")
+    settings = experiment_for("fedavg")
     settings = settings.model_copy(update={"rounds": settings.rounds.model_copy(update={"rounds": 1})})
     plan = plan_of(settings).model_copy(update={"rollout": ALL_AT_ONCE.model_copy(update={"mode": "manual"})})
     with fleet(tmp_path) as programs:
@@ -86,7 +86,7 @@ def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_pat
 @pytest.mark.ci  # three quarters of a minute
 @pytest.mark.service
 def test_a_version_that_does_not_work_is_adopted_by_nobody_and_halts_its_rollout(tmp_path: Path) -> None:
-    settings = build_experiment("fedavg", minutes=4.0)  # 36 windows of six activities in each holdout
+    settings = experiment_for("fedavg", minutes=4.0)  # 36 windows of six activities in each holdout
     more = settings.rounds.model_copy(update={"minimum_clients": 3})  # than there are: nobody trains
     settings = settings.model_copy(update={"rounds": more})
     plan = plan_of(settings).model_copy(update={"rollout": ALL_AT_ONCE.model_copy(update={"mode": "manual"})})

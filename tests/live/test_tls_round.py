@@ -15,7 +15,7 @@ import pytest
 from federation import wire
 from tests.live.fleet import Program
 from tests.live.real_parts import free_port, mosquitto
-from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, build_experiment, plan_of, simulated
+from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ def answers(http: httpx.Client) -> bool:
 
 @pytest.mark.timeout(1200)
 def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> None:
-    settings = build_experiment("fedavg", minutes=MINUTES)
+    settings = experiment_for("fedavg", minutes=MINUTES)
     simulation = simulated(settings)
     port = free_port()
     programs: list[Program] = []

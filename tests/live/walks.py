@@ -31,7 +31,7 @@ def data_options(minutes: float) -> dict[str, Any]:
     return {"subjects": 1, "phones": ["phone100", "phone200"], "places": ["waist"], "minutes": minutes}
 
 
-def build_experiment(
+def experiment_for(
     method: str, *, minutes: float = 1.0, alternatives: tuple[ModelSpec, ...] = (), precision: Precision = "lossless"
 ) -> Experiment:
     """Describe the simulation of a method: a CNN, with ALP layers where it sends their prototypes."""
@@ -81,7 +81,7 @@ def simulated(settings: Experiment) -> Simulation:
 @functools.cache
 def _data(what: str) -> FederatedData:
     """Read the windows once for all methods; how they are trained on makes no difference to them."""
-    settings = build_experiment("fedavg", minutes=json.loads(what)["dataset_options"]["minutes"])
+    settings = experiment_for("fedavg", minutes=json.loads(what)["dataset_options"]["minutes"])
     return load_data(settings, None, None, None)
 
 

@@ -13,6 +13,7 @@ from aggregator_api.api.schemas.resources import (
     Deleted,
     FederationChanges,
     FederationDetail,
+    FederationPlan,
     FederationSummary,
     NewFederation,
     Page,
@@ -62,6 +63,13 @@ def detail(runtime: RuntimeDep, name: FederationName) -> FederationDetail:
     with runtime.database.read() as session:
         federation = service.named(session, name)
         return queries.federation(session, federation)
+
+
+@router.get("/{name}/plan", summary="Get a federation's plan, to simulate it", responses=responses(404, 422))
+def plan(runtime: RuntimeDep, name: FederationName) -> FederationPlan:
+    """Answer with the plan, and the command that simulates the federation; `--plan` reads this answer as it is."""
+    with runtime.database.read() as session:
+        return FederationPlan(plan=queries.federation(session, service.named(session, name)).plan)
 
 
 @router.patch("/{name}", summary="Change a federation's round settings", responses=responses(404, 409, 413, 422))

@@ -27,6 +27,13 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 _FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout"}
 
 
+SIMULATE = "python -m sim run --plan plan.json --data NAME --data-root FOLDER --validation-share 0 --out DIR"
+"""The command that simulates a federation; what its devices measure is not known here: NAME and FOLDER.
+
+Devices train on all that they do not test on, so nothing is set aside for validation.
+"""
+
+
 def _live(plan: Plan) -> Plan:
     if obstacle := live_obstacle(plan):
         raise ValueError(obstacle)
@@ -121,6 +128,15 @@ class FederationDetail(FederationSummary):
     devices: int
     devices_online: int = Field(description="devices that could train now")
     model: ModelVersion = Field(description="the present global model")
+
+    simulate: str = Field(default=SIMULATE, description="simulates it; plan.json is the answer of GET …/plan")
+
+
+class FederationPlan(View):
+    """What a federation has agreed on; `python -m sim run --plan` reads this answer as it is."""
+
+    plan: Plan
+    simulate: str = Field(default=SIMULATE, description="simulates it, where this answer is saved as plan.json")
 
 
 class TypicalNorm(View):

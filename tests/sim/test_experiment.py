@@ -1,0 +1,119 @@
+"""One description of an experiment: where its options come from, and which of them wins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings
+from sim.cli.app import app
+from sim.cli.options import build_experiment, options_of, read_plan
+from sim.data.sources import source_named
+from sim.errors import SettingsError
+from sim.experiment import DEFAULTS, ENVIRONMENT, OPTIONS, PLAN_OPTIONS, Experiment
+from sim.presets import with_defaults
+
+LABELS = source_named("synthetic").labels({})
+NOT_OPTIONS = {"schema_version", "dataset_options", "eval_batch", "preset"}
+"""Fields of a simulation that have no option of their own: --set data.KEY, and what no user changes."""
+
+
+def plan(**changes: Any) -> Plan:
+    return Plan.model_validate(
+        {
+            "labels": LABELS,
+            "model": {"name": "cnn", "options": {"channels": [8, 8], "feature_dim": 16}},
+            "method": {"name": "fedprox", "mu": 0.5},
+            "task": {"classes": len(LABELS), "feature_dim": 16, "lr": 0.02, "batch_size": 8},
+            "rounds": {"rounds": 7, "over_selection": 1.5},
+            "data": {"normalization": "none", "test_share": 0.3, "pipeline": {"window": 64}},
+            **changes,
+        }
+    )
+
+
+def experiment(described: Plan | None, **given: Any) -> Experiment:
+    options = with_defaults(None, given, options_of(described) if described else None)
+    return build_experiment(options, LABELS, None, described)
+
+
+def test_every_field_is_an_option_and_says_what_it_affects() -> None:
+    own = {option.path[0] for name, option in OPTIONS.items() if name not in PLAN_OPTIONS}
+    assert Experiment.model_fields.keys() - Plan.model_fields.keys() - NOT_OPTIONS == own
+    assert {"engine", "workers", "chunk", "compile", "client_store", "device", "threads"} == ENVIRONMENT
+
+
+def test_the_defaults_are_those_of_a_server() -> None:
+    found = experiment(None)
+    assert (found.rounds, found.data) == (RoundSettings(), DataSpec())
+    defaults = found.task.model_copy(update={"feature_dim": 0})
+    assert defaults == type(found.task)(classes=len(LABELS)).model_copy(update={"feature_dim": 0})
+
+
+def test_a_plan_is_simulated_as_it_is() -> None:
+    described, found = plan(), experiment(plan())
+    for name in Plan.model_fields.keys() - {"method"}:
+        assert getattr(found, name) == getattr(described, name), name
+    assert found.method["mu"] == 0.5
+    assert found.method["name"] == "fedprox"
+
+
+def test_options_and_set_win_over_a_plan() -> None:
+    sets = ["mu=0.1", "rounds.late=next", "data.test_share=0.1", "model.feature_dim=24", "data.minutes=2"]
+    found = experiment(plan(), lr=0.5, rounds=3, set=[*sets, "pipeline.overlap=0.25"])
+    assert (found.task.lr, found.task.batch_size, found.rounds.rounds) == (0.5, 8, 3)
+    assert (found.rounds.late, found.rounds.over_selection) == ("next", 1.5)
+    assert found.method["mu"] == 0.1
+    assert found.model == ModelSpec(name="cnn", options={"channels": [8, 8], "feature_dim": 24})
+    assert found.task.feature_dim == 24
+    assert (found.data.test_share, found.data.pipeline) == (0.1, {"window": 64, "overlap": 0.25})
+    assert found.dataset_options == {"minutes": 2}
+
+
+def test_another_method_takes_nothing_of_the_plans() -> None:
+    assert experiment(plan(), method="fedavg").method["name"] == "fedavg"
+    assert experiment(plan(), model="hart", set=["model.blocks=1"]).model.options == {"blocks": 1}
+
+
+@pytest.mark.parametrize("kind", ["plan.json", "answer.json"])
+def test_a_plan_is_read_as_it_is_sent_or_answered(kind: str, tmp_path: Path) -> None:
+    sent = plan().model_dump(mode="json")
+    (tmp_path / kind).write_text(json.dumps(sent if kind == "plan.json" else {"plan": sent, "simulate": "…"}))
+    assert read_plan(tmp_path / kind) == plan()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("plan.toml", "labels = [", "expected a plan in TOML or JSON"),
+        ("plan.json", '{"labels": ["a"]}', "labels = "),
+        ("plan.json", "[]", "Input should be a valid"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_refused(name: str, text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError, match=words):
+        read_plan(tmp_path / name)
+    with pytest.raises(SettingsError, match="No such file"):
+        read_plan(tmp_path / "nowhere.toml")
+
+
+def test_a_plan_for_other_classes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(plan(labels=["a", "b"]).model_dump_json())
+    words = ["run", "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path / "run")]
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(app, words)
+    assert done.exit_code == 2
+    assert "the plan is for the classes a, b, synthetic has" in done.output
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(app, [*words, "--preset", "synthetic-smoke"])
+    assert "give one of them" in done.output
+
+
+def test_presets_repeat_papers_without_a_servers_screening() -> None:
+    found = build_experiment(with_defaults("motionsense-cnn", {}), source_named("motionsense").labels({}), None)
+    assert (found.rounds.max_weight_ratio, found.rounds.norm_factor) == (None, None)
+    assert found.data.normalization == "federated"
+    assert DEFAULTS["normalization"] == "client"
