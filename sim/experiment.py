@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from federation.plan import DataStatistics, ModelSpec, Plan
 from sim.data.federated_data import FederatedData
@@ -207,8 +206,8 @@ class Experiment(Plan):
         return plan.model_copy(update={"data": self.data.model_copy(update={"statistics": statistics})})
 
     def by_section(self) -> dict[str, Any]:
-        """Return all settings as JSON has them, the plan's `data` apart: pipeline, split, normalization, …."""
-        values = self.model_dump(mode="json")
+        """Return all settings, the plan's `data` apart: pipeline, split, normalization, …."""
+        values = self.model_dump()
         return {**values.pop("data"), **values}
 
 
@@ -259,8 +258,7 @@ def default_of(option: Option) -> Any:
         return "fedavg"
     if option.path == ("model", "name"):
         return "cnn"
-    default = option.field.get_default(call_default_factory=True)
-    return None if default is PydanticUndefined else default
+    return None if option.field.is_required() else option.field.get_default(call_default_factory=True)
 
 
 DEFAULTS: dict[str, Any] = {**{name: default_of(option) for name, option in OPTIONS.items()}, "set": []}

@@ -56,7 +56,7 @@ def run(
     Raises:
         RunDirectoryError: if `out` holds another configuration's run, or a damaged checkpoint.
         SettingsError: if no client is to be kept, and the method or the wire needs them.
-        SpoolError: if the clients' models are to be kept on the disk, and it is full.
+        ClientStoreError: if the clients' models are to be kept on the disk, and it is full.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(settings.threads)

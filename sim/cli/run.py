@@ -9,7 +9,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
-import annotated_types
 import typer
 
 from sim.cli.repeat import option_words
@@ -91,17 +90,16 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _annotation(name: str, option: Option) -> Any:
     kind = _kind(option.field.annotation)
-    limits = {type(each): each for each in option.field.metadata}
-    least = limits.get(annotated_types.Ge)
+    least = next((each.ge for each in option.field.metadata if hasattr(each, "ge")), None)
     flags = [option_words(name, True)[0] + "/" + option_words(name, False)[0]] if kind is bool else []
     listed = f" One of {', '.join(_NAMES[name])}." if name in _NAMES else ""
     shown = "" if DEFAULTS[name] is None or kind is bool else f" Default: {DEFAULTS[name]}."
-    minimum = least.ge if isinstance(least, annotated_types.Ge) and kind in (int, float) else None
+    minimum = least if kind in (int, float) else None
     described = typer.Option(
         *flags,
         help=f"{option.help}{listed}{shown}",
         rich_help_panel=option.panel,
-        min=minimum,  # type: ignore[arg-type]
+        min=minimum,
     )
     return Annotated[kind | None, described]
 

@@ -54,7 +54,7 @@ def choose(where: ClientStoreKind, device: str, federation: Federation, folder: 
     """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
 
     Raises:
-        SpoolError: if the folder cannot hold them.
+        ClientStoreError: if the folder cannot hold them.
     """
     if where == "none":
         return Choice(NullStore(), "none", "as asked; a client's model ends with its round")

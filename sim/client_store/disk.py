@@ -30,7 +30,7 @@ class DiskStore:
         """Write the result.
 
         Raises:
-            SpoolError: if the disk is full.
+            ClientStoreError: if the disk is full.
         """
         tree = {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
         slot, layout = self.arena.lay(tree)

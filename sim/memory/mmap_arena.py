@@ -62,7 +62,7 @@ class MmapArena:
     """A file in `folder`, or in memory where there is none, that vanishes with its last user, however that ends.
 
     Raises:
-        SpoolError: if the folder cannot hold such a file.
+        ClientStoreError: if the folder cannot hold such a file.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -82,7 +82,7 @@ class MmapArena:
         """Write a tree into a free slot; `read(layout, slot.memory)` are its tensors.
 
         Raises:
-            SpoolError: if the disk is full.
+            ClientStoreError: if the disk is full.
         """
         packing = lay_out(tree)
         slot = self.reserve(packing.size)
@@ -93,7 +93,7 @@ class MmapArena:
         """Return a free slot for so many bytes.
 
         Raises:
-            SpoolError: if the disk is full.
+            ClientStoreError: if the disk is full.
         """
         pages = _in_pages(size)
         try:
@@ -105,7 +105,7 @@ class MmapArena:
         """Write a tree's bytes to a slot's position: in this process, or in a fork of the one that reserved it.
 
         Raises:
-            SpoolError: if the disk or the memory is full.
+            ClientStoreError: if the disk or the memory is full.
         """
         try:
             _write(self._file, buffers(packing), position)

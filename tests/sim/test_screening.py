@@ -13,7 +13,8 @@ from federation.tree import map_tree
 from sim import checkpoint
 from sim.attacks import CLAIMED, Attack, Kind
 from sim.data.federated_data import FederatedData
-from sim.presets import PRESETS, with_defaults
+from sim.presets import PRESETS
+from sim.presets.preset import UNSCREENED
 from sim.results.records import RoundRecord
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
@@ -35,7 +36,7 @@ def three() -> FederatedData:
 
 def attacked(kind: Kind, data: FederatedData, *more: str) -> Simulation:
     attack = Attack(kind, frozenset([HOSTILE]))
-    simulation = build_simulation(settings_for(model="cnn", batch=4, set=list(more)), attack.on_data(data))
+    simulation = build_simulation(settings_for(model="cnn", batch=4, set=[*UNSCREENED, *more]), attack.on_data(data))
     simulation.attack = attack
     return simulation
 
@@ -77,12 +78,11 @@ def test_a_resumed_run_judges_by_the_rounds_before(three: FederatedData, tmp_pat
     assert [record["left_out"] for record in resumed.play()] == [records[1]["left_out"]]
 
 
-def test_a_run_and_every_paper_start_without_the_rules() -> None:
-    assert settings_for().rounds.max_weight_ratio is None
-    assert settings_for().rounds.norm_factor is None
+def test_a_run_starts_with_the_rules_of_a_server_and_every_preset_without() -> None:
+    rounds = settings_for().rounds
+    assert (rounds.max_weight_ratio, rounds.norm_factor) == (2.0, 10.0)
     for name, preset in PRESETS.items():
-        assert not any("norm_factor" in text or "weight_ratio" in text for text in preset.options.get("set", ())), name
-    assert with_defaults(None, {})["set"] == []
+        assert list(preset.own_options["set"][:2]) == list(UNSCREENED), name
 
 
 @pytest.mark.parametrize("kind", ["sign_flip", "scaling", "examples"])

@@ -25,6 +25,7 @@ from sim.data.federated_data import FederatedData
 from sim.engines import Stacked
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Model, spread, total
+from sim.presets.preset import UNSCREENED
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, in_double, settings_for
@@ -209,7 +210,9 @@ def test_cohorts_and_orders_are_the_same_for_every_method(few: FederatedData, mo
 
 def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
     sizes = {"ada": 90, "bob": 2}
-    settings = settings_for("local", rounds=40, clients_per_round=1, sampling="examples", eval_every=40)
+    settings = settings_for(
+        "local", rounds=40, clients_per_round=1, sampling="examples", eval_every=40, set=[*UNSCREENED]
+    )
     simulation = build_simulation(settings, first(data, sizes))
     cohorts = [simulation_cohort(simulation, number) for number in range(1, 41)]
     assert cohorts.count(("ada",)) > 35

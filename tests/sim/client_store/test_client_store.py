@@ -196,7 +196,7 @@ def test_a_run_on_the_disk_that_was_killed_goes_on_to_the_same_numbers(few: Fede
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert {path.name for path in (tmp_path / "killed").iterdir()} == {
-        "checkpoint.bin", "clients.json", "config.json", "rounds.jsonl",
+        "checkpoint.bin", "clients.json", "config.json", "plan.json", "rounds.jsonl",
     }  # fmt: skip
     run(settings, few, tmp_path / "killed")
     assert lines("killed") == lines("whole")

@@ -155,7 +155,9 @@ def test_scale_keeps_a_share_of_clients_and_of_each_class(cache: Path) -> None:
 
 
 def test_newcomers_add_nothing_to_the_statistics(cache: Path) -> None:
-    whole, held = recordings(cache), recordings(cache, holdout="leave-subjects-out:s01")
+    whole, held = (
+        recordings(cache, normalization="federated", **given) for given in ({}, {"holdout": "leave-subjects-out:s01"})
+    )
     assert [name.partition("_")[0] for name in held.new_clients] == ["s01", "s01"]
     assert [name.partition("_")[0] for name in held.clients] == ["s00", "s00"]
     first = next(iter(held.clients))

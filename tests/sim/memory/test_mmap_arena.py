@@ -105,7 +105,7 @@ print(slot.memory[:4000].view(torch.float32).sum().item())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("SpoolError ")
+    assert done.stdout.startswith("ClientStoreError ")
     assert "File too large" in done.stdout
     assert done.stdout.endswith("\n1000.0\n")
 

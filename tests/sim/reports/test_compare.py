@@ -159,9 +159,9 @@ def test_rows_of_one_method_are_told_apart(tmp_path: Path) -> None:
 
 
 OTHER_EXAMPLES: list[tuple[dict[str, Any], str]] = [
-    ({"split": "random80", "split_leaks": True}, "split=random80"),
+    ({"data": {"split": "random80", "normalization": "federated"}, "split_leaks": True}, "split=random80"),
     ({"labels": ["a", "b", "c", "d", "e", "f"]}, "labels=('a', 'b', 'c', 'd', 'e', 'f')"),
-    ({"pipeline": {"step": 16}}, "step=16"),
+    ({"data": {"pipeline": {"step": 16}, "normalization": "federated"}}, "step=16"),
     ({"dataset_options": {"subjects": 3}}, "subjects=3"),
 ]
 
@@ -199,7 +199,7 @@ WARNED: list[tuple[dict[str, Any], str]] = [
     ({"rounds": {"rounds": 12, "clients_per_round": 5}}, "rounds.clients_per_round differs"),
     ({"task": TASK | {"lr": 0.01}}, "task.lr differs: 0.0001 (fedavg); 0.01 (fedprox)"),
     ({"task": TASK | {"seed": 3}}, "seeds differ: fedavg: 0; fedprox: 3"),
-    ({"normalization": "client"}, "normalization differs"),
+    ({"data": {"normalization": "client"}}, "normalization differs"),
     ({"hardware": "a GPU"}, "seconds come from different hardware"),
 ]
 
@@ -218,7 +218,7 @@ def test_other_training_is_warned_of(config: dict[str, Any], warning: str, tmp_p
 
 
 def test_the_leaking_split_is_named(tmp_path: Path) -> None:
-    leaks = {"split": "random80", "split_leaks": True}
+    leaks = {"data": {"split": "random80"}, "split_leaks": True}
     (group,) = compared([write_run(tmp_path / "a", config=leaks)]).groups
     assert any(warning.startswith("the split 'random80' leaks") for warning in group.warnings)
 

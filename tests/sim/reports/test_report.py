@@ -237,9 +237,9 @@ def test_a_damaged_file_names_file_and_key(tmp_path: Path) -> None:
         _ = RunDirectory(path).rounds
 
 
-def test_a_later_schema_is_refused(tmp_path: Path) -> None:
+def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", config={"schema": 1})
-    with pytest.raises(RunDirectoryError, match="schema 2; this version reads schema 1"):
+    with pytest.raises(RunDirectoryError, match=r"config\.json: schema: Input should be 2"):
         RunDirectory(path)
 
 
