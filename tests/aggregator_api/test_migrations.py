@@ -48,29 +48,6 @@ def test_migrating_twice_changes_nothing(database: Database) -> None:
         assert session.execute(text("SELECT count(*) FROM federations")).scalar() == 1
 
 
-OLD_ROWS = (
-    "INSERT INTO federations VALUES (1, 'a', '{}', '{}', 'running', 0), (2, 'b', '{}', '{}', 'running', 0)",
-    "INSERT INTO devices VALUES (1, 1, 'd', 'idle', 9, '', 0, 0), (2, 1, 'e', 'idle', 9, '', 0, 0)",
-    "INSERT INTO model_versions VALUES (1, 1, 0, 0, 'state', 'broadcast', 77, 0)",
-    "INSERT INTO rounds VALUES (1, 1, 1, 'collecting', FALSE, FALSE, '', 1, NULL, 0, NULL)",
-    "INSERT INTO participations VALUES (1, 1, TRUE, 'waiting', NULL), (1, 2, FALSE, 'received', 1)",
-)
-
-
-def test_rows_of_the_first_version_get_an_instance_and_what_their_devices_got(database: Database) -> None:
-    database.migrate("0001")
-    with database.write() as session:
-        for row in OLD_ROWS:
-            session.execute(text(row))
-    database.migrate()
-    with database.read() as session:
-        instances = session.scalars(text("SELECT instance FROM federations")).all()
-        got = session.execute(text("SELECT broadcast_sha256, broadcast_size FROM participations ORDER BY device_id"))
-        assert got.all() == [("broadcast", 77), (None, None)]  # the second came late and was not invited
-    assert [len(instance) for instance in instances] == [32, 32]
-    assert len(set(instances)) == 2
-
-
 def revisions() -> list[str]:
     """Every revision, the first one first."""
     config = Config()
