@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|wire|tan|qiao|michieli|ablation} DATA_ROOT OUT [options of `sim run`],
-# going on after a kill. SEEDS (0,1,2) and DATA_SETS say which; an option given here wins over the table's own.
+# resuming after a crash. SEEDS (0,1,2) and DATA_SETS say which; an option given here wins over the table's own.
 # `cnn` and `hart` take one thread: run them side by side on two cores; the others take JOBS processes (2).
 set -euo pipefail
 part=$1 root=$2 out=$3
 more=("${@:4}")
 python=${PYTHON:-.venv/bin/python}
 export OMP_NUM_THREADS=1
+# presets have these by themselves: methods compute what their papers say, on the data of honest clients
+as_papers=(--normalization federated --set rounds.max_weight_ratio=null --set rounds.norm_factor=null)
 
 play() { # data model method rounds options…
   local data=$1 model=$2 method=$3 rounds=$4
   "$python" -m sim run --data "$data" --data-root "$root" --model "$model" --method "$method" --rounds "$rounds" \
-    --epochs 1 --batch 64 --seed 0 --out "$out/$data-$model-$method" "${@:5}" "${more[@]}"
+    --epochs 1 --batch 64 --seed 0 --out "$out/$data-$model-$method" "${as_papers[@]}" "${@:5}" "${more[@]}"
 }
 
 sweep() { # name options…
@@ -24,7 +26,7 @@ if [ "$part" = methods ]; then
     sweep "methods-$data" --baseline fedavg --over method=all --when method=fedali:model=cnn_alp \
       --when method=fedavg:model=cnn,cnn_alp --when method=scaffold:optimizer=sgd --when method=scaffold:lr=0.05 \
       -- --data "$data" --data-root "$root" --model cnn --rounds 10 --epochs 2 --batch 64 --lr 1e-3 --eval-every 2 \
-      --set 'model.channels=[16,32]' --set model.feature_dim=64
+      --set 'model.channels=[16,32]' --set model.feature_dim=64 "${as_papers[@]}"
   done
   exit
 fi
@@ -32,7 +34,7 @@ if [ "$part" = wire ]; then
   for method in fedavg:cnn fedali:cnn_alp; do
     SEEDS=${SEEDS:-0} sweep "wire-${method%:*}" --over precision=lossless,float16,int8,int8_without_feedback \
       -- --data motionsense --data-root "$root" --model "${method#*:}" --method "${method%:*}" --rounds 50 --epochs 1 \
-      --batch 64 --lr 1e-3 --eval-every 5 --set 'model.channels=[16,32]' --set model.feature_dim=64
+      --batch 64 --lr 1e-3 --eval-every 5 --set 'model.channels=[16,32]' --set model.feature_dim=64 "${as_papers[@]}"
   done
   exit
 fi

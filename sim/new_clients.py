@@ -39,7 +39,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout) -> dict[str, Any
     return found
 
 
-def few(examples: Examples, shots: int, client_id: str, seed: int) -> Examples:
+def few_shot(examples: Examples, shots: int, client_id: str, seed: int) -> Examples:
     """Draw k examples of each class; the five are among the ten."""
     kept = []
     for label in sorted(set(examples.y.tolist())):
@@ -66,7 +66,7 @@ def _model(simulation: Simulation, network: Architecture, name: str, holdout: Ho
         setup,
         network.initial,
         setup.method.broadcast(simulation.state, name),
-        few(simulation.data.new_clients[name].train, shots, name, task.seed),
+        few_shot(simulation.data.new_clients[name].train, shots, name, task.seed),
         client_id=name,
         round_number=simulation.rounds.rounds + 1,
     )

@@ -71,7 +71,7 @@ def run(
     saved = checkpoint.load(out / "checkpoint.bin", settings.device)
     if saved:
         simulation.restore(saved)
-    _keep_lines(out / "rounds.jsonl", simulation.round_number)
+    _truncate_lines(out / "rounds.jsonl", simulation.round_number)
     _play(simulation, out, checkpoint_every_s, report)
     extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
     if settings.holdout is not None:
@@ -165,7 +165,7 @@ def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: 
                 pause = checkpoint_every_s and max(checkpoint_every_s, (written - begun) / WRITING_SHARE)
 
 
-def _keep_lines(path: Path, rounds: int) -> None:
+def _truncate_lines(path: Path, rounds: int) -> None:
     """Drop the lines that a kill left after the checkpoint; those rounds are played again."""
     lines = path.read_text().splitlines()[:rounds] if path.exists() else []
     checkpoint.write_atomically(path, "".join(line + "\n" for line in lines).encode())

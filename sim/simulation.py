@@ -247,7 +247,7 @@ class Simulation:
         method, state = self.setup.method, self.state
         if not method.predicts_by_broadcast:
             return self.clients
-        return self.clients.seen_as(lambda name, client: method.refresh(client, method.broadcast(state, name)))
+        return self.clients.with_view(lambda name, client: method.refresh(client, method.broadcast(state, name)))
 
     def _validated(self, due: Iterable[str], clients: Clients) -> dict[str, Matrix]:
         """Confusion matrices of clients' models on their own validation examples, of those that have any."""

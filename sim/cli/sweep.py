@@ -19,7 +19,7 @@ from sim.errors import SettingsError, SimError
 from sim.results.records import Selection
 from sim.sweep.grid import Axis, Cell, axis, cells, condition
 from sim.sweep.processes import CellStatus, Phase, command, is_finished, log_path, play
-from sim.sweep.record import Record, opened
+from sim.sweep.record import Record, open_sweep
 
 console = Console()
 
@@ -64,7 +64,7 @@ def sweep(
     try:
         made = cells(_axes(over), [condition(text) for text in when or []], run_options or [], run.flags)
         run.check(made, run_options or [])
-        record = opened(out, made, run.parse)
+        record = open_sweep(out, made, run.parse)
         if dry_run:
             _print_commands(record)
             return

@@ -34,11 +34,11 @@ class DiskStore:
         """
         tree = {"client": result.client._asdict(), "upload": result.upload, "loss": result.loss}
         slot, layout = self.arena.lay(tree)
-        laid = _Laid(slot, self._layouts.setdefault(json.dumps(layout), layout), self.device)
+        laid = _ClientOnDisk(slot, self._layouts.setdefault(json.dumps(layout), layout), self.device)
         return laid, laid
 
 
-class _Laid:
+class _ClientOnDisk:
     """A result on the disk."""
 
     __slots__ = ("_device", "_layout", "_slot")

@@ -47,14 +47,14 @@ class MemoryStore:
 
     def put(self, result: LocalRound) -> tuple[StoredClient, Result]:
         """Return the client without its upload, which ends with the round, and the result."""
-        return _Held(result.client), result
+        return _ClientInMemory(result.client), result
 
 
-class _Held(NamedTuple):
+class _ClientInMemory(NamedTuple):
     client: Client
 
 
-class _Seen:
+class _ClientView:
     """A client as a view makes it."""
 
     __slots__ = ("_kept", "_name", "_view")
@@ -83,9 +83,9 @@ class Clients(Mapping[str, Client]):
     def __len__(self) -> int:
         return len(self.stored)
 
-    def seen_as(self, view: Callable[[str, Client], Client]) -> Clients:
+    def with_view(self, view: Callable[[str, Client], Client]) -> Clients:
         """Return the same clients, each as `view` makes it of its name and what is kept, when it is asked for."""
-        return Clients({name: _Seen(name, kept, view) for name, kept in self.stored.items()})
+        return Clients({name: _ClientView(name, kept, view) for name, kept in self.stored.items()})
 
 
 def shared(client_sets: Mapping[str, Clients]) -> dict[str, dict[str, str]]:

@@ -14,7 +14,7 @@ from federation.records import Examples
 from sim.data.federated_data import ClientData, FederatedData, joined, joined_or_none
 from sim.data.partitions import Natural, Partition, Pool, Share, class_counts, with_validation
 from sim.data.partitions.apportion import apportion
-from sim.data.partitions.partition import deal, shuffle_by_class
+from sim.data.partitions.partition import assign_by_counts, shuffle_by_class
 
 
 def grouped(data: FederatedData, groups: Mapping[str, Sequence[str]]) -> FederatedData:
@@ -59,8 +59,10 @@ def _validation(
     all_of_it = Pool(y, pool.classes, np.ones(len(y), dtype=bool))
     trained = class_counts(shares, pool.y, pool.classes, "train")
     counts = [apportion(int(size), trained[:, c], at_least=1) for c, size in enumerate(all_of_it.sizes())]
-    hands = deal(shuffle_by_class(all_of_it, all_of_it.train, seed, "validation"), np.stack(counts, axis=1))
-    return {name: _rows(kept, hand) for name, hand in zip(shares, hands, strict=True)}
+    assigned = assign_by_counts(
+        shuffle_by_class(all_of_it, all_of_it.train, seed, "validation"), np.stack(counts, axis=1)
+    )
+    return {name: _rows(kept, rows) for name, rows in zip(shares, assigned, strict=True)}
 
 
 def current_partition(data: FederatedData) -> tuple[dict[str, Share], np.ndarray]:

@@ -73,7 +73,7 @@ def write_report(run: RunDirectory) -> Path:
         trusted=run.summary.trusted if run.summary else "last",
         cost=tables.cost_line(run.summary) if run.summary else "",
         settings=settings_tables(run),
-        dealing=list(dealing(run.config)),
+        data_settings=list(data_settings(run.config)),
         clients=list(client_rows(run)),
         classes=list(class_rows(run)),
         new_users=list(new_user_rows(run.summary.new_users)) if run.summary and run.summary.new_users else [],
@@ -84,7 +84,7 @@ def write_report(run: RunDirectory) -> Path:
     return path
 
 
-def dealing(config: Config) -> Iterator[tuple[str, str, str]]:
+def data_settings(config: Config) -> Iterator[tuple[str, str, str]]:
     """Yield (what, its name, what that means) of how examples came to clients, to parts, and to one scale."""
     if config.partition:
         options = ", ".join(f"{key} {value}" for key, value in config.partition.items() if key != "kind")

@@ -78,7 +78,7 @@ class Record:
         return [cell for cell in self.cells if self.statuses.get(cell.name, CellStatus(Phase.WAITING)).phase in phases]
 
 
-def opened(folder: Path, cells: Sequence[Cell], parse: Parse) -> Record:
+def open_sweep(folder: Path, cells: Sequence[Cell], parse: Parse) -> Record:
     """Begin a sweep's record, or take up the one in `folder`, to which cells may be added.
 
     Raises:

@@ -14,7 +14,7 @@ from federation.scores import scores_of
 from federation.training.client_round import train_one
 from sim.data.federated_data import FederatedData
 from sim.evaluation import Model
-from sim.new_clients import few, score_new_clients
+from sim.new_clients import few_shot, score_new_clients
 from sim.run import build_simulation, load_data, run
 from tests.sim.small_runs import first, settings_for
 
@@ -31,14 +31,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
 def test_few_are_so_many_of_each_class_and_the_five_are_among_the_ten() -> None:
     y = torch.tensor([0] * 12 + [2] * 3 + [1] * 20)
     examples = Examples(torch.arange(len(y)), y)
-    ten, five = (few(examples, shots, "bob", 7) for shots in (10, 5))
+    ten, five = (few_shot(examples, shots, "bob", 7) for shots in (10, 5))
     assert torch.bincount(ten.y).tolist() == [10, 10, 3]
     assert set(five.x.tolist()) < set(ten.x.tolist())
-    assert few(examples, 5, "eve", 7).x.tolist() != five.x.tolist()
+    assert few_shot(examples, 5, "eve", 7).x.tolist() != five.x.tolist()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_serves_newcomers(method: str, data: FederatedData, tmp_path: Path) -> None:
+def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_path: Path) -> None:
     summary = run(settings_for(method, rounds=1, **HOLDOUT), data, tmp_path)
     found = summary["new_users"]
     assert found["clients"] == ["bob"]
@@ -53,17 +53,17 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
     list(simulation.play())
     assert settings.holdout is not None
     found = score_new_clients(simulation, settings.holdout)["shots"]
-    newcomer, setup = data.new_clients["bob"], simulation.setup
-    served = simulation.evaluator.own(Model(setup, simulation.server_model()), newcomer.test)
+    new_client, setup = data.new_clients["bob"], simulation.setup
+    served = simulation.evaluator.own(Model(setup, simulation.server_model()), new_client.test)
     assert found["0"]["macro_f1"]["mean"] == scores_of(served).macro_f1
     longer = replace(setup, task=setup.task.model_copy(update={"epochs": 2}))
     result = train_one(
         longer,
         simulation.initial,
         setup.method.broadcast(simulation.state, "bob"),
-        few(newcomer.train, 5, "bob", setup.task.seed),
+        few_shot(new_client.train, 5, "bob", setup.task.seed),
         client_id="bob",
         round_number=2,
     )
-    own = simulation.evaluator.own(Model(longer, result.client), newcomer.test)
+    own = simulation.evaluator.own(Model(longer, result.client), new_client.test)
     assert found["5"]["macro_f1"]["mean"] == scores_of(own).macro_f1

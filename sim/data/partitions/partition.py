@@ -1,7 +1,7 @@
-"""What a partition is: a matrix of counts, clients × classes, and the seeded decks of examples that it is dealt from.
+"""What a partition is: a matrix of counts, clients × classes, and the seeded order of examples that it is filled from.
 
 Every partition by label decides only how many examples of each class a client gets; which ones is decided by one
-shuffled deck for each class, from which the clients take their runs one after another. So no example is dealt twice,
+shuffled order for each class, from which the clients take their runs one after another. So no example is given twice,
 and a client that is added at the end changes no other's examples as long as it changes no other's counts.
 """
 
@@ -118,19 +118,19 @@ class LabelPartition(Partition):
         return np.stack([apportion(int(total), row) for total, row in zip(tested, counts, strict=True)])
 
     def divide(self, pool: Pool, seed: int) -> dict[str, Share]:
-        """Deal every class's deck by the matrix of counts; see `Partition.divide`."""
+        """Assign every class's examples by the matrix of counts; see `Partition.divide`."""
         self.require_test_part(pool)
         if self.test == "published":
             train = self.counts(pool.sizes(pool.train), seed)
             test = self.test_counts(train, pool.sizes(~pool.train))
-            trained = deal(shuffle_by_class(pool, pool.train, seed, "train"), train)
-            tested = deal(shuffle_by_class(pool, ~pool.train, seed, "test"), test)
+            trained = assign_by_counts(shuffle_by_class(pool, pool.train, seed, "train"), train)
+            tested = assign_by_counts(shuffle_by_class(pool, ~pool.train, seed, "test"), test)
             return named(list(map(Share, trained, tested)))
         both = self.counts(pool.sizes(), seed)
         test = self.held_out(both)
         everything = shuffle_by_class(pool, np.ones_like(pool.train), seed, "all")
-        # each cell's run of its deck is cut in two, so that a client keeps its examples whatever its share
-        cut = deal(everything, np.stack([both - test, test], axis=1).reshape(-1, pool.classes))
+        # each cell's run of its class is cut in two, so that a client keeps its examples whatever its share
+        cut = assign_by_counts(everything, np.stack([both - test, test], axis=1).reshape(-1, pool.classes))
         return named(list(map(Share, cut[::2], cut[1::2])))
 
 
@@ -140,13 +140,13 @@ def shuffle_by_class(pool: Pool, part: npt.NDArray[np.bool_], seed: int, name: s
     return [generator(seed, "deck", name, c).permutation(deck) for c, deck in enumerate(members)]
 
 
-def deal(cards: list[Indices], counts: Counts) -> list[Indices]:
-    """Take from each class's deck the runs that counts (H, C) ask for; returns H ascending arrays of positions."""
-    ends, hands = counts.cumsum(axis=0), []
+def assign_by_counts(shuffled: list[Indices], counts: Counts) -> list[Indices]:
+    """Take from each class's shuffled members the runs that counts (H, C) ask for; return H ascending arrays."""
+    ends, assigned = counts.cumsum(axis=0), []
     for low, high in zip(ends - counts, ends, strict=True):
-        runs = [deck[first:last] for deck, first, last in zip(cards, low, high, strict=True)]
-        hands.append(np.sort(np.concatenate(runs)))
-    return hands
+        runs = [deck[first:last] for deck, first, last in zip(shuffled, low, high, strict=True)]
+        assigned.append(np.sort(np.concatenate(runs)))
+    return assigned
 
 
 def with_validation(shares: Mapping[str, Share], y: Indices, share: float) -> dict[str, Share]:

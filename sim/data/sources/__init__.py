@@ -6,7 +6,7 @@ from har_pipeline import DATASETS
 from har_pipeline.combination import combination_of
 from har_pipeline.settings import nearest
 from sim.data.images import IMAGE_SETS
-from sim.data.sources import tasks
+from sim.data.sources import synthetic
 from sim.data.sources.images import Images
 from sim.data.sources.recordings import Recordings
 from sim.data.sources.source import Progress, Source
@@ -14,7 +14,7 @@ from sim.errors import SettingsError
 
 __all__ = ["DATA", "Progress", "Source", "source_named"]
 
-DATA = (*DATASETS, *IMAGE_SETS, tasks.NAME)
+DATA = (*DATASETS, *IMAGE_SETS, synthetic.NAME)
 
 
 def source_named(name: str) -> Source:
@@ -23,8 +23,8 @@ def source_named(name: str) -> Source:
     Raises:
         SettingsError: for a name that is not known.
     """
-    if name == tasks.NAME:
-        return tasks.Tasks()
+    if name == synthetic.NAME:
+        return synthetic.SyntheticLogistic()
     if name in IMAGE_SETS:
         return Images(IMAGE_SETS[name])
     if name in DATASETS or combination_of(name):

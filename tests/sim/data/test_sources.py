@@ -154,7 +154,7 @@ def test_scale_keeps_a_share_of_clients_and_of_each_class(cache: Path) -> None:
     assert scaled(whole, 1.0, seed=3) is whole
 
 
-def test_newcomers_add_nothing_to_the_statistics(cache: Path) -> None:
+def test_new_clients_add_nothing_to_the_statistics(cache: Path) -> None:
     whole, held = (
         recordings(cache, normalization="federated", **given) for given in ({}, {"holdout": "leave-subjects-out:s01"})
     )

@@ -22,7 +22,7 @@ from sim.errors import RunDirectoryError, SettingsError
 from sim.sweep import processes
 from sim.sweep.grid import LONGEST_NAME, Cell, axis, cells, condition
 from sim.sweep.processes import CellStatus, Phase, play
-from sim.sweep.record import opened, run_directories, saved_cells
+from sim.sweep.record import open_sweep, run_directories, saved_cells
 
 FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("method", "model", "seed", "lr", "clients_per_round", "data")}
 
@@ -102,12 +102,12 @@ def parse(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
-    opened(tmp_path, made("seed=0,1", base=["--rounds", "3"]), parse).write()
-    grown = opened(tmp_path, made("seed=1,2", base=["--rounds", "3", "--threads", "4"]), parse)
+    open_sweep(tmp_path, made("seed=0,1", base=["--rounds", "3"]), parse).write()
+    grown = open_sweep(tmp_path, made("seed=1,2", base=["--rounds", "3", "--threads", "4"]), parse)
     grown.write()
     assert [cell.name for cell in saved_cells(tmp_path)] == ["seed=0", "seed=1", "seed=2"]
     with pytest.raises(RunDirectoryError, match=r"cell seed=2 has rounds = '3', this one '5'; choose another --out"):
-        opened(tmp_path, made("seed=2", base=["--rounds", "5"]), parse)
+        open_sweep(tmp_path, made("seed=2", base=["--rounds", "5"]), parse)
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 
 
 def test_only_begun_runs_are_handed_on(tmp_path: Path) -> None:
-    opened(tmp_path, made("seed=0,1"), parse).write()
+    open_sweep(tmp_path, made("seed=0,1"), parse).write()
     (tmp_path / "seed=1").mkdir()
     (tmp_path / "seed=1/config.json").write_text("{}")
     assert run_directories(tmp_path) == [tmp_path / "seed=1"]

@@ -17,7 +17,7 @@ from sim.experiment import Experiment
 NAME = "synthetic_logistic"
 
 
-class Tasks:
+class SyntheticLogistic:
     """Generated logistic regressions; the options are the fields of SyntheticTasks."""
 
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
