@@ -9,38 +9,40 @@ from pathlib import Path
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError
-from edge_agent.machine.commands import Judge
+from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import BlobFailed, BlobFetched
-from edge_agent.serving.acceptance import Verdict, judge_job
-from edge_agent.transport.downloads import Blobs
-from edge_agent.transport.renewal import Renewal
+from edge_agent.serving.acceptance import evaluate_job
+from edge_agent.serving.model_registry import Verdict
+from edge_agent.storage.data_folder import BLOBS
+from edge_agent.transport.downloads import BlobDownloader
+from edge_agent.transport.renewal import CredentialRenewal
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer
 from har_pipeline import PipelineError
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluated:
     """A verdict, and the name of the state's memory that it belongs to."""
 
     memory: str
     verdict: Verdict
 
 
-Post = Callable[[BlobFetched | BlobFailed | Judged], None]
+Post = Callable[[BlobFetched | BlobFailed | Evaluated], None]
 
 
-class Errands:
+class BackgroundTasks:
     """Returns at once; what comes of an errand is posted, from its thread."""
 
     def __init__(
         self,
         config: Config,
-        renewal: Renewal,
-        post: Callable[[BlobFetched | BlobFailed | Judged], None],
+        renewal: CredentialRenewal,
+        post: Callable[[BlobFetched | BlobFailed | Evaluated], None],
     ) -> None:
         self.config, self.post = config, post
-        self._blobs = Blobs(config.agent.data_dir / "blobs", config.server.url, config.server.timeout_s, renewal)
+        self._blobs = BlobDownloader(config.agent.data_dir / BLOBS, config.server.url, config.server.timeout_s, renewal)
 
     def blob(self, model: BlobPointer) -> Path:
         """Where a fetched blob lies."""
@@ -50,9 +52,9 @@ class Errands:
         """Download a broadcast and verify it."""
         _in_background(lambda: self._fetch(model))
 
-    def judge(self, plan: Plan, memory: str, command: Judge) -> None:
+    def evaluate(self, plan: Plan, memory: str, command: Evaluate) -> None:
         """Compare a job's candidate with the present model."""
-        _in_background(lambda: self._judge(plan, memory, command))
+        _in_background(lambda: self._evaluate(plan, memory, command))
 
     def _fetch(self, model: BlobPointer) -> None:
         try:
@@ -62,14 +64,14 @@ class Errands:
         else:
             self.post(BlobFetched(model.sha256))
 
-    def _judge(self, plan: Plan, memory: str, command: Judge) -> None:
+    def _evaluate(self, plan: Plan, memory: str, command: Evaluate) -> None:
         try:
-            verdict = judge_job(self.config, plan, command)
+            verdict = evaluate_job(self.config, plan, command)
         except (AgentError, PipelineError, OSError) as error:
             number, kind = command.round, command.kind
             why = f"round {number}: the candidate cannot be judged: {error}"
             verdict = Verdict(number, kind, "failed", why, release=command.release)
-        self.post(Judged(memory, verdict))
+        self.post(Evaluated(memory, verdict))
 
 
 def _in_background(work: Callable[[], None]) -> None:

@@ -69,5 +69,5 @@ class JobError(AgentError):
     """The training process could not do its work."""
 
 
-class HopelessJobError(JobError):
+class NonRetryableJobError(JobError):
     """The training process could not do its work, and would fail again in the same way."""

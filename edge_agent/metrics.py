@@ -19,7 +19,7 @@ from typing import NamedTuple
 from edge_agent.errors import ConfigError
 from edge_agent.machine.state import Agent, status_of
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SLOWEST_S = 5.0
@@ -44,7 +44,7 @@ def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
     yield Gauge("gaitway_device_round", "the round that it knows of", said.round)
     yield Gauge("gaitway_device_examples", "labelled windows to train on", said.examples)
     yield Gauge("gaitway_device_outbox_updates", "updates that the server has not answered", len(agent.outbox))
-    yield Gauge("gaitway_device_settled_updates", "updates answered since the start", agent.settled)
+    yield Gauge("gaitway_device_answered_updates", "updates answered since the start", agent.answered)
     for state in STATES:
         yield Gauge("gaitway_device_state", "1 for what it is doing", said.state == state, f'{{state="{state}"}}')
     answered = said.adoption.answer if said.adoption else ""

@@ -3,62 +3,70 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from typing import Any
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from edge_agent.machine.memory import restored_words
+from edge_agent.config.sensors import WindowsSection
+from edge_agent.errors import StoreError
+from edge_agent.machine.releases import offered_to, valid_offer
 from edge_agent.machine.state import Agent, Stage, status_of
-from edge_agent.serving.acceptance import Shelf
-from edge_agent.serving.classifier import live_words
-from edge_agent.serving.released_models import kept_adoption, release_words
-from edge_agent.storage.files import without_room, write_file
-from edge_agent.storage.state_store import RoundRow, Store
+from edge_agent.serving.classifier import describe_live
+from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.storage.files import tolerate_full_disk, write_file
+from edge_agent.storage.repair import ASIDE
+from edge_agent.storage.state_store import RoundRow, StateStore
+from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
+from edge_agent.storage.window_store import UNLABELLED, WindowStore
+from federation.protocol.messages import AdoptionReport, Release, ReleaseReport
 
 FILE_NAME = "summary.json"
 SCORES = ("macro_f1_before", "macro_f1_after", "accuracy_before", "accuracy_after", "train_loss")
 
 
-def summary(store: Store, device: str) -> dict[str, Any]:
+def summary(store: StateStore, device: str) -> dict[str, Any]:
     """Describe the device; a score is None where it had no holdout windows, the model where none was good yet.
 
     `judged` is the last judgement of a candidate, and `not_adopted` its reason unless it was adopted.
     """
     trained = sorted((row for row in store.rounds() if row.update_id), key=lambda row: (row.epoch, row.round))
-    judged = kept_adoption(store)
+    judged = store.adoption_report()
     return {
         "device": device,
         "rounds": [_round(row) for row in trained],
-        "model": Shelf(store).present(),
+        "model": ModelRegistry(store).present(),
         "judged": judged and judged.model_dump(exclude={"instance"}),
         "not_adopted": judged.reason if judged and judged.answer != "adopted" else None,
         "adoption": [row.reason for row in store.adoptions()],
     }
 
 
-def write_summary(store: Store, device: str) -> None:
+def write_summary(store: StateStore, device: str) -> None:
     """Replace summary.json."""
-    with without_room(FILE_NAME):
+    with tolerate_full_disk(FILE_NAME):
         write_file(store.folder / FILE_NAME, (json.dumps(summary(store, device), indent=2) + "\n").encode())
 
 
-def in_short(agent: Agent) -> str:
+def short_status(agent: Agent) -> str:
     """Say in a few words what the device is doing."""
     status = status_of(agent)
     where = f" in round {status.round}" if status.round else ""
     words = f"{status.state}{where}" + (f" ({status.detail})" if status.detail else "")
     without = f"{words}, without a connection to the broker"
-    return words if agent.connected else without + (f": {agent.trouble}" if agent.trouble else "")
+    return words if agent.connected else without + (f": {agent.connection_error}" if agent.connection_error else "")
 
 
-def note_doing(store: Store, agent: Agent, *, left: bool = False) -> None:
+def save_activity(store: StateStore, agent: Agent, *, left: bool = False) -> None:
     """Keep in one sentence what the device is doing, for whoever asks the database."""
-    words = in_short(agent)
-    hold = () if agent.work and agent.work.stage is Stage.HELD else agent.hold  # else it is among the words
-    with without_room("what the device is doing"):
-        store.put(doing=json.dumps({"words": words, "left": left, "at": time.time(), "hold": hold}))
+    words = short_status(agent)
+    blockers = () if agent.work and agent.work.stage is Stage.BLOCKED else agent.blockers  # else it is among the words
+    with tolerate_full_disk("what the device is doing"):
+        store.put(doing=json.dumps({"words": words, "left": left, "at": time.time(), "blockers": blockers}))
 
 
-def in_words(store: Store, device: str, *, running: bool) -> list[str]:
+def describe_device(store: StateStore, device: str, *, running: bool) -> list[str]:
     """Say what the device is doing, what waits, and what it has."""
     text = store.get("doing")
     if not text:
@@ -70,18 +78,18 @@ def in_words(store: Store, device: str, *, running: bool) -> list[str]:
     rest = "" if running else " It does not run now."
     return [
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
-        *([f"It would not train now: {'; '.join(doing['hold'])}."] if running and doing.get("hold") else []),
+        *([f"It would not train now: {'; '.join(doing['blockers'])}."] if running and doing.get("blockers") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
-        *filter(None, [restored_words(store)]),
-        *release_words(store, device),
+        *filter(None, [describe_restore(store)]),
+        *describe_release(store, device),
         *_left_alone(store),
-        *(live_words(store.folder) if running else []),
+        *(describe_live(store.folder) if running else []),
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]
 
 
-def _left_alone(store: Store) -> list[str]:
-    judged = kept_adoption(store)
+def _left_alone(store: StateStore) -> list[str]:
+    judged = store.adoption_report()
     if judged is None or judged.answer == "adopted":
         return []
     return [f"The last model that it might have used {_WHY[judged.answer]}: {judged.reason}."]
@@ -98,3 +106,89 @@ def _round(row: RoundRow) -> dict[str, Any]:
     metrics = row.result.get("metrics", {})
     scores = {name: metrics.get(name) for name in SCORES}
     return {"round": row.round, **scores, "seconds": row.result.get("seconds"), "status": row.status}
+
+
+class CollectedWindows(NamedTuple):
+    """Counts, and sentences about them and about what keeps the device from collecting."""
+
+    labelled: int
+    unlabelled: int
+    words: list[str]
+
+
+def collected_windows(folder: Path, limits: WindowsSection) -> CollectedWindows:
+    """Look at the windows in a data folder; none is no error."""
+    labelled = unlabelled = 0
+    words = []
+    if (folder / WINDOWS_FILE).is_file():
+        try:
+            with closing(WindowStore(folder)) as store:
+                counts = store.counts()
+        except StoreError as error:
+            return CollectedWindows(0, 0, [f"Its windows cannot be read: {error}.", *_obstacles(folder, limits)])
+        unlabelled = counts.pop(UNLABELLED, 0)
+        labelled = sum(counts.values())
+    rest = f", and {unlabelled:,} without an activity" if unlabelled else ""
+    words.append(f"It keeps {labelled:,} labelled windows{rest}.")
+    return CollectedWindows(labelled, unlabelled, words + _obstacles(folder, limits))
+
+
+def _obstacles(folder: Path, limits: WindowsSection) -> list[str]:
+    found = []
+    free = shutil.disk_usage(folder).free / 1e6
+    if free < limits.min_free_mb:
+        found.append(
+            f"It does not collect: its disk has {free:.0f} MB of free space and [windows] min_free_mb asks for "
+            f"{limits.min_free_mb:.0f}; it goes on by itself when there is room."
+        )
+    if (folder / ASIDE).is_file():
+        found.append(f"A broken file of windows was set aside as {ASIDE}; delete it when it is not needed.")
+    return found
+
+
+def describe_restore(store: StateStore) -> str:
+    """Say that the server was restored, and from where on this device trains again; empty if it never was."""
+    text = store.get("restored")
+    if not text:
+        return ""
+    known = json.loads(text)
+    at = time.strftime(" on %Y-%m-%d %H:%M:%S UTC", time.gmtime(known["at"])) if known["at"] else ""
+    return (
+        f"The server was restored from a backup{at}, when it began epoch {known['epoch']}: it stood at round "
+        f"{known['round']} then, while this device had trained up to round {known['trained']}. "
+        f"The device trains again what the server asks for."
+    )
+
+
+def describe_release(store: StateStore, device: str) -> list[str]:
+    """Say which release the device uses, and what it waits for; nothing where nothing was ever released."""
+    order, report, present = store.release_order(), store.release_report(), ModelRegistry(store).present()
+    if order is None:
+        return []
+    using = present.get("rollout", 0) if present else 0
+    words = [f"It uses the model of release {using}." if using else "It uses no released model."]
+    offer = valid_offer(store.release_offer(), store.get("identity").partition("/")[0], store.epoch)
+    offered = offered_to(device, order, offer)
+    if offered and offered.rollout != using:
+        words.append(_about(offered, report, store.adoption_report()))
+    if order.candidate and order.candidate != offered:
+        share = f"{order.millionths / 10_000:g} % of the devices" if order.millionths else "groups of devices"
+        words.append(f"{_named(order.candidate)} goes to {share} for now; this one waits for its wave.")
+    return words
+
+
+def _about(offered: Release, report: ReleaseReport | None, judged: AdoptionReport | None) -> str:
+    if report and report.rollout == offered.rollout:
+        reason = f": {report.reason}" if report.reason else ""
+        return f"{_named(offered)} is for it, and was {_DONE[report.answer]}{reason}."
+    undecided = judged and (judged.round, judged.source, judged.answer) == (offered.round, "global", "undecided")
+    if undecided and offered.model.score is None:
+        return f"{_named(offered)} is for it, and waits for a score by devices that can check it."
+    return f"{_named(offered)} is for it; it is taken up when there is no round to train, and the device may work."
+
+
+_DONE = {"adopted": "adopted", "refused": "refused", "failed": "given up", "rolled_back": "left again"}
+
+
+def _named(release: Release) -> str:
+    return f"Release {release.rollout} (version {release.version})"

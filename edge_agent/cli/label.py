@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_agent.cli.command import ConfigOption, errors_in_words, windows_of
-from edge_agent.cli.times import duration_s, moment, shown
+from edge_agent.cli.command import ConfigOption, cli_errors, duration_s, moment, open_windows, shown
 from edge_agent.errors import LabelError
 from edge_agent.storage.labels import Stretch, known_activity, label_span, undo, unlabelled, vocabulary
 from edge_agent.storage.window_store import WindowStore
@@ -42,7 +41,7 @@ def label(
 
     python -m edge_agent label --config agent.toml --undo
     """
-    with errors_in_words(), windows_of(config) as store:
+    with cli_errors(), open_windows(config) as store:
         if undo_last:
             done = undo(store)
             typer.echo(f"taken back: {done.activity}; {done.windows} windows are as before")

@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_agent.cli.command import ConfigOption, errors_in_words
+from edge_agent.cli.command import ConfigOption, cli_errors
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError
-from edge_agent.serving.acceptance import KEPT, Shelf
-from edge_agent.serving.released_models import release_words
-from edge_agent.storage.state_store import FILE_NAME, Store
+from edge_agent.serving.model_registry import MODEL_KEYS, ModelRegistry
+from edge_agent.status import describe_release
+from edge_agent.storage.state_store import FILE_NAME, StateStore
 
 
 def models(
@@ -33,18 +33,18 @@ def models(
 
     Example: python -m edge_agent models --config agent.toml --rollback
     """
-    with errors_in_words():
+    with cli_errors():
         settings = load(config).agent
         folder = settings.data_dir
         if not (folder / FILE_NAME).is_file():
             raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
-        with closing(Store(folder)) as store:
+        with closing(StateStore(folder)) as store:
             if rollback:
-                model = Shelf(store).rollback()
+                model = ModelRegistry(store).rollback()
                 Console(stderr=True).print(f"now in use: the {model['source']} model of round {model['round']}")
-            kept = kept_models(store)
+            kept = good_models(store)
             judged = [row.reason for row in store.adoptions()]
-            released = release_words(store, settings.device)
+            released = describe_release(store, settings.device)
     if as_json:
         typer.echo(json.dumps({"models": kept, "judged": judged, "released": released}, indent=2))
         return
@@ -57,11 +57,11 @@ def models(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def kept_models(store: Store) -> list[dict[str, Any]]:
+def good_models(store: StateStore) -> list[dict[str, Any]]:
     """Describe the noted models, the present one first, and whether each one's file is whole."""
-    present = Shelf(store).present()
+    present = ModelRegistry(store).present()
     found = []
-    for name in KEPT:
+    for name in MODEL_KEYS:
         if text := store.get(name):
             model: dict[str, Any] = json.loads(text)
             adopted = present is not None and model["sha256"] == present["sha256"]

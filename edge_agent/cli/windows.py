@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_agent.cli.command import ConfigOption, errors_in_words, windows_of
-from edge_agent.cli.times import moment, shown
+from edge_agent.cli.command import ConfigOption, cli_errors, moment, open_windows, shown
 from edge_agent.errors import AgentError
 from edge_agent.storage.window_listing import ClassRow, Selection, by_class, by_day, delete, export, name_of
 from edge_agent.storage.window_store import UNLABELLED, WindowStore
@@ -44,7 +43,7 @@ def windows(
 
     python -m edge_agent windows --config agent.toml --unlabelled --to 2026-11-01T00:00 --delete
     """
-    with errors_in_words(), windows_of(config) as store:
+    with cli_errors(), open_windows(config) as store:
         now = datetime.now()
         chosen = Selection(
             UNLABELLED if unlabelled else activity,

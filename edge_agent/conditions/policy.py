@@ -44,12 +44,12 @@ class Objection(NamedTuple):
     text: str
 
 
-def against_starting(found: Conditions, settings: ConditionsSection) -> tuple[Objection, ...]:
+def objections_to_start(found: Conditions, settings: ConditionsSection) -> tuple[Objection, ...]:
     """Say what speaks against beginning to train; empty if nothing does."""
     return _objections(found, settings, settings.start_below_c)
 
 
-def against_going_on(found: Conditions, settings: ConditionsSection) -> tuple[Objection, ...]:
+def objections_to_continue(found: Conditions, settings: ConditionsSection) -> tuple[Objection, ...]:
     """Say why training that runs is to be stopped; only the temperature has a limit of its own for that."""
     return _objections(found, settings, settings.abort_above_c)
 

@@ -79,7 +79,7 @@ def read_metered() -> bool | None:
     return {"1": True, "3": True, "2": False, "4": False}.get(said[-1] if said else "")
 
 
-class Load:
+class CpuLoad:
     """The share of the processor that programs other than this one and its training process use."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Readings:
 
     def __init__(self, settings: ConditionsSection, folder: Path, sys: Path = SYS) -> None:
         self._settings, self._folder, self._sys = settings, folder, sys
-        self._load, self._jetson = Load(), Jetson()
+        self._load, self._jetson = CpuLoad(), Jetson()
         self._metered: bool | None = None
         self._metered_at = -math.inf
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from edge_agent.conditions.policy import Conditions, Objection, against_going_on, against_starting, with_phone
+from edge_agent.conditions.policy import Conditions, Objection, objections_to_continue, objections_to_start, with_phone
 from edge_agent.config.training import ConditionsSection
 from edge_agent.machine.events import PhoneConditions, TrainingConditions
 
 READ_EVERY_S = 0.5
 """A quarter of the two seconds within which training must end."""
-SAY_AGAIN_S = 30.0
+REPEAT_S = 30.0
 """The numbers in an objection change all the time; whoever reads the status need not see each of them."""
 
 
@@ -29,7 +29,7 @@ class Reader(Protocol):
         ...
 
 
-class ConditionWatch:
+class ConditionWatcher:
     """`post` is called at the start, whenever an objection comes or goes, and now and then while there are some."""
 
     def __init__(
@@ -47,7 +47,7 @@ class ConditionWatch:
 
     def start(self) -> None:
         """Look once, so that nothing begins unexamined, then go on in a thread."""
-        self.look()
+        self.check()
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
@@ -57,20 +57,20 @@ class ConditionWatch:
             self._thread.join(timeout_s)
         self._reader.close()
 
-    def heard(self, phone: PhoneConditions) -> None:
+    def update_phone(self, phone: PhoneConditions) -> None:
         """Take a phone's word about itself."""
         if self._settings.phone:
             self._phone = (phone, time.monotonic())
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Read, and post what has changed."""
         found = self._read()
-        start, go_on = against_starting(found, self._settings), against_going_on(found, self._settings)
-        which = tuple(objection.condition for objection in (*start, *go_on)), len(start)
-        event, now = TrainingConditions(_texts(start), _texts(go_on)), time.monotonic()
+        start, to_continue = objections_to_start(found, self._settings), objections_to_continue(found, self._settings)
+        which = tuple(objection.condition for objection in (*start, *to_continue)), len(start)
+        event, now = TrainingConditions(_texts(start), _texts(to_continue)), time.monotonic()
         if self._said is not None:
             said_which, said, at = self._said
-            if said_which == which and (said == event or now - at < SAY_AGAIN_S):
+            if said_which == which and (said == event or now - at < REPEAT_S):
                 return
         self._said = (which, event, now)
         self._post(event)
@@ -84,7 +84,7 @@ class ConditionWatch:
 
     def _run(self) -> None:
         while not self._stopping.wait(READ_EVERY_S):
-            self.look()
+            self.check()
 
 
 def _texts(objections: tuple[Objection, ...]) -> tuple[str, ...]:

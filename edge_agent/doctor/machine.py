@@ -15,9 +15,9 @@ from pathlib import Path
 from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.errors import StoreError
-from edge_agent.machine.memory import restored_words
+from edge_agent.status import describe_restore
 from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from federation.private_files import private_folder
@@ -54,7 +54,7 @@ def databases(config: Config) -> Iterator[Finding]:
     """Whether each database can be read from end to end."""
     folder = config.agent.data_dir
     for name, open_it, todo in (
-        (AGENT_FILE, Store, "put a backup in its place; see docs/edge_agent.md"),
+        (AGENT_FILE, StateStore, "put a backup in its place; see docs/edge_agent.md"),
         (WINDOWS_FILE, WindowStore, "start the agent: it sets the file aside and saves what it can"),
     ):
         if not (folder / name).is_file():
@@ -75,8 +75,8 @@ def server_epoch(config: Config) -> Iterator[Finding]:
     if not (folder / AGENT_FILE).is_file():
         return
     try:
-        with closing(Store(folder)) as store:
-            words = restored_words(store)
+        with closing(StateStore(folder)) as store:
+            words = describe_restore(store)
     except StoreError:
         return  # the databases' check has said so
     if words:

@@ -18,7 +18,7 @@ REST_ROTATION = 0.1
 MOVE = "lay the device still for ten seconds, and look again"
 
 
-def judge(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> Iterator[Finding]:
+def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> Iterator[Finding]:
     """Judge acceleration (n, 3) in m/s² and rotation (n, 3) in rad/s."""
     size = np.linalg.norm(acc, axis=1)
     size = size[np.isfinite(size)]

@@ -20,7 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.errors import ConfigError
-from edge_agent.transport.credentials import login, read_credentials
+from edge_agent.storage.credentials import login, read_credentials
 
 WAIT_S = 5.0
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 5.0, 60.0
@@ -62,7 +62,7 @@ def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Fin
     return ok(f"{what}: TLS", f"{version}, certificate for {days:.0f} more days")
 
 
-def server(config: Config) -> Iterator[Finding]:
+def check_server(config: Config) -> Iterator[Finding]:
     """The server over HTTP, and how far its clock is from ours."""
     url = urlsplit(config.server.url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
@@ -103,7 +103,7 @@ def _compared(date: str) -> Finding:
     return warning("clock: server", words, todo) if abs(away_s) > CLOCK_WARNING_S else ok("clock: server", words)
 
 
-def broker(config: Config, *, running: bool) -> Iterator[Finding]:
+def check_broker(config: Config, *, running: bool) -> Iterator[Finding]:
     """The broker, up to being let in; a running agent is not pushed out by asking under its name."""
     settings = config.broker
     steps = list(reach("broker", settings.host, settings.port, "check [broker] host and port"))

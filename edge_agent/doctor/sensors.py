@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
-from edge_agent.doctor.motion import gravity, judge, rate, rotation
+from edge_agent.doctor.motion import check_motion, gravity, rate, rotation
 from edge_agent.errors import AgentError
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
 from har_pipeline import PipelineError, recordings
@@ -24,7 +24,7 @@ READING_HZ = 50.0
 STALE_S = 60.0
 
 
-def sensors(config: Config, *, running: bool) -> Iterator[Finding]:
+def check_sensors(config: Config, *, running: bool) -> Iterator[Finding]:
     """Look at the source that [sensors] names."""
     source = config.sensors.source
     try:
@@ -68,7 +68,7 @@ def _csv(config: Config) -> Iterator[Finding]:
         return
     span_s = rows.numbers[-1, 0] - rows.numbers[0, 0]
     yield ok("sensors", f"{len(files)} CSV files")
-    yield from judge(
+    yield from check_motion(
         rows.numbers[:, 1:4], rows.numbers[:, 4:7], (len(rows.numbers) - 1) / span_s if span_s > 0 else None
     )
 
@@ -92,7 +92,7 @@ def _exports(config: Config) -> Iterator[Finding]:
     empty = np.empty((0, 3))
     pull = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
     gyro = batch.motion.get("gyroscope")
-    yield from judge(pull.values if pull else empty, gyro.values if gyro else empty, None)
+    yield from check_motion(pull.values if pull else empty, gyro.values if gyro else empty, None)
 
 
 def _iio(config: Config) -> Iterator[Finding]:
@@ -109,7 +109,7 @@ def _iio(config: Config) -> Iterator[Finding]:
     where = acc.folder.name if acc.folder == gyro.folder else f"{acc.folder.name} and {gyro.folder.name}"
     yield ok("sensors", f"{where} can be read")
     rates = [each.rate_hz for each in (acc, gyro) if each.rate_hz]
-    yield from judge(acc.real(table[:, 0]), gyro.real(table[:, 1]), min(rates, default=None))
+    yield from check_motion(acc.real(table[:, 0]), gyro.real(table[:, 1]), min(rates, default=None))
 
 
 def _phone(config: Config, *, running: bool) -> Iterator[Finding]:

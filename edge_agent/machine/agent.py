@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from edge_agent.machine import releases, rounds, uploads
-from edge_agent.machine.commands import BeginEpoch, Collect, Command, Leave, PublishStatus, Say, StartOver
+from edge_agent.machine.commands import BeginEpoch, Collect, Command, Exit, Log, PublishStatus, Reset
 from edge_agent.machine.events import (
     Acknowledged,
     Announced,
@@ -21,15 +21,15 @@ from edge_agent.machine.events import (
     CollectingResumed,
     Connected,
     DataReady,
-    Disbelieved,
     Disconnected,
     Event,
     Invited,
+    ModelInUse,
     Offered,
     SensorFailed,
     Tick,
     TrainingConditions,
-    Using,
+    Untrusted,
 )
 from edge_agent.machine.state import (
     UNANNOUNCED,
@@ -37,12 +37,12 @@ from edge_agent.machine.state import (
     Agent,
     Policy,
     identity,
-    misfit,
+    incompatibility,
+    next_work,
     status_of,
     superseded,
-    wanted,
 )
-from edge_agent.machine.transition import Turn
+from edge_agent.machine.transition import Transition
 from federation.protocol.messages import Announcement
 
 ROLL_CALL_S = 2.0
@@ -50,145 +50,147 @@ ROLL_CALL_S = 2.0
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """The result of an event."""
 
     agent: Agent
     commands: tuple[Command, ...] = ()
 
 
-def step(policy: Policy, agent: Agent, event: Event, now: float) -> Step:
+def step(policy: Policy, agent: Agent, event: Event, now: float) -> StepResult:
     """Apply one event that happened at `now` (seconds on any clock that does not jump)."""
-    turn = Turn(policy, agent, now)
-    _take(turn, event)
-    _settle(turn)
-    return Step(turn.agent, tuple(turn.commands))
+    transition = Transition(policy, agent, now)
+    _apply(transition, event)
+    _advance(transition)
+    return StepResult(transition.agent, tuple(transition.commands))
 
 
-def _take(turn: Turn, event: Event) -> None:
+def _apply(transition: Transition, event: Event) -> None:
     match event:
         case Connected():
-            turn.set(connected=True, connected_at=turn.now, trouble="", upload=None, reported=None)
+            transition.set(connected=True, connected_at=transition.now, connection_error="", upload=None, reported=None)
         case Disconnected(reason):
-            uploads.stop(turn)
-            turn.set(connected=False, trouble=reason, reported=None)
+            uploads.stop(transition)
+            transition.set(connected=False, connection_error=reason, reported=None)
         case Announced(announcement):
-            _announced(turn, announcement)
-        case Disbelieved(reason):
-            turn.set(distrust=reason)
-            turn.ask(Say(reason))
+            _announced(transition, announcement)
+        case Untrusted(reason):
+            transition.set(untrusted=reason)
+            transition.issue(Log(reason))
         case Invited(invitation):
-            turn.set(invitation=invitation)
-            _reconsider(turn)
+            transition.set(invitation=invitation)
+            _reconsider(transition)
         case Offered(offer):
-            releases.offered(turn, offer)
-            _reconsider(turn)
+            releases.offered(transition, offer)
+            _reconsider(transition)
         case DataReady(examples):
-            turn.set(collecting=False, examples=examples)
+            transition.set(collecting=False, examples=examples)
         case CollectingPaused(reason):
-            turn.set(paused=reason)
+            transition.set(paused=reason)
         case CollectingResumed():
-            turn.set(paused="")
+            transition.set(paused="")
         case SensorFailed(reason):
-            turn.set(collecting=False, detail=reason)
-            turn.ask(Say(f"the sensor source failed: {reason}"), Leave(1))
+            transition.set(collecting=False, detail=reason)
+            transition.issue(Log(f"the sensor source failed: {reason}"), Exit(1))
         case Acknowledged(ack):
-            uploads.acknowledged(turn, ack)
+            uploads.acknowledged(transition, ack)
         case ChunkDelivered(update_id) | ChunksSent(update_id):
-            uploads.sent(turn, update_id, whole=isinstance(event, ChunksSent))
-        case Using(rollout, score):
-            releases.uses(turn, rollout, score)
-            _reconsider(turn)
-        case TrainingConditions(start, go_on):
-            rounds.conditions(turn, start, go_on)
+            uploads.sent(transition, update_id, whole=isinstance(event, ChunksSent))
+        case ModelInUse(rollout, score):
+            releases.model_in_use(transition, rollout, score)
+            _reconsider(transition)
+        case TrainingConditions(start, to_continue):
+            rounds.conditions(transition, start, to_continue)
         case Tick():
-            _answer_roll_call(turn)
-            _miss_announcement(turn)
-            rounds.resume(turn)
-            uploads.begin_again(turn)
+            _answer_roll_call(transition)
+            _miss_announcement(transition)
+            rounds.resume(transition)
+            uploads.retry(transition)
         case _:
-            rounds.worked(turn, event)
+            rounds.worked(transition, event)
 
 
-def _settle(turn: Turn) -> None:
+def _advance(transition: Transition) -> None:
     """Start what can be started, report what has changed, and leave when there is no more to do."""
-    if turn.agent.work is None and (work := wanted(turn.agent)):
-        rounds.begin(turn, work)
-    uploads.begin_next(turn)
-    status = status_of(turn.agent)
-    if turn.agent.connected and status != turn.agent.reported:
-        turn.set(reported=status)
-        turn.ask(PublishStatus(status))
-    over = turn.policy.until == "finished" and turn.agent.finished
-    once = turn.policy.until == "round" and turn.agent.settled > 0 and turn.agent.work is None
+    if transition.agent.work is None and (work := next_work(transition.agent)):
+        rounds.begin(transition, work)
+    uploads.begin_next(transition)
+    status = status_of(transition.agent)
+    if transition.agent.connected and status != transition.agent.reported:
+        transition.set(reported=status)
+        transition.issue(PublishStatus(status))
+    over = transition.policy.until == "finished" and transition.agent.finished
+    once = transition.policy.until == "round" and transition.agent.answered > 0 and transition.agent.work is None
     if over or once:
-        turn.ask(Leave(0))
+        transition.issue(Exit(0))
 
 
-def _announced(turn: Turn, a: Announcement) -> None:
-    if reason := misfit(a.plan, turn.policy.model):
-        turn.set(detail=reason)
-        turn.ask(Say(reason), Leave(1))
+def _announced(transition: Transition, a: Announcement) -> None:
+    if reason := incompatibility(a.plan, transition.policy.model):
+        transition.set(detail=reason)
+        transition.issue(Log(reason), Exit(1))
         return
-    if (mine := identity(a, turn.policy.model)) != turn.agent.identity:
-        rounds.drop(turn, "the federation was founded anew, or this device runs another network")
-        uploads.stop(turn)
-        before = turn.agent
-        turn.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
-        turn.set(invitation=before.invitation, offer=before.offer)  # they may be of the new founding
-        turn.ask(StartOver(mine, a.epoch))
-    elif a.epoch > turn.agent.epoch:
-        _restored(turn, a)
-    said = turn.agent.announcement
-    turn.set(announcement=a, distrust="", unannounced=False)
-    if a.roll_call != turn.agent.roll_call:
-        turn.set(roll_call=a.roll_call, answer_at=turn.now + ROLL_CALL_S * _place(turn.policy.device))
+    if (mine := identity(a, transition.policy.model)) != transition.agent.identity:
+        rounds.drop(transition, "the federation was founded anew, or this device runs another network")
+        uploads.stop(transition)
+        before = transition.agent
+        transition.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
+        transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new founding
+        transition.issue(Reset(mine, a.epoch))
+    elif a.epoch > transition.agent.epoch:
+        _restored(transition, a)
+    said = transition.agent.announcement
+    transition.set(announcement=a, untrusted="", unannounced=False)
+    if a.roll_call != transition.agent.roll_call:
+        transition.set(
+            roll_call=a.roll_call, answer_at=transition.now + ROLL_CALL_S * _share_of(transition.policy.device)
+        )
     if a.release:
-        releases.obey(turn, a.release)
+        releases.apply_order(transition, a.release)
     if said and (said.state, said.round) == (a.state, a.round) and said.created != a.created:
-        uploads.said_again(turn)
-    _reconsider(turn)
-    if turn.agent.examples is None and not turn.agent.collecting:
-        turn.set(collecting=True)
-        turn.ask(Collect(a.plan))
+        uploads.restart(transition)
+    _reconsider(transition)
+    if transition.agent.examples is None and not transition.agent.collecting:
+        transition.set(collecting=True)
+        transition.issue(Collect(a.plan))
 
 
-def _restored(turn: Turn, a: Announcement) -> None:
+def _restored(transition: Transition, a: Announcement) -> None:
     """Forget what does not bind in a new epoch: its rounds and releases have the numbers of earlier ones.
 
     An update that the server has not answered goes too: it is of the past, and its round is trained again if the server
     still asks for it. Models, windows and what the device has learnt for itself stay.
     """
-    rounds.drop(turn, "the server was restored from a backup")
-    uploads.stop(turn)
-    turn.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
-    turn.set(order=None, offered=None, using=0, report=None)
-    turn.ask(BeginEpoch(a.epoch, a.round, a.restored))
-    turn.ask(Say(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
+    rounds.drop(transition, "the server was restored from a backup")
+    uploads.stop(transition)
+    transition.set(epoch=a.epoch, done=frozenset(), outbox=(), undecided="")
+    transition.set(order=None, offered=None, using=0, report=None)
+    transition.issue(BeginEpoch(a.epoch, a.round, a.restored))
+    transition.issue(Log(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
 
 
-def _place(device: str) -> float:
+def _share_of(device: str) -> float:
     """Draw a number in [0, 1) that is the device's own, so that a fleet does not answer at once."""
     return int.from_bytes(hashlib.sha256(device.encode()).digest()[:4]) / 2**32
 
 
-def _answer_roll_call(turn: Turn) -> None:
+def _answer_roll_call(transition: Transition) -> None:
     """Say the status again: the server has come back, and may have missed it."""
-    if turn.agent.answer_at is not None and turn.now >= turn.agent.answer_at:
-        turn.set(answer_at=None, reported=None)
+    if transition.agent.answer_at is not None and transition.now >= transition.agent.answer_at:
+        transition.set(answer_at=None, reported=None)
 
 
-def _miss_announcement(turn: Turn) -> None:
+def _miss_announcement(transition: Transition) -> None:
     """Tell once where nothing is heard of the federation; its last announcement is retained, and comes at once."""
-    agent = turn.agent
-    missed = agent.connected and agent.announcement is None and turn.now - agent.connected_at >= UNANNOUNCED_S
+    agent = transition.agent
+    missed = agent.connected and agent.announcement is None and transition.now - agent.connected_at >= UNANNOUNCED_S
     if missed and not agent.unannounced:
-        turn.set(unannounced=True)
-        turn.ask(Say(f"connected for {UNANNOUNCED_S:.0f} s: {UNANNOUNCED}"))
+        transition.set(unannounced=True)
+        transition.issue(Log(f"connected for {UNANNOUNCED_S:.0f} s: {UNANNOUNCED}"))
 
 
-def _reconsider(turn: Turn) -> None:
+def _reconsider(transition: Transition) -> None:
     """Drop the work that what was said last makes worthless."""
-    a, work = turn.agent.announcement, turn.agent.work
-    if a and work and (reason := superseded(work, a, wanted(turn.agent))):
-        rounds.drop(turn, reason)
+    a, work = transition.agent.announcement, transition.agent.work
+    if a and work and (reason := superseded(work, a, next_work(transition.agent))):
+        rounds.drop(transition, reason)

@@ -18,7 +18,7 @@ class PublishStatus:
 
 
 @dataclass(frozen=True)
-class StartOver:
+class Reset:
     """Forget everything learnt in another founding of the federation, or by another network."""
 
     identity: str
@@ -67,34 +67,34 @@ class StopJob:
 
 
 @dataclass(frozen=True)
-class Judge:
+class Evaluate:
     """Say whether the candidate works, and is not worse than the present model; `release`: its rollout's number, or 0.
 
-    `vouched` is what the server knows of its version, or of the one that it began from.
+    `server_score` is what the server knows of its version, or of the one that it began from.
     """
 
     round: int
     kind: Kind
     release: int = 0
-    vouched: VersionScore | None = None
+    server_score: VersionScore | None = None
 
 
 @dataclass(frozen=True)
-class GoBack:
+class Rollback:
     """Use the model from before that release again; it was withdrawn."""
 
     release: int
 
 
 @dataclass(frozen=True)
-class NoteRelease:
+class SaveReleaseReport:
     """Keep what the device says about a release."""
 
     report: ReleaseReport
 
 
 @dataclass(frozen=True)
-class NoteAdoption:
+class SaveAdoptionReport:
     """Keep what the device says about the last candidate."""
 
     report: AdoptionReport
@@ -121,7 +121,7 @@ class StopSending:
 
 
 @dataclass(frozen=True)
-class Forget:
+class ForgetUpdate:
     """Delete the update: the server has it for good, or will never use it."""
 
     update_id: str
@@ -130,7 +130,7 @@ class Forget:
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class SkipRound:
     """Note that this device takes no part in the round."""
 
     round: int
@@ -139,21 +139,21 @@ class GiveUp:
 
 
 @dataclass(frozen=True)
-class FinalJudged:
+class FinalModelHandled:
     """Note that the final model of the federation has been dealt with."""
 
     sha256: str
 
 
 @dataclass(frozen=True)
-class Say:
+class Log:
     """Tell the person who watches."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Leave:
+class Exit:
     """End the program."""
 
     code: int
@@ -161,22 +161,22 @@ class Leave:
 
 Command = (
     PublishStatus
-    | StartOver
+    | Reset
     | BeginEpoch
     | Collect
     | FetchBlob
     | StartJob
     | StopJob
-    | Judge
-    | GoBack
-    | NoteRelease
-    | NoteAdoption
+    | Evaluate
+    | Rollback
+    | SaveReleaseReport
+    | SaveAdoptionReport
     | SendBegin
     | SendChunks
     | StopSending
-    | Forget
-    | GiveUp
-    | FinalJudged
-    | Say
-    | Leave
+    | ForgetUpdate
+    | SkipRound
+    | FinalModelHandled
+    | Log
+    | Exit
 )

@@ -11,7 +11,7 @@ from har_pipeline import Window
 Kind = Literal["train", "adopt"]
 """A round's training, or the final model's export."""
 
-Answer = Literal["adopted", "refused", "failed", "undecided", "none"]
+AdoptionOutcome = Literal["adopted", "refused", "failed", "undecided", "none"]
 """What became of a candidate: as in the protocol's `AdoptionReport`; none: there was nothing to judge."""
 
 
@@ -35,7 +35,7 @@ class Announced:
 
 
 @dataclass(frozen=True)
-class Disbelieved:
+class Untrusted:
     """Something came that this device does not take for its server's word; `reason` says why."""
 
     reason: str
@@ -97,7 +97,7 @@ class PhoneConditions:
 
 
 @dataclass(frozen=True)
-class WindowsSeen:
+class NewWindows:
     """The sensor source has cut windows, labelled or not, which the device's model may classify: the newest of them."""
 
     windows: tuple[Window, ...]
@@ -108,7 +108,7 @@ class TrainingConditions:
     """What speaks against beginning to train now, and what against training on, in words; empty: nothing."""
 
     start: tuple[str, ...] = ()
-    go_on: tuple[str, ...] = ()
+    to_continue: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,12 @@ class JobFailed:
 
 
 @dataclass(frozen=True)
-class AdoptFinished:
+class CandidateEvaluated:
     """A candidate was judged."""
 
     round: int
     kind: Kind
-    answer: Answer
+    answer: AdoptionOutcome
     reason: str
     score: float | None = None
     """On the holdout; None: there is none, or the candidate does not run."""
@@ -169,7 +169,7 @@ class AdoptFinished:
 
 
 @dataclass(frozen=True)
-class Using:
+class ModelInUse:
     """The model in use has changed, or was read at the start: it is of this rollout, 0 for none."""
 
     rollout: int
@@ -206,7 +206,7 @@ Event = (
     Connected
     | Disconnected
     | Announced
-    | Disbelieved
+    | Untrusted
     | Invited
     | Offered
     | DataReady
@@ -215,16 +215,37 @@ Event = (
     | CollectingResumed
     | PhoneConditions
     | TrainingConditions
-    | WindowsSeen
+    | NewWindows
     | BlobFetched
     | BlobFailed
     | TrainingFinished
     | CandidateReady
     | JobFailed
-    | AdoptFinished
-    | Using
+    | CandidateEvaluated
+    | ModelInUse
     | Acknowledged
     | ChunkDelivered
     | ChunksSent
     | Tick
 )
+
+
+def describe(event: Event) -> str:
+    """Describe an event in one line; empty for those that the log does not need."""
+    match event:
+        case Connected():
+            return "connected to the broker"
+        case Disconnected(reason):
+            return f"no connection to the broker: {reason}"
+        case Announced(a):
+            return f"announced: round {a.round} {a.state}" + (f", {a.invited} devices" if a.invited else "")
+        case Invited(invitation):
+            return f"invited to round {invitation.round}"
+        case Offered(offer):
+            return f"release {offer.rollout} is for this device's group"
+        case DataReady(examples):
+            return f"{examples:,} windows to train on"
+        case Acknowledged(ack) if ack.status == "send":
+            return f"update {ack.update_id}: the server asks for chunks from {ack.next_chunk} on"
+        case _:
+            return ""

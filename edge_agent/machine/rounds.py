@@ -5,178 +5,191 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edge_agent.machine import releases
-from edge_agent.machine.commands import FetchBlob, FinalJudged, GiveUp, Judge, NoteAdoption, Say, StartJob, StopJob
+from edge_agent.machine.commands import (
+    Evaluate,
+    FetchBlob,
+    FinalModelHandled,
+    Log,
+    SaveAdoptionReport,
+    SkipRound,
+    StartJob,
+    StopJob,
+)
 from edge_agent.machine.events import (
-    AdoptFinished,
-    Answer,
+    AdoptionOutcome,
     BlobFailed,
     BlobFetched,
+    CandidateEvaluated,
     CandidateReady,
     Event,
     JobFailed,
     TrainingFinished,
 )
-from edge_agent.machine.state import Stage, Work, wanted
-from edge_agent.machine.transition import Turn
+from edge_agent.machine.state import Stage, Work, next_work
+from edge_agent.machine.transition import Transition
 from federation.protocol.messages import AdoptionReport
 from federation.seeds import seed_for
 
-LONGEST_REST_S = 60.0
+MAX_BACKOFF_S = 60.0
 
 
-def begin(turn: Turn, work: Work) -> None:
+def begin(transition: Transition, work: Work) -> None:
     """Start with the download, or wait until the device may train."""
-    turn.set(detail="")
-    _fetch(turn, work)
+    transition.set(detail="")
+    _fetch(transition, work)
 
 
-def conditions(turn: Turn, start: tuple[str, ...], go_on: tuple[str, ...]) -> None:
+def conditions(transition: Transition, start: tuple[str, ...], to_continue: tuple[str, ...]) -> None:
     """Stop training when it may no longer go on, and take it up again when it may begin."""
-    turn.set(hold=start)
-    work = turn.agent.work
-    if work is None or work.stage is Stage.JUDGING:
+    transition.set(blockers=start)
+    work = transition.agent.work
+    if work is None or work.stage is Stage.EVALUATING:
         return
-    if work.stage is Stage.HELD:
-        _fetch(turn, work)
-    elif go_on:
-        _interrupt(turn, work, "; ".join(go_on))
+    if work.stage is Stage.BLOCKED:
+        _fetch(transition, work)
+    elif to_continue:
+        _interrupt(transition, work, "; ".join(to_continue))
 
 
-def _interrupt(turn: Turn, work: Work, reason: str) -> None:
+def _interrupt(transition: Transition, work: Work, reason: str) -> None:
     if work.kind == "train" and work.stage is Stage.EXPORTING:
-        drop(turn, reason)
-        turn.ask(Say(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+        drop(transition, reason)
+        transition.issue(Log(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
         return
     if work.stage in (Stage.TRAINING, Stage.EXPORTING):
-        turn.ask(StopJob(reason))
-    _hold(turn, work)
+        transition.issue(StopJob(reason))
+    _block(transition, work)
 
 
-def _fetch(turn: Turn, work: Work) -> None:
+def _fetch(transition: Transition, work: Work) -> None:
     """Download what the work starts from, if the device may train now; its score may be another by now."""
-    if turn.agent.hold:
-        _hold(turn, work)
+    if transition.agent.blockers:
+        _block(transition, work)
         return
-    asked = wanted(turn.agent)
+    asked = next_work(transition.agent)
     if asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256):
         work = replace(work, model=asked.model)
-    turn.set(work=replace(work, stage=Stage.FETCHING))
-    turn.ask(FetchBlob(work.model))
+    transition.set(work=replace(work, stage=Stage.FETCHING))
+    transition.issue(FetchBlob(work.model))
 
 
-def _hold(turn: Turn, work: Work) -> None:
-    if work.stage is not Stage.HELD:
-        turn.ask(Say(f"{work.name} waits: {'; '.join(turn.agent.hold)}"))
-    turn.set(work=replace(work, stage=Stage.HELD), detail="")
+def _block(transition: Transition, work: Work) -> None:
+    if work.stage is not Stage.BLOCKED:
+        transition.issue(Log(f"{work.name} waits: {'; '.join(transition.agent.blockers)}"))
+    transition.set(work=replace(work, stage=Stage.BLOCKED), detail="")
 
 
-def drop(turn: Turn, reason: str) -> None:
+def drop(transition: Transition, reason: str) -> None:
     """Leave the work that is under way, if there is any."""
-    if turn.at(Stage.TRAINING) or turn.at(Stage.EXPORTING):
-        turn.ask(StopJob(reason))
-    turn.set(work=None)
+    if transition.at(Stage.TRAINING) or transition.at(Stage.EXPORTING):
+        transition.issue(StopJob(reason))
+    transition.set(work=None)
 
 
-def resume(turn: Turn) -> None:
+def resume(transition: Transition) -> None:
     """Try again once the rest is over."""
-    work = turn.agent.work
-    if work and work.stage is Stage.RESTING and turn.now >= work.resume_at:
-        _fetch(turn, work)
+    work = transition.agent.work
+    if work and work.stage is Stage.BACKOFF and transition.now >= work.resume_at:
+        _fetch(transition, work)
 
 
-def worked(turn: Turn, event: Event) -> None:
+def worked(transition: Transition, event: Event) -> None:
     """Go on after a download, a process or a judgement has come to an end."""
-    work = turn.agent.work
+    work = transition.agent.work
     match event:
-        case BlobFetched(sha256) if turn.at(Stage.FETCHING) and work and work.model.sha256 == sha256:
-            _start_job(turn, work)
-        case BlobFailed(sha256, reason) if turn.at(Stage.FETCHING) and work and work.model.sha256 == sha256:
-            _rest(turn, replace(work, fetches=work.fetches + 1), work.fetches, reason)
+        case BlobFetched(sha256) if transition.at(Stage.FETCHING) and work and work.model.sha256 == sha256:
+            _start_job(transition, work)
+        case BlobFailed(sha256, reason) if transition.at(Stage.FETCHING) and work and work.model.sha256 == sha256:
+            _back_off(transition, replace(work, fetches=work.fetches + 1), work.fetches, reason)
         case TrainingFinished():
-            _trained(turn, event)
-        case CandidateReady(number, kind) if turn.at(Stage.EXPORTING) and turn.about(number, kind) and work:
-            _candidate(turn, work)
-        case JobFailed(number, kind, reason, final) if turn.about(number, kind) and work:
-            _job_failed(turn, work, reason, final)
-        case AdoptFinished(number, kind) if turn.at(Stage.JUDGING) and turn.about(number, kind) and work:
-            _judged(turn, work, event)
+            _trained(transition, event)
+        case CandidateReady(number, kind) if transition.at(Stage.EXPORTING) and transition.about(number, kind) and work:
+            _candidate(transition, work)
+        case JobFailed(number, kind, reason, final) if transition.about(number, kind) and work:
+            _job_failed(transition, work, reason, final)
+        case CandidateEvaluated(number, kind) if (
+            transition.at(Stage.EVALUATING) and transition.about(number, kind) and work
+        ):
+            _evaluated(transition, work, event)
         case _:
             pass  # about work that has been dropped since
 
 
-def _start_job(turn: Turn, work: Work) -> None:
-    a = turn.agent.announcement
+def _start_job(transition: Transition, work: Work) -> None:
+    a = transition.agent.announcement
     if a is None:
         return
-    if turn.agent.hold:
-        _hold(turn, work)
+    if transition.agent.blockers:
+        _block(transition, work)
         return
-    turn.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
-    turn.ask(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes))
+    transition.stage(Stage.TRAINING if work.kind == "train" else Stage.EXPORTING)
+    transition.issue(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes))
 
 
-def _candidate(turn: Turn, work: Work) -> None:
-    a = turn.agent.announcement
+def _candidate(transition: Transition, work: Work) -> None:
+    a = transition.agent.announcement
     if work.kind == "train" and a and a.plan.rollout.used:
-        turn.set(work=None, detail="")  # the round has left no model: devices use what is released
+        transition.set(work=None, detail="")  # the round has left no model: devices use what is released
         return
-    turn.stage(Stage.JUDGING)
-    turn.ask(Judge(work.round, work.kind, work.release, work.model.score))
+    transition.stage(Stage.EVALUATING)
+    transition.issue(Evaluate(work.round, work.kind, work.release, work.model.score))
 
 
-def _judged(turn: Turn, work: Work, event: AdoptFinished) -> None:
-    turn.set(work=None, detail="")
-    turn.ask(Say(event.reason))
-    _report(turn, work, event.answer, event.reason, event.score, event.most_frequent)
+def _evaluated(transition: Transition, work: Work, event: CandidateEvaluated) -> None:
+    transition.set(work=None, detail="")
+    transition.issue(Log(event.reason))
+    _report(transition, work, event.answer, event.reason, event.score, event.most_frequent)
     if work.release:
-        releases.judged(turn, work, event.answer, score=event.score, reason=event.reason)
+        releases.judged(transition, work, event.answer, score=event.score, reason=event.reason)
     elif work.kind == "adopt":
-        _final(turn, work)
+        _final(transition, work)
 
 
-def _trained(turn: Turn, event: TrainingFinished) -> None:
-    work, outbox = turn.agent.work, turn.agent.outbox
+def _trained(transition: Transition, event: TrainingFinished) -> None:
+    work, outbox = transition.agent.work, transition.agent.outbox
     if event.update_id not in outbox:
         outbox = (*outbox, event.update_id)
-    turn.set(outbox=outbox, metrics=event.metrics, detail="")
-    if work and turn.about(event.round, "train"):
-        turn.set(done=turn.agent.done | {(work.round, work.model.sha256)})
-        turn.stage(Stage.EXPORTING)
+    transition.set(outbox=outbox, metrics=event.metrics, detail="")
+    if work and transition.about(event.round, "train"):
+        transition.set(done=transition.agent.done | {(work.round, work.model.sha256)})
+        transition.stage(Stage.EXPORTING)
 
 
-def _job_failed(turn: Turn, work: Work, reason: str, final: bool) -> None:
+def _job_failed(transition: Transition, work: Work, reason: str, final: bool) -> None:
     if work.kind == "train" and work.stage is Stage.EXPORTING:
-        turn.set(work=None)
-        turn.ask(Say(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
-        _report(turn, work, "failed", reason)
+        transition.set(work=None)
+        transition.issue(Log(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+        _report(transition, work, "failed", reason)
     elif final:
-        _give_up(turn, work, reason)
-    elif work.attempt < turn.policy.attempts:
-        _rest(turn, replace(work, attempt=work.attempt + 1), work.attempt, reason)
+        _skip(transition, work, reason)
+    elif work.attempt < transition.policy.attempts:
+        _back_off(transition, replace(work, attempt=work.attempt + 1), work.attempt, reason)
     else:
-        _give_up(turn, work, f"{work.attempt} tries failed, the last one: {reason}")
+        _skip(transition, work, f"{work.attempt} tries failed, the last one: {reason}")
 
 
-def _give_up(turn: Turn, work: Work, reason: str) -> None:
-    turn.set(work=None, detail=reason)
+def _skip(transition: Transition, work: Work, reason: str) -> None:
+    transition.set(work=None, detail=reason)
     if work.kind == "adopt":
-        _report(turn, work, "failed", reason)
+        _report(transition, work, "failed", reason)
     if work.release:
-        turn.ask(Say(f"{work.name} is not adopted, the present model stays: {reason}"))
-        releases.failed(turn, work, reason)
+        transition.issue(Log(f"{work.name} is not adopted, the present model stays: {reason}"))
+        releases.failed(transition, work, reason)
         return
     if work.kind == "adopt":
-        turn.ask(Say(f"the final model is not adopted, the present one stays: {reason}"))
-        _final(turn, work)
+        transition.issue(Log(f"the final model is not adopted, the present one stays: {reason}"))
+        _final(transition, work)
         return
-    turn.set(done=turn.agent.done | {(work.round, work.model.sha256)}, settled=turn.agent.settled + 1)
-    turn.ask(Say(f"round {work.round} is left out: {reason}"), GiveUp(work.round, work.model.sha256, reason))
+    transition.set(
+        done=transition.agent.done | {(work.round, work.model.sha256)}, answered=transition.agent.answered + 1
+    )
+    transition.issue(Log(f"round {work.round} is left out: {reason}"), SkipRound(work.round, work.model.sha256, reason))
 
 
 def _report(
-    turn: Turn,
+    transition: Transition,
     work: Work,
-    answer: Answer,
+    answer: AdoptionOutcome,
     reason: str,
     score: float | None = None,
     most_frequent: float | None = None,
@@ -185,8 +198,8 @@ def _report(
     if answer == "none":
         return
     report = AdoptionReport(
-        instance=turn.agent.identity.partition("/")[0],
-        epoch=turn.agent.epoch,
+        instance=transition.agent.identity.partition("/")[0],
+        epoch=transition.agent.epoch,
         round=work.round,
         source="personalized" if work.kind == "train" else "global",
         answer=answer,
@@ -194,18 +207,18 @@ def _report(
         most_frequent=most_frequent,
         reason=reason[:500],
     )
-    turn.set(adoption=report)
-    turn.ask(NoteAdoption(report))
+    transition.set(adoption=report)
+    transition.issue(SaveAdoptionReport(report))
 
 
-def _final(turn: Turn, work: Work) -> None:
-    turn.set(final=work.model.sha256)
-    turn.ask(FinalJudged(work.model.sha256))
+def _final(transition: Transition, work: Work) -> None:
+    transition.set(final=work.model.sha256)
+    transition.issue(FinalModelHandled(work.model.sha256))
 
 
-def _rest(turn: Turn, work: Work, failures: int, reason: str) -> None:
+def _back_off(transition: Transition, work: Work, failures: int, reason: str) -> None:
     # the jitter is drawn from the device's name, so that a fleet does not come back in step
-    jitter = 0.5 + seed_for(0, turn.policy.device, work.round, failures) % 1000 / 1000
-    rest_s = min(LONGEST_REST_S, turn.policy.retry_s * 2 ** (failures - 1)) * jitter
-    turn.set(work=replace(work, stage=Stage.RESTING, resume_at=turn.now + rest_s), detail=reason)
-    turn.ask(Say(f"{reason}; next try in {rest_s:.1f} s"))
+    jitter = 0.5 + seed_for(0, transition.policy.device, work.round, failures) % 1000 / 1000
+    rest_s = min(MAX_BACKOFF_S, transition.policy.retry_s * 2 ** (failures - 1)) * jitter
+    transition.set(work=replace(work, stage=Stage.BACKOFF, resume_at=transition.now + rest_s), detail=reason)
+    transition.issue(Log(f"{reason}; next try in {rest_s:.1f} s"))

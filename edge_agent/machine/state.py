@@ -36,11 +36,11 @@ class Stage(StrEnum):
     """How far a piece of work has come."""
 
     FETCHING = "fetching"
-    RESTING = "resting"  # before another try
-    HELD = "held"  # until the device may train
+    BACKOFF = "backoff"  # before another try
+    BLOCKED = "blocked"  # until the device may train
     TRAINING = "training"
     EXPORTING = "exporting"
-    JUDGING = "judging"
+    EVALUATING = "evaluating"
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ class Agent:
     epoch: int = 1  # of the server; what is remembered of rounds and releases is of this one
     connected: bool = False
     connected_at: float = 0.0
-    trouble: str = ""  # why there is no connection to the broker
+    connection_error: str = ""  # why there is no connection to the broker
     announcement: Announcement | None = None
     invitation: Invitation | None = None  # the latest; may come before its round is announced
     collecting: bool = False
     examples: int | None = None  # for training; none: not known yet
     paused: str = ""  # why nothing is collected for now
-    distrust: str = ""  # why the last message was not believed
+    untrusted: str = ""  # why the last message was not believed
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
-    hold: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
+    blockers: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
     work: Work | None = None
     upload: Upload | None = None
     final: str = ""  # sha256 of the final broadcast that was dealt with
@@ -115,7 +115,7 @@ class Agent:
     report: ReleaseReport | None = None  # the device's last word about a release
     undecided: str = ""  # sha256 of a released model that nobody could check: it waits for the server's score
     adoption: AdoptionReport | None = None  # the device's last word about a model that it might have used
-    settled: int = 0  # updates that the server has answered since the start
+    answered: int = 0  # updates that the server has answered since the start
     detail: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     reported: DeviceStatus | None = None
@@ -144,7 +144,7 @@ def network_of(plan: Plan, model: str | None) -> ModelSpec | None:
     return plan.model if model is None else offered.get(model)
 
 
-def misfit(plan: Plan, model: str | None) -> str:
+def incompatibility(plan: Plan, model: str | None) -> str:
     """Say why a device with that network cannot take part; empty if it can."""
     if network_of(plan, model):
         return ""
@@ -159,7 +159,7 @@ def identity(a: Announcement, model: str | None) -> str:
     return f"{a.instance}/{model or a.plan.model.name}"
 
 
-def wanted(agent: Agent) -> Work | None:
+def next_work(agent: Agent) -> Work | None:
     """Return the work that the present announcement asks of this device, if it can do it and has not done it."""
     a, mine = agent.announcement, agent.invitation
     if a is None or not agent.examples:
@@ -193,7 +193,7 @@ def _released(agent: Agent) -> Work | None:
 
 def superseded(work: Work, a: Announcement, following: Work | None) -> str:
     """Say why a piece of work is no longer worth doing under announcement `a`; empty if it is."""
-    if work.stage is Stage.JUDGING:
+    if work.stage is Stage.EVALUATING:
         return ""
     again = following is not None and following.kind == "train"
     if work.release:
@@ -224,7 +224,7 @@ def status_of(agent: Agent) -> DeviceStatus:
         state = "finished"
     elif not agent.examples:
         state = "collecting"
-    elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.RESTING, Stage.TRAINING):
+    elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.BACKOFF, Stage.TRAINING):
         state = "training"
     elif agent.outbox:
         state = "uploading"
@@ -242,8 +242,8 @@ def status_of(agent: Agent) -> DeviceStatus:
 
 
 def _detail(agent: Agent) -> str:
-    if agent.distrust:
-        return agent.distrust
+    if agent.untrusted:
+        return agent.untrusted
     if agent.unannounced:
         return UNANNOUNCED
     if agent.announcement is None:
@@ -252,9 +252,9 @@ def _detail(agent: Agent) -> str:
         return agent.paused
     if agent.examples == 0:
         return "the sensor source gave no labelled windows to train on"
-    if agent.work and agent.work.stage is Stage.HELD:
+    if agent.work and agent.work.stage is Stage.BLOCKED:
         verb = "adopting" if agent.work.release else "training for"
-        return f"not {verb} {agent.work.name}: {'; '.join(agent.hold)}"
+        return f"not {verb} {agent.work.name}: {'; '.join(agent.blockers)}"
     if agent.work and agent.work.stage is not Stage.TRAINING:
         return agent.detail or f"{agent.work.stage} for {agent.work.name}"
     return agent.detail

@@ -10,7 +10,7 @@ from edge_agent.machine.events import Kind
 from edge_agent.machine.state import Agent, Policy, Stage
 
 
-class Turn:
+class Transition:
     """`agent` is replaced and `commands` grow; nothing outside is touched."""
 
     def __init__(self, policy: Policy, agent: Agent, now: float) -> None:
@@ -21,7 +21,7 @@ class Turn:
         """Replace fields of the state."""
         self.agent = replace(self.agent, **changes)
 
-    def ask(self, *commands: Command) -> None:
+    def issue(self, *commands: Command) -> None:
         """Have something done once the step is over."""
         self.commands += commands
 

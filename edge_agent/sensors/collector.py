@@ -10,16 +10,16 @@ from dataclasses import replace
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import StoreError
-from edge_agent.machine.events import DataReady, WindowsSeen
+from edge_agent.machine.events import DataReady, NewWindows
 from edge_agent.sensors.health import Health
 from edge_agent.sensors.source import Post
-from edge_agent.sensors.window_writer import Keeper
+from edge_agent.sensors.window_writer import WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
 from edge_agent.training.local_data import pipeline_settings, training_count
 from federation.plan import Plan
 from har_pipeline import Recording, SignalError, StreamPipeline, Window
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 SHOWN = 16
 """Of windows that come at once, so many are classified: the newest."""
@@ -43,7 +43,7 @@ class Collector:
         self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
         self._shown = live or config.sensors.replay_speed != "max"  # at the pace of life
         self.health = Health(config.sensors.source)
-        self.keeper = Keeper(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
+        self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
         self._told: int | None = None
         self._told_at = 0.0
@@ -55,14 +55,14 @@ class Collector:
     @property
     def store(self) -> WindowStore:
         """The windows; another one after a broken database was replaced."""
-        return self.keeper.store
+        return self.writer.store
 
     # ---- samples
 
     def push(self, recording: Recording) -> None:
         """Take a stretch of one sensor; raises har_pipeline's errors for recordings, but never for a live sensor."""
         if self.live:
-            self.health.saw(recording)
+            self.health.record(recording)
         try:
             self._take(self._pipeline.push(recording))
         except SignalError as error:
@@ -78,26 +78,26 @@ class Collector:
 
     def _take(self, windows: list[Window]) -> None:
         if windows and self._shown:
-            self.post(WindowsSeen(tuple(windows[-SHOWN:])))
+            self.post(NewWindows(tuple(windows[-SHOWN:])))
         if self.origin == RECORDING:
             windows = [window for window in windows if window.y >= 0]
         # a pipeline counts sessions from 0; those of an earlier one stay apart
         windows = [window._replace(session=window.session + self._session) for window in windows]
         self._next_session = max(self._next_session, *(window.session + 1 for window in windows), 0)
-        self.keeper.add(windows)
+        self.writer.add(windows)
 
     # ---- windows
 
     def tick(self) -> None:
         """Keep what has waited for long enough, and say what is new; call it every second or so."""
-        self.keeper.tick()
+        self.writer.tick()
         if time.monotonic() - self._reported >= REPORT_S:
             self._reported = time.monotonic()
             self._look_after()
 
     def flush(self) -> None:
         """Keep the windows that wait, if there is room."""
-        self.keeper.flush()
+        self.writer.flush()
 
     def close(self) -> None:
         """Keep what is left, and close the windows."""
@@ -113,7 +113,7 @@ class Collector:
 
     def ready(self) -> None:
         """Post how many windows there are to train on, if that is news."""
-        counted = (self.keeper.kept, self.store.version())
+        counted = (self.writer.kept, self.store.version())
         if counted == self._counted:
             return
         outline = self.store.outline(self.config.sensor_client, self.settings, self.plan.labels)
@@ -128,11 +128,11 @@ class Collector:
 
     def _look_after(self) -> None:
         try:
-            self.keeper.look_after()
+            self.writer.maintain()
             if self.live:
                 self.ready()
                 if (heard := sum(self.health.samples.values())) != self._noted:
                     self.store.put(health=json.dumps(self.health.summary()))
                     self._noted = heard
         except StoreError as error:
-            self.keeper.trouble(error)
+            self.writer.handle_error(error)

@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_agent.config.sensors import CsvSection
 from edge_agent.errors import SensorError
-from edge_agent.sensors.imports import FileSource, PacedSink
+from edge_agent.sensors.replay import FileSource, PacedSink
 from federation.plan import Plan
 from har_pipeline import Recording
 from har_pipeline.recording import STANDARD_GRAVITY

@@ -29,7 +29,7 @@ class Health:
         self._recent: dict[str, deque[Recording]] = {"acc": deque(), "gyro": deque()}
         self._heard_at = 0.0
 
-    def saw(self, recording: Recording) -> None:
+    def record(self, recording: Recording) -> None:
         """Take note of samples that came."""
         if not len(recording.times_s):
             return

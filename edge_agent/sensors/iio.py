@@ -22,7 +22,7 @@ from edge_agent.sensors.source import ThreadedSource
 from federation.plan import Plan
 from har_pipeline import Recording
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 AXES = ("x", "y", "z")
 KINDS: dict[Literal["acc", "gyro"], str] = {"acc": "in_accel", "gyro": "in_anglvel"}

@@ -6,7 +6,7 @@ import threading
 
 from edge_agent.errors import SensorError
 from edge_agent.sensors.collector import Collector
-from edge_agent.sensors.pace import Pace
+from edge_agent.sensors.replay import ReplayClock
 from edge_agent.sensors.source import ThreadedSource
 from edge_agent.storage.window_store import RECORDING
 from federation.plan import Plan
@@ -35,11 +35,11 @@ class RecordingSource(ThreadedSource):
     def _replay(self, collector: Collector, stop: threading.Event) -> None:
         # every recording is pushed whole, so that the windows are those of har_pipeline.prepare, bit for bit
         sensors, client, seen = self.config.sensors, self.config.sensor_client, False
-        pace = Pace(sensors.replay_speed, stop)
+        clock = ReplayClock(sensors.replay_speed, stop)
         for recording in recordings(sensors.dataset, sensors.root, clients=[client], options=sensors.options or None):
             seen = True
             collector.push(recording)
-            pace.wait(recording)
+            clock.wait(recording)
             if stop.is_set():
                 return
         if not seen:

@@ -16,7 +16,7 @@ from edge_agent.machine.events import Event, SensorFailed
 from federation.plan import Plan
 from har_pipeline import PipelineError
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 Post = Callable[[Event], None]
 

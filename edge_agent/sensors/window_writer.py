@@ -23,7 +23,7 @@ from edge_agent.storage.window_store import RECORDING, SUSPECT
 from federation.plan import Plan
 from har_pipeline import PipelineSettings, Window
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 BATCH = 256
 """Windows per transaction, at the most."""
@@ -36,7 +36,7 @@ ROOM_AGAIN = 1.25
 """Times min_free_mb must be free before a pause ends: else it would begin again at once."""
 
 
-class Keeper:
+class WindowWriter:
     """Keeps windows under a plan's labels; a `live` source loses what cannot be kept, others are made to wait."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Keeper:
             if self._stop.wait(RETRY_S):
                 return
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Replace a database that a reader found broken, and see whether there is room again."""
         if (self.folder / SUSPECT).exists():
             self.reopen()
@@ -92,7 +92,7 @@ class Keeper:
             self._note_plan()
             self._resume()
 
-    def trouble(self, error: StoreError) -> None:
+    def handle_error(self, error: StoreError) -> None:
         """Do about an error of the database what can be done, and say it."""
         if isinstance(error, DiskFullError):
             self._pause(str(error))
@@ -110,15 +110,15 @@ class Keeper:
     def _open(self) -> None:
         while True:
             try:
-                self.store, trouble = open_checked(self.folder)
+                self.store, handle_error = open_checked(self.folder)
                 break
             except DiskFullError as error:  # not even for an empty file
                 self._pause(str(error))
                 if self._stop.wait(RETRY_S):
                     raise
-        if trouble:
-            log.error("%s", trouble)
-            self.health.note(trouble)
+        if handle_error:
+            log.error("%s", handle_error)
+            self.health.note(handle_error)
         try:
             self._note_plan()
         except DiskFullError as error:
@@ -142,7 +142,7 @@ class Keeper:
                 self.kept += len(batch)
                 del self._pending[: len(batch)]
         except StoreError as error:
-            self.trouble(error)
+            self.handle_error(error)
             return False
         self._resume()
         return True

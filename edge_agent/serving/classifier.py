@@ -23,7 +23,7 @@ WAITING = 64
 WRITE_EVERY_S = 1.0
 
 
-class Seen(NamedTuple):
+class LivePrediction(NamedTuple):
     """What the model made of the latest window."""
 
     label: str
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 class Classifier:
-    """`offer` and `serve` return at once; only the thread touches the model. What it sees is in live.json."""
+    """`submit` and `serve` return at once; only the thread touches the model. What it sees is in live.json."""
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
         self._path, self._threads = folder / FILE_NAME, threads
@@ -47,8 +47,8 @@ class Classifier:
         self._stopping = False
         self._written_at = 0.0
         self.count = 0
-        self.latest: Seen | None = None
-        self.trouble = ""
+        self.latest: LivePrediction | None = None
+        self.error = ""
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class Classifier:
             self._model = model
             self._news.notify()
 
-    def offer(self, windows: Sequence[Window]) -> None:
+    def submit(self, windows: Sequence[Window]) -> None:
         """Have windows of raw samples classified; without a model they are passed over."""
         with self._news:
             self._windows.extend(windows)
@@ -95,19 +95,19 @@ class Classifier:
             self._session = None
             return
         try:
-            self._session, self.trouble = Session.load(Path(model["path"]), threads=self._threads), ""
+            self._session, self.error = Session.load(Path(model["path"]), threads=self._threads), ""
         except (ExportError, OSError) as error:
-            self.trouble = f"{Path(model['path']).name} cannot be loaded: {error}"
+            self.error = f"{Path(model['path']).name} cannot be loaded: {error}"
 
     def _classify(self, session: Session, windows: list[Window]) -> None:
         try:
             found = session.predict(np.stack([window.x for window in windows]))
         except (ExportError, ValueError) as error:  # windows of two lengths do not stack
-            self.trouble = f"the windows do not fit the model: {error}"
+            self.error = f"the windows do not fit the model: {error}"
             return
         probability = float(found.probabilities[-1].max())
-        self.latest = Seen(found.labels[-1], probability, float(windows[-1].start_s), time.time())
-        self.count, self.trouble = self.count + len(windows), ""
+        self.latest = LivePrediction(found.labels[-1], probability, float(windows[-1].start_s), time.time())
+        self.count, self.error = self.count + len(windows), ""
         self._write()
 
     def _write(self) -> None:
@@ -123,10 +123,10 @@ class Classifier:
                 file.write(text)
             os.replace(part, self._path)  # not synced: what was seen is old after a power cut
         except OSError as error:
-            self.trouble = f"{self._path.name} cannot be written: {error.strerror}"
+            self.error = f"{self._path.name} cannot be written: {error.strerror}"
 
 
-def live_words(folder: Path) -> list[str]:
+def describe_live(folder: Path) -> list[str]:
     """Say what the running device's model sees; empty if it has seen nothing yet."""
     try:
         seen = json.loads((folder / FILE_NAME).read_bytes())

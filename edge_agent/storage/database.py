@@ -27,7 +27,7 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
         DamagedError: if the file is no database, or a broken one.
     """
     private_folder(path.parent)
-    with in_words(path):
+    with sqlite_errors(path):
         with suppress(OSError):  # SQLite says what is wrong
             private_file(path)
         db = sqlite3.connect(path, timeout=BUSY_S)
@@ -45,7 +45,7 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
 
 def check(db: sqlite3.Connection, path: Path) -> None:
     """Read the whole file once; raises DamagedError if a page is not as SQLite left it."""
-    with in_words(path):
+    with sqlite_errors(path):
         found = [str(row[0]) for row in db.execute("PRAGMA quick_check(3)")]
     if found != ["ok"]:
         raise DamagedError(f"{path} is damaged: {'; '.join(found)}")
@@ -54,13 +54,13 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
     """All or nothing, and durable at the end; raises DiskFullError, DamagedError or StoreError."""
-    with in_words(path), db:
+    with sqlite_errors(path), db:
         db.execute("BEGIN IMMEDIATE")
         yield db
 
 
 @contextmanager
-def in_words(path: Path) -> Iterator[None]:
+def sqlite_errors(path: Path) -> Iterator[None]:
     """Say what SQLite's errors mean for this file."""
     try:
         yield

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_agent.errors import ConfigError, DiskFullError
+from edge_agent.errors import DiskFullError
 from federation.private_files import private_folder
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1 << 20
 
@@ -34,25 +34,7 @@ def write_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def require_folder(folder: Path) -> None:
-    """Make the device's data folder where there is none.
-
-    Raises:
-        ConfigError: if there is something else in its place, or this user may not write there.
-    """
-    user = f"the user with the number {os.geteuid()}"
-    try:
-        private_folder(folder)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigError(f"[agent] data_dir {folder} is a file or lies below one; name a folder") from error
-    except OSError as error:
-        todo = f"make it, owned by {user}, mount what is missing, or name another"
-        raise ConfigError(f"[agent] data_dir {folder} cannot be made: {error.strerror}; {todo}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"[agent] data_dir {folder} cannot be written by {user}; `chown` it, or name another")
-
-
-def place_file(source: Path, target: Path) -> None:
+def move_file(source: Path, target: Path) -> None:
     """Move a finished file on the same file system; afterwards it survives a power cut."""
     private_folder(target.parent)
     with source.open("rb") as file:
@@ -80,7 +62,7 @@ def sha256_of(path: Path) -> str:
 
 
 @contextmanager
-def without_room(what: str) -> Iterator[None]:
+def tolerate_full_disk(what: str) -> Iterator[None]:
     """Go on where a note cannot be kept because the disk is full; it is a note about what can be found out again."""
     try:
         yield

@@ -1,19 +1,91 @@
-"""Which windows go when there are too many: the oldest of the largest class first, so that rare classes stay."""
+"""How long windows are kept: of too many, the oldest of the largest class go first, so that rare classes stay.
+
+Age is time that the device has lived through, not what its clock was set to. A board without a battery for its clock
+starts in 1970, or at its last shutdown, until the network sets it; and a clock that is set forward by years must not
+make everything too old to be kept. So age counts by the kernel's clock that nobody sets, across restarts of the
+program. What the machine was switched off for counts as its clock says, but at the most `LONGEST_OFF_S`, for there a
+leap cannot be told from time.
+"""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import time
+import uuid
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 from edge_agent.config.sensors import WindowsSection
 
 DAY_S = 86_400.0
+LONGEST_OFF_S = DAY_S
+CLOCK = "clock"
+"""Name of the note that holds when windows were kept last, as `ClockReading`."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ClockReading(NamedTuple):
+    """A reading of all three clocks, as it is kept."""
+
+    age_s: float
+    """What ages are counted by; began as Unix time, and never goes back."""
+    wall_s: float
+    running_s: float
+    boot: str
+    """Tells one start of the machine from another: `running_s` continues within it."""
+
+
+class MachineClock:
+    """The clocks of this machine; tests have one of their own."""
+
+    def wall_s(self) -> float:
+        """Return Unix time, which may be set."""
+        return time.time()
+
+    def running_s(self) -> float:
+        """Return seconds since the machine's start, with what it slept where the system counts that."""
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+    def boot(self) -> str:
+        """Name this start of the machine."""
+        return _boot()
+
+
+@cache
+def _boot() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return uuid.uuid4().hex  # where the system hides it, each start of the program counts as one of the machine
+
+
+def read_clock(clock: MachineClock, before: ClockReading | None) -> ClockReading:
+    """Read the clocks; `before` is what was read last, by this program or an earlier one."""
+    wall_s, running_s, boot = clock.wall_s(), clock.running_s(), clock.boot()
+    if before is None:
+        return ClockReading(wall_s, wall_s, running_s, boot)
+    if boot == before.boot:
+        passed_s = max(0.0, running_s - before.running_s)
+    else:
+        passed_s = min(max(0.0, wall_s - before.wall_s), LONGEST_OFF_S)
+    return ClockReading(before.age_s + passed_s, wall_s, running_s, boot)
+
+
+def note_age(db: sqlite3.Connection, clock: MachineClock) -> float:
+    """Return the present time that ages count by, and note it, within the caller's transaction."""
+    row = db.execute("SELECT value FROM notes WHERE name = ?", (CLOCK,)).fetchone()
+    present = read_clock(clock, ClockReading(*json.loads(row[0])) if row else None)
+    db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (CLOCK, json.dumps(present)))
+    return present.age_s
 
 
 def enforce(db: sqlite3.Connection, limits: WindowsSection, now: float) -> None:
     """Delete, within the caller's transaction, what is too old, too many or too large; by size the unlabelled go first.
 
-    Age counts from when a window was kept; `now` is by the clock of `age_clock`, which is not set.
+    Age counts from when a window was kept; `now` is what `note_age` returned.
     """
     # the + keeps SQLite to the index of age: by activity it would read every unlabelled window
     for sign, days in (("<>", limits.max_age_days), ("=", limits.max_unlabelled_age_days)):

@@ -1,8 +1,8 @@
 """What the device must not lose: an SQLite database (WAL) for outbox, rounds, adoptions and single values.
 
 The windows have a file of their own, `edge_agent.storage.window_store`. Each method is one transaction. Each thread and
-process opens its own `Store`; SQLite orders them. This file is never replaced: what the server has not answered for
-good would be gone, so a broken one ends the program with words about it.
+process opens its own `StateStore`; SQLite orders them. This file is never replaced: what the server has not answered
+for good would be gone, so a broken one ends the program with words about it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_agent.errors import DamagedError, StoreError
-from edge_agent.storage.database import check, in_words, open_database, transaction
-from federation.protocol.messages import UpdateManifest, read, write
+from edge_agent.storage.database import check, open_database, sqlite_errors, transaction
+from federation.protocol.messages import AdoptionReport, Offer, ReleaseOrder, ReleaseReport, UpdateManifest, read, write
 
 FILE_NAME = "agent.sqlite"
+RELEASE_ORDER, RELEASE_OFFER, RELEASE_REPORT, ADOPTION_REPORT = "order", "offer", "release", "adoption"
+"""Names of single values: the server's last order and offer that were believed, what the device has said about a
+release, and about the last candidate of any kind."""
+NEWEST_ANNOUNCEMENT = "newest"
+"""Name of the epoch and serial of the newest announcement that this device has believed."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS outbox (
@@ -65,7 +70,7 @@ class AdoptionRow(NamedTuple):
     at: float
 
 
-class Store:
+class StateStore:
     """One thread's connection to the device's database in `folder`."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +93,7 @@ class Store:
             yield db
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with _not_replaced(self.folder), in_words(self.path):
+        with _not_replaced(self.folder), sqlite_errors(self.path):
             return self._db.execute(query, values).fetchall()
 
     def reset(self, **pairs: str) -> None:
@@ -112,6 +117,30 @@ class Store:
 
     def _put(self, pairs: Mapping[str, str]) -> None:
         self._db.executemany("INSERT OR REPLACE INTO pairs VALUES (?, ?)", list(pairs.items()))
+
+    def save_message(self, name: str, message: ReleaseOrder | Offer | ReleaseReport | AdoptionReport) -> None:
+        """Set a value that is a message of the protocol."""
+        self.put(**{name: message.model_dump_json()})
+
+    def release_order(self) -> ReleaseOrder | None:
+        """Return the server's last order that was believed."""
+        text = self.get(RELEASE_ORDER)
+        return read(ReleaseOrder, text.encode()) if text else None
+
+    def release_offer(self) -> Offer | None:
+        """Return the last offer that was believed."""
+        text = self.get(RELEASE_OFFER)
+        return read(Offer, text.encode()) if text else None
+
+    def release_report(self) -> ReleaseReport | None:
+        """Return what the device has said last about a release."""
+        text = self.get(RELEASE_REPORT)
+        return read(ReleaseReport, text.encode()) if text else None
+
+    def adoption_report(self) -> AdoptionReport | None:
+        """Return what the device has said last about a model that it might have used."""
+        text = self.get(ADOPTION_REPORT)
+        return read(AdoptionReport, text.encode()) if text else None
 
     # ---- rounds and outbox
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_agent.errors import StoreError
-from edge_agent.storage.files import place_file
+from edge_agent.storage.files import move_file
 from edge_agent.storage.repair import ASIDE
 from edge_agent.storage.window_store import CHANNELS, UNLABELLED, WindowStore
 
@@ -90,7 +90,7 @@ def export(store: WindowStore, selection: Selection, path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as file:
         np.savez_compressed(file, x=x, allow_pickle=False, **columns)
-    place_file(Path(file.name), path)
+    move_file(Path(file.name), path)
     return len(rows)
 
 

@@ -18,9 +18,8 @@ import numpy as np
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import DamagedError
-from edge_agent.storage import age_clock
-from edge_agent.storage.database import check, in_words, open_database, transaction
-from edge_agent.storage.retention import enforce
+from edge_agent.storage.database import check, open_database, sqlite_errors, transaction
+from edge_agent.storage.retention import MachineClock, enforce, note_age
 from federation.private_files import private_file
 from har_pipeline import ClientWindows, PipelineSettings, Window
 
@@ -54,8 +53,6 @@ CREATE TABLE IF NOT EXISTS changes (
 CREATE INDEX IF NOT EXISTS changes_by_window ON changes (window);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-CLOCK = "clock"
-"""Name of the note that holds when windows were kept last, as `age_clock.Moment`."""
 _INSERT = "INSERT INTO windows (x, activity, start_s, end_s, session, pipeline, origin, at) VALUES (?,?,?,?,?,?,?,?)"
 
 
@@ -69,8 +66,8 @@ def shape_key(settings: PipelineSettings) -> str:
 class WindowStore:
     """One thread's connection to the windows in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / FILE_NAME
+    def __init__(self, folder: Path, clock: MachineClock | None = None) -> None:
+        self.folder, self.path, self._clock = folder, folder / FILE_NAME, clock or MachineClock()
         self._db = open_database(self.path, _SCHEMA)
 
     def close(self) -> None:
@@ -91,7 +88,7 @@ class WindowStore:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Read rows; a broken page is noted for the agent, which sets the file aside."""
         try:
-            with in_words(self.path):
+            with sqlite_errors(self.path):
                 yield self._db
         except DamagedError:
             private_file(self.folder / SUSPECT)
@@ -114,7 +111,7 @@ class WindowStore:
         """
         shape = shape_key(settings)
         with self.writing() as db:
-            now = _age_s(db)
+            now = note_age(db, self._clock)
             for w in windows:
                 start_s, end_s = float(w.start_s), float(w.start_s) + settings.window_s
                 activity = labels[w.y] if w.y >= 0 else _spoken_for(db, start_s, end_s)
@@ -191,20 +188,6 @@ class WindowStore:
         """A number that changes when another connection has changed anything."""
         with self.reading() as db:
             return int(db.execute("PRAGMA data_version").fetchone()[0])
-
-
-def _age_s(db: sqlite3.Connection) -> float:
-    """Return the present time that ages count by, and note it, within the caller's transaction."""
-    row = db.execute("SELECT value FROM notes WHERE name = ?", (CLOCK,)).fetchone()
-    if row is None:  # of an older version, whose windows were kept under the machine's clock
-        newest = db.execute("SELECT MAX(at) FROM windows").fetchone()[0]
-        present = age_clock.now(None)
-        if newest is not None:
-            present = present._replace(age_s=min(present.age_s, newest + age_clock.LONGEST_OFF_S))
-    else:
-        present = age_clock.now(age_clock.Moment(*json.loads(row[0])))
-    db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (CLOCK, json.dumps(present)))
-    return present.age_s
 
 
 def _client_windows(

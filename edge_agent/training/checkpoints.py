@@ -51,7 +51,7 @@ def checkpoint_path(folder: Path, job: Job, windows: ClientWindows) -> Path:
     return folder / (hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:40] + SUFFIX)
 
 
-class Epochs(Watch):
+class EpochCheckpoints(Watch):
     """Keeps each epoch in the file, begins after the last one kept, and stops when `budget_s` seconds are used up."""
 
     follows = True
@@ -61,10 +61,10 @@ class Epochs(Watch):
         path: Path,
         initial: Client,
         budget_s: float,
-        told: Callable[[int], None],
+        on_epoch: Callable[[int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path, self.initial, self.budget_s, self.told, self._clock = path, initial, budget_s, told, clock
+        self.path, self.initial, self.budget_s, self.on_epoch, self._clock = path, initial, budget_s, on_epoch, clock
         self._begun, self._earlier_s = clock(), 0.0
         self.epochs = 0
         """Whole epochs."""
@@ -106,7 +106,7 @@ class Epochs(Watch):
         }
         tensors = {name: value for name, value in checkpoint._asdict().items() if name not in progress}
         write_file(self.path, wire.encode({**tensors, "progress": progress}))
-        self.told(checkpoint.epoch)
+        self.on_epoch(checkpoint.epoch)
 
     def _read(self, tree: Tree) -> Checkpoint:
         progress = tree["progress"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from edge_agent.training.job import Job
 
 
-def confine(job: Job) -> None:
+def limit_resources(job: Job) -> None:
     """Give way to other programs, and cap the memory."""
     with contextlib.suppress(OSError):  # a phone may not let its programs do it
         os.nice(job.nice)
@@ -27,7 +27,7 @@ def confine(job: Job) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (cap if hard == resource.RLIM_INFINITY else min(cap, hard), hard))
 
 
-def leave_with_supervisor() -> None:
+def exit_with_supervisor() -> None:
     """End this process when the other end of its standard input closes, however the supervisor dies."""
 
     def wait() -> None:
@@ -40,8 +40,8 @@ def leave_with_supervisor() -> None:
 
 
 if __name__ == "__main__":
-    leave_with_supervisor()
-    confine(Job.model_validate_json(Path(sys.argv[1]).read_bytes()))
+    exit_with_supervisor()
+    limit_resources(Job.model_validate_json(Path(sys.argv[1]).read_bytes()))
     from edge_agent.training import trainer  # loads torch, under the cap
 
     sys.exit(trainer.main(sys.argv[1:]))

@@ -19,7 +19,8 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import JobError
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import Kind
-from edge_agent.machine.state import misfit, network_of
+from edge_agent.machine.state import incompatibility, network_of
+from edge_agent.storage.data_folder import CHECKPOINTS, JOBS
 from edge_agent.storage.files import write_file
 from edge_agent.training.local_data import pipeline_settings
 from federation.plan import ModelSpec, Name, Plan
@@ -27,9 +28,8 @@ from federation.private_files import UMASK, private_file, private_folder
 from federation.protocol.messages import Compression, Precision
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
-CHECKPOINTS = "checkpoints"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
-PROGRAM = "edge_agent.training.entrypoint"
+ENTRYPOINT = "edge_agent.training.entrypoint"
 LOG_BYTES = 4000
 OUT_OF_MEMORY = (
     *("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError"),
@@ -38,7 +38,7 @@ OUT_OF_MEMORY = (
 )
 
 
-def over_the_cap(memory_mb: int) -> str:
+def memory_cap_error(memory_mb: int) -> str:
     """Say that the training process wanted more memory than it may have."""
     return f"the round needs more memory than the cap of {memory_mb} MB; raise [training] memory_mb, or 0 for no cap"
 
@@ -81,7 +81,7 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
     folder, training = config.agent.data_dir.resolve(), config.training
     network = network_of(command.plan, config.agent.model)
     if network is None:
-        raise JobError(misfit(command.plan, config.agent.model))
+        raise JobError(incompatibility(command.plan, config.agent.model))
     return Job(
         kind=command.kind,
         federation=config.agent.federation,
@@ -109,7 +109,7 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
 
 def job_folder(folder: Path, round_number: int, kind: Kind) -> Path:
     """Where a job's files lie, below the data folder."""
-    return folder / "jobs" / f"r{round_number}-{kind}"
+    return folder / JOBS / f"r{round_number}-{kind}"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class TrainingProcess:
         self._errors = (job.out / "errors.txt").open("wb")
         self._stopped = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, str(path)],
+            [sys.executable, "-m", ENTRYPOINT, str(path)],
             # never written to: the process ends when this end closes, however the supervisor dies
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -197,7 +197,7 @@ class TrainingProcess:
         said = (self.job.out / "errors.txt").read_bytes()[-LOG_BYTES:].decode(errors="replace").strip()
         # C++ code that gets no memory ends the process before Python could say so; the last line may be another's
         if self.job.memory_mb > 0 and any(sign in said for sign in OUT_OF_MEMORY):
-            return JobEnded(self.job, over_the_cap(self.job.memory_mb), True)
+            return JobEnded(self.job, memory_cap_error(self.job.memory_mb), True)
         if code < 0:
             return JobEnded(self.job, f"the training process was killed by signal {-code}", False)
         last = said.splitlines()[-1] if said else "it said nothing"

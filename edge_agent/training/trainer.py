@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from edge_agent.errors import AgentError, HopelessJobError, JobError
+from edge_agent.errors import AgentError, JobError, NonRetryableJobError
 from edge_agent.serving.soundness import Soundness
 from edge_agent.storage.files import sha256_of, write_file
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.candidate import export_candidate
-from edge_agent.training.checkpoints import Epochs, checkpoint_path
-from edge_agent.training.job import CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, over_the_cap
+from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
+from edge_agent.training.job import CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, memory_cap_error
 from edge_agent.training.local_data import LocalData, local_data
 from export.runtime import ExportError
 from federation import wire
@@ -47,7 +47,7 @@ EVALUATION_BATCH = 256
 """The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
 
 
-class Scene(NamedTuple):
+class TrainingContext(NamedTuple):
     """Everything that a job works with."""
 
     job: Job
@@ -64,28 +64,28 @@ def main(arguments: list[str]) -> int:
     job = Job.model_validate_json(Path(arguments[0]).read_bytes())
     torch.set_num_threads(job.threads)
     try:
-        scene = set_scene(job)
-        client = train(scene) if job.kind == "train" else final_client(scene)
+        context = build_context(job)
+        client = train(context) if job.kind == "train" else final_client(context)
         own = job.kind == "train" and job.plan.rollout.used  # nobody would use it: devices use what is released
         if client is not None and not own:
-            export_candidate(job, scene.settings, scene.data, scene.module, scene.setup.method.deployed(client))
+            export_candidate(job, context.settings, context.data, context.module, context.setup.method.deployed(client))
     except EXPECTED as error:
-        tell(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, HopelessJobError))
+        emit(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, NonRetryableJobError))
         return 1
     except (MemoryError, RuntimeError) as error:
-        if not _is_starved(error):
+        if not _is_out_of_memory(error):
             raise
-        tell(event="error", reason=over_the_cap(job.memory_mb), final=True)
+        emit(event="error", reason=memory_cap_error(job.memory_mb), final=True)
         return 1
     return 0
 
 
-def _is_starved(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     # torch raises a RuntimeError where its allocator gets no memory
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
-def set_scene(job: Job) -> Scene:
+def build_context(job: Job) -> TrainingContext:
     """Read the windows and the broadcast, and build the model as the server did.
 
     Raises:
@@ -103,7 +103,7 @@ def set_scene(job: Job) -> Scene:
     plan, spec, method = job.plan, job.network, method_from_json(job.plan.method)
     module = initial_model(lambda: build(spec.name, classes=len(plan.labels), **spec.options), plan.task.seed)
     initial, setup = method.join(initial_client(module), plan.task), Setup(method, plan.task, network(module))
-    return Scene(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
+    return TrainingContext(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
 
 
 def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
@@ -117,32 +117,32 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     return _in_key_order(tree, reference)
 
 
-def train(scene: Scene) -> Client:
+def train(context: TrainingContext) -> Client:
     """Run the round and write the update, the client's new state and the result; returns the trained client.
 
     Raises:
         UpdateError: if training left NaN or infinity.
         HopelessJobError: if the time was over before the work was done, and the federation drops partial work.
     """
-    job, setup, data = scene.job, scene.setup, scene.data
+    job, setup, data = context.job, context.setup, context.data
     begun = time.monotonic()
-    client, residual = kept_client(scene)
-    before = _on_holdout(scene, setup.method.receive(client, scene.broadcast)[0])
+    client, residual = load_client(context)
+    before = _on_holdout(context, setup.method.receive(client, context.broadcast)[0])
     path = checkpoint_path(job.checkpoints, job, data.train)
-    epochs = Epochs(path, scene.initial, job.round_s, lambda epoch: tell(event="epoch", epoch=epoch))
+    epochs = EpochCheckpoints(path, context.initial, job.round_s, lambda epoch: emit(event="epoch", epoch=epoch))
     x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.y)
     result = train_one(
         setup,
         client,
-        scene.broadcast,
+        context.broadcast,
         Examples(x, y),
         client_id=job.device,
         round_number=job.round,
         watch=epochs,
     )
     steps, work = _work_done(setup, job, epochs, len(y))
-    check_tree(result.upload, upload_schema(setup.method, setup.task, scene.initial))
-    metrics = {**_measured(before, _on_holdout(scene, result.client)), **work, "train_loss": float(result.loss)}
+    check_tree(result.upload, upload_schema(setup.method, setup.task, context.initial))
+    metrics = {**_measured(before, _on_holdout(context, result.client)), **work, "train_loss": float(result.loss)}
     record = {
         "examples": len(y),
         "steps": steps,
@@ -153,7 +153,7 @@ def train(scene: Scene) -> Client:
     }
     sent = uploads.encode(
         result.upload,
-        setup.method.origin(scene.broadcast),
+        setup.method.origin(context.broadcast),
         residual,
         precision=job.precision,
         compression=job.compression,
@@ -161,40 +161,40 @@ def train(scene: Scene) -> Client:
     write_file(job.out / UPDATE, sent.data)
     write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
     write_file(job.out / RESULT, json.dumps(record).encode())
-    tell(event="trained")
+    emit(event="trained")
     return result.client
 
 
-def _work_done(setup: Setup, job: Job, epochs: Epochs, examples: int) -> tuple[int, dict[str, float]]:
+def _work_done(setup: Setup, job: Job, epochs: EpochCheckpoints, examples: int) -> tuple[int, dict[str, float]]:
     """Return the steps that were done and, where the time was over before the last, the whole epochs among them."""
     asked = steps_of(setup, examples)
     if epochs.stopped_at is None:
         return asked, {}
     if not keeps_partial_work(job.plan.rounds, setup.method):
         done = f"{epochs.stopped_at} of {asked} steps"
-        raise HopelessJobError(
+        raise NonRetryableJobError(
             f"the {job.round_s:g} s for a round were over after {done}, and this federation drops partial work; "
             f"raise [training] round_s, or leave the round to faster devices"
         )
     return epochs.stopped_at, {"epochs": float(epochs.epochs)}
 
 
-def final_client(scene: Scene) -> Client | None:
+def final_client(context: TrainingContext) -> Client | None:
     """Lay the final broadcast over the client; None, with the reason in the result, if there is no global model."""
-    if not scene.setup.method.has_global_model:
-        reason = f"the method {scene.setup.method.name} has no global model"
-        write_file(scene.job.out / RESULT, json.dumps({"no_model": reason}).encode())
+    if not context.setup.method.has_global_model:
+        reason = f"the method {context.setup.method.name} has no global model"
+        write_file(context.job.out / RESULT, json.dumps({"no_model": reason}).encode())
         return None
-    return scene.setup.method.global_model(kept_client(scene)[0], scene.broadcast)
+    return context.setup.method.global_model(load_client(context)[0], context.broadcast)
 
 
-def kept_client(scene: Scene) -> tuple[Client, Tree]:
+def load_client(context: TrainingContext) -> tuple[Client, Tree]:
     """Return the client as its last round left it, or the initial one, and what its last upload lost.
 
     Raises:
         JobError: if the kept state is of another model.
     """
-    path, initial = scene.job.client_state, scene.initial
+    path, initial = context.job.client_state, context.initial
     if path is None:
         return initial, {}
     tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
@@ -221,11 +221,11 @@ def _in_key_order(tree: Tree, like: Tree) -> Tree:
     }
 
 
-def _on_holdout(scene: Scene, client: Client) -> Soundness:
-    data, setup = scene.data, scene.setup
+def _on_holdout(context: TrainingContext, client: Client) -> Soundness:
+    data, setup = context.data, context.setup
     x = torch.from_numpy(data.normalized(data.holdout))
     found = predict(setup.method, setup.network.evaluate, client, x, EVALUATION_BATCH)
-    return Soundness.of(data.holdout.y, found, scene.job.plan.labels)
+    return Soundness.of(data.holdout.y, found, context.job.plan.labels)
 
 
 def _measured(before: Soundness, after: Soundness) -> dict[str, float]:
@@ -243,7 +243,7 @@ def _measured(before: Soundness, after: Soundness) -> dict[str, float]:
     return metrics
 
 
-def tell(**record: Any) -> None:
+def emit(**record: Any) -> None:
     """Write one JSON line for the supervisor."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()

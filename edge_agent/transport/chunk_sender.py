@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edge_agent.machine.events import Acknowledged, ChunkDelivered, ChunksSent
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from federation.protocol.chunks import chunk_count, chunk_range
 from federation.protocol.messages import Acknowledgement, UpdateManifest
 
@@ -20,14 +20,14 @@ class Publisher(Protocol):
         ...
 
 
-class Uploads:
+class UploadSender:
     """The upload that is on its way, if there is one; only the supervisor's one thread calls it.
 
     `sign` returns a manifest as it is sent.
     """
 
     def __init__(
-        self, store: Store, publisher: Publisher, in_flight: int, sign: Callable[[UpdateManifest], bytes]
+        self, store: StateStore, publisher: Publisher, in_flight: int, sign: Callable[[UpdateManifest], bytes]
     ) -> None:
         self._store, self._publisher, self._in_flight, self._sign = store, publisher, in_flight, sign
         self._sender: ChunkSender | None = None

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from edge_agent.errors import BlobError
-from edge_agent.storage.files import place_file, sha256_of
-from edge_agent.transport.renewal import Renewal
+from edge_agent.storage.files import move_file, sha256_of
+from edge_agent.transport.renewal import CredentialRenewal
 from federation.private_files import opener, private_folder
 from federation.protocol.messages import BlobPointer
 
@@ -21,10 +21,10 @@ KEPT = 3
 """Blobs that stay on disk, newest first."""
 
 
-class Blobs:
+class BlobDownloader:
     """The blobs of one server, in a folder by their sha256."""
 
-    def __init__(self, folder: Path, base_url: str, timeout_s: float, renewal: Renewal | None = None) -> None:
+    def __init__(self, folder: Path, base_url: str, timeout_s: float, renewal: CredentialRenewal | None = None) -> None:
         self.folder, self.base_url, self.timeout_s = folder, base_url.rstrip("/") + "/", timeout_s
         self._renewal = renewal
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class Blobs:
         if came != pointer.sha256:
             part.unlink()
             raise BlobError(f"{url} has sha256 {came[:16]}…, announced was {pointer.sha256[:16]}…")
-        place_file(part, target)
+        move_file(part, target)
         self._prune()
         return target
 

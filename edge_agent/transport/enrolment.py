@@ -24,8 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.config.settings import Config, example
 from edge_agent.errors import ConfigError, EnrolError, RevokedError
-from edge_agent.storage.files import write_file
-from edge_agent.transport.credentials import (
+from edge_agent.storage.credentials import (
     Credentials,
     device_key,
     has_key,
@@ -34,6 +33,7 @@ from edge_agent.transport.credentials import (
     read_credentials,
     write_credentials,
 )
+from edge_agent.storage.files import write_file
 from federation.errors import WireError
 from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
@@ -43,7 +43,7 @@ ASK_AGAIN_S = 5.0
 LONGEST_TOKEN = 4096
 
 
-class Answer(BaseModel):
+class EnrolmentAnswer(BaseModel):
     """What the server says about an enrolment."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -69,7 +69,7 @@ class Applicant(NamedTuple):
         return cls(server or config.server.url, me.federation, me.device, me.data_dir, config.server.timeout_s)
 
 
-def enrol(who: Applicant, token: str) -> Answer:
+def enrol(who: Applicant, token: str) -> EnrolmentAnswer:
     """Show the token; credentials that come at once are kept, if they are of the server that the token names.
 
     Raises:
@@ -96,7 +96,7 @@ def enrol(who: Applicant, token: str) -> Answer:
     return answer
 
 
-def claim(who: Applicant, clock: Callable[[], float] = time.time) -> Answer:
+def claim(who: Applicant, clock: Callable[[], float] = time.time) -> EnrolmentAnswer:
     """Ask for credentials with the key alone; those before are void then.
 
     Raises:
@@ -113,7 +113,7 @@ def claim(who: Applicant, clock: Callable[[], float] = time.time) -> Answer:
     return _ask(who, "/v1/enrol/claim", said, pinned_server(who.folder) or _known_server(who.folder))
 
 
-def wait_for_approval(who: Applicant, wait_s: float, pause: Callable[[float], None] = time.sleep) -> Answer:
+def wait_for_approval(who: Applicant, wait_s: float, pause: Callable[[float], None] = time.sleep) -> EnrolmentAnswer:
     """Claim until the operator has approved the device, or the time is over; returns the last answer."""
     deadline = time.monotonic() + wait_s
     while True:
@@ -183,7 +183,7 @@ def check_code(code: EnrolmentUri, who: Applicant, config: Path) -> None:
         )
 
 
-def found_config(path: Path, server: str, federation: str, device: str) -> None:
+def create_config(path: Path, server: str, federation: str, device: str) -> None:
     """Write a new device's config file, with every other setting at its default; its data lie beside the file."""
     write_file(path.resolve(), example(device, federation, device, server).encode())
 
@@ -205,7 +205,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow nobody elsewhere with a token."""
 
 
-def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Answer:
+def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> EnrolmentAnswer:
     """Post to the server; credentials are kept if they are of the server whose key has that fingerprint."""
     url = who.server.rstrip("/") + path
     request = urllib.request.Request(url, json.dumps(said).encode(), {"Content-Type": "application/json"})
@@ -220,7 +220,7 @@ def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Answ
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise EnrolError(f"cannot reach {url}: {reason}; is [server] url right, and the server running?") from error
     try:
-        answer = Answer.model_validate_json(body)
+        answer = EnrolmentAnswer.model_validate_json(body)
     except ValidationError as error:
         raise EnrolError(f"{url} does not answer as Gaitway's server does: {error.errors()[0]['msg']}") from error
     if answer.device != who.device:

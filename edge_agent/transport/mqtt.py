@@ -23,8 +23,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_agent.config.training import BrokerSection
 from edge_agent.errors import ConfigError, TrustError
-from edge_agent.machine.events import Acknowledged, Announced, Connected, Disbelieved, Disconnected, Invited, Offered
-from edge_agent.transport.credentials import Login
+from edge_agent.machine.events import Acknowledged, Announced, Connected, Disconnected, Invited, Offered, Untrusted
+from edge_agent.storage.credentials import Login
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import (
@@ -42,7 +42,7 @@ from federation.protocol.signing import Kind
 CUT_OFF = "cut it off; is there another machine with the same device id, or a copy of this one's folder?"
 REFUSED_HINT = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
-LOOK_S = 0.5
+POLL_S = 0.5
 STABLE_S = 30.0
 """A connection that lasted as long was a good one."""
 SHORT_LIVED = 3
@@ -66,7 +66,7 @@ class Unreadable:
     reason: str
 
 
-class Introduction(Protocol):
+class CredentialSource(Protocol):
     """How the device introduces itself; `edge_agent.transport.renewal` reads it from files that may change."""
 
     said: str
@@ -82,7 +82,7 @@ class Introduction(Protocol):
 
 
 BrokerEvent = (
-    Connected | Disconnected | Announced | Disbelieved | Invited | Offered | Acknowledged | Delivered | Unreadable
+    Connected | Disconnected | Announced | Untrusted | Invited | Offered | Acknowledged | Delivered | Unreadable
 )
 
 
@@ -99,9 +99,9 @@ def tls_context(settings: BrokerSection) -> ssl.SSLContext:
 
 
 class Broker:
-    """One device's connection; `post` and `opened` are called from the network thread.
+    """One device's connection; `post` and `verify` are called from the network thread.
 
-    `opened` returns the body of a message that is the server's, or raises TrustError.
+    `verify` returns the body of a message that is the server's, or raises TrustError.
     """
 
     def __init__(
@@ -112,25 +112,25 @@ class Broker:
         *,
         in_flight: int,
         post: Callable[[BrokerEvent], None],
-        renewal: Introduction,
-        opened: Callable[[Kind, bytes], bytes],
+        renewal: CredentialSource,
+        verify: Callable[[Kind, bytes], bytes],
     ) -> None:
         self.settings, self.federation, self.device, self.post = settings, federation, device, post
-        self._heard: dict[str, Callable[[bytes], BrokerEvent | None]] = {
-            topics.announce(federation): lambda data: Announced(read(Announcement, opened(Kind.ANNOUNCEMENT, data))),
+        self._handlers: dict[str, Callable[[bytes], BrokerEvent | None]] = {
+            topics.announce(federation): lambda data: Announced(read(Announcement, verify(Kind.ANNOUNCEMENT, data))),
             topics.invitation(federation, device): lambda data: Invited(
-                read(Invitation, opened(Kind.INVITATION, data))
+                read(Invitation, verify(Kind.INVITATION, data))
             ),
-            topics.offer(federation, device): lambda data: Offered(read(Offer, opened(Kind.OFFER, data))),
+            topics.offer(federation, device): lambda data: Offered(read(Offer, verify(Kind.OFFER, data))),
             topics.ack(federation, device): lambda data: Acknowledged(
-                read(Acknowledgement, opened(Kind.ACKNOWLEDGEMENT, data))
+                read(Acknowledgement, verify(Kind.ACKNOWLEDGEMENT, data))
             ),
-            topics.notice(federation, device): lambda data: self._noticed(read(Notice, opened(Kind.NOTICE, data))),
+            topics.notice(federation, device): lambda data: self._noticed(read(Notice, verify(Kind.NOTICE, data))),
         }
         self._in_flight, self._renewal = in_flight, renewal
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._session, self._numbers = secrets.token_hex(8), itertools.count(1)
-        self._held, self._hold_s, self._short_lived = "", SHORTEST_HOLD_S, 0
+        self._stop_reason, self._hold_s, self._short_lived = "", SHORTEST_HOLD_S, 0
         self._told = False  # why the server gives no new credentials
         self._last_status: paho.MQTTMessageInfo | None = None
         self._client: paho.Client | None = None  # while the broker has taken us
@@ -178,7 +178,7 @@ class Broker:
     def _run(self) -> None:
         wait_s = SHORTEST_WAIT_S
         while not self._stopping.is_set():
-            self._taken, self._refusal, self._held = None, "", ""
+            self._taken, self._refusal, self._stop_reason = None, "", ""
             try:
                 who = self._renewal.login()
                 self._serve(self._new_client(who))
@@ -188,8 +188,8 @@ class Broker:
                 self.post(Disconnected(str(error)))
             wait_s = SHORTEST_WAIT_S if self._was_good() else wait_s
             # full jitter: a fleet that lost its broker must not come back at once
-            until = time.monotonic() + (self._hold() if self._held else random.uniform(wait_s / 2, wait_s))
-            while not self._stopping.wait(min(LOOK_S, max(0.0, until - time.monotonic()))):
+            until = time.monotonic() + (self._hold() if self._stop_reason else random.uniform(wait_s / 2, wait_s))
+            while not self._stopping.wait(min(POLL_S, max(0.0, until - time.monotonic()))):
                 if (self._refusal and self._renewed(who)) or time.monotonic() >= until:
                     break
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
@@ -204,14 +204,16 @@ class Broker:
         if lasted_s >= self._hold_s:
             self._hold_s = SHORTEST_HOLD_S
         self._short_lived += lasted_s < STABLE_S
-        if self._short_lived >= SHORT_LIVED and not self._held:
+        if self._short_lived >= SHORT_LIVED and not self._stop_reason:
             self.post(Disconnected(f"the broker took this device {self._short_lived} times and soon {CUT_OFF}"))
         return self._short_lived < SHORT_LIVED
 
     def _hold(self) -> float:
         """Say why nothing is tried for long, and for how long."""
         wait_s = random.uniform(self._hold_s / 2, self._hold_s)
-        self.post(Disconnected(f"stopped by the server: {self._held}; this one tries again in {wait_s / 60:.0f} min"))
+        self.post(
+            Disconnected(f"stopped by the server: {self._stop_reason}; this one tries again in {wait_s / 60:.0f} min")
+        )
         self._hold_s = min(LONGEST_HOLD_S, 2 * self._hold_s)
         return wait_s
 
@@ -251,7 +253,7 @@ class Broker:
         self._ended.clear()
         client.connect(self.settings.host, self.settings.port, self.settings.keepalive_s)
         client.loop_start()
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.wait(POLL_S):
             if self._stopping.is_set():
                 client.disconnect()
                 break
@@ -270,13 +272,13 @@ class Broker:
             return
         self._client, self._taken, self._told = client, time.monotonic(), False
         self._renewal.taken()
-        client.subscribe([(topic, 1) for topic in self._heard])
+        client.subscribe([(topic, 1) for topic in self._handlers])
         self.post(Connected())
 
     def _noticed(self, notice: Notice) -> None:
         client = self._client
         if notice.session == self._session and client:
-            self._held = notice.reason
+            self._stop_reason = notice.reason
             client.disconnect()
 
     def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:
@@ -289,12 +291,12 @@ class Broker:
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         try:
-            hear = self._heard.get(message.topic)
+            handle = self._handlers.get(message.topic)
             if not message.payload:
                 return  # what was retained there was removed
-            if hear and (event := hear(bytes(message.payload))):
+            if handle and (event := handle(bytes(message.payload))):
                 self.post(event)
         except TrustError as error:
-            self.post(Disbelieved(str(error)))
+            self.post(Untrusted(str(error)))
         except WireError as error:
             self.post(Unreadable(message.topic, str(error)))

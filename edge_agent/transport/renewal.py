@@ -16,21 +16,21 @@ from collections.abc import Callable
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import ConfigError, EnrolError, RevokedError
-from edge_agent.transport.credentials import Credentials, Login, has_key, login, read_credentials
-from edge_agent.transport.enrolment import Answer, Applicant, claim
+from edge_agent.storage.credentials import Credentials, Login, has_key, login, read_credentials
+from edge_agent.transport.enrolment import Applicant, EnrolmentAnswer, claim
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 FIRST_S, LONGEST_S, REVOKED_S = 10.0, 3600.0, 6 * 3600.0
 
 
-class Renewal:
+class CredentialRenewal:
     """What a device introduces itself with; safe on any thread."""
 
     def __init__(
         self,
         config: Config,
-        ask: Callable[[Applicant], Answer] = claim,
+        ask: Callable[[Applicant], EnrolmentAnswer] = claim,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._ask, self._clock = config, ask, clock

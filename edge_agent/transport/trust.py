@@ -13,12 +13,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_agent.errors import TrustError
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, StateStore
 from federation.protocol.messages import Announcement
 from federation.protocol.signing import Kind, to_sign, unwrap
-
-NEWEST = "newest"
-"""Name in the store of the epoch and serial of the newest announcement that this device has believed."""
 
 
 class Newest(NamedTuple):
@@ -61,7 +58,7 @@ class Trust:
             ) from error
         return envelope.body
 
-    def check(self, announcement: Announcement, store: Store) -> None:
+    def check(self, announcement: Announcement, store: StateStore) -> None:
         """Let an announcement pass that holds now and is not older than another, and remember it as the newest.
 
         A device without a key knows a server by its founding alone: another one may count from 1 again.
@@ -85,7 +82,7 @@ class Trust:
                 f"an old one"
             )
         if said != newest and (enrolled or said.epoch != newest.epoch):
-            store.put(**{NEWEST: f"{said.epoch} {said.serial}"})
+            store.put(**{NEWEST_ANNOUNCEMENT: f"{said.epoch} {said.serial}"})
 
     def _check_time(self, announcement: Announcement) -> None:
         if announcement.expires is None:
@@ -98,7 +95,7 @@ class Trust:
             )
 
 
-def newest_of(store: Store) -> Newest:
+def newest_of(store: StateStore) -> Newest:
     """Return what the device has believed last."""
-    epoch, _, serial = (store.get(NEWEST) or "0 0").partition(" ")
+    epoch, _, serial = (store.get(NEWEST_ANNOUNCEMENT) or "0 0").partition(" ")
     return Newest(int(epoch), int(serial))

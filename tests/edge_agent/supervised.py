@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 
 from edge_agent.conditions.policy import Conditions
-from edge_agent.conditions.watcher import ConditionWatch
+from edge_agent.conditions.watcher import ConditionWatcher
 from edge_agent.config.settings import ConditionsSection, TrainingSection
 from edge_agent.machine.events import Announced, Connected, Invited
-from edge_agent.status import in_words
+from edge_agent.status import describe_device
 from edge_agent.storage.files import write_file
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from federation import wire
 from federation.protocol.messages import BlobPointer
@@ -90,7 +90,7 @@ class Scene:
         }
         self.supervisor = Supervisor(make_config(folder).model_copy(update=settings))
         self.post = self.supervisor._posted.put
-        self.supervisor._conditions = ConditionWatch(
+        self.supervisor._conditions = ConditionWatcher(
             ConditionsSection(), self.machine, self.supervisor._training, self.post
         )
 
@@ -103,14 +103,14 @@ class Scene:
 
     def status_says(self, words: str) -> bool:
         """Whether the status says so, asked as another program asks."""
-        store = Store(self.folder)
-        lines = in_words(store, DEVICE, running=True)
+        store = StateStore(self.folder)
+        lines = describe_device(store, DEVICE, running=True)
         store.close()
         return any(words in line for line in lines)
 
     def status_of_adoption(self, words: str) -> bool:
         """Whether a candidate was judged in those words."""
-        store = Store(self.folder)
+        store = StateStore(self.folder)
         reasons = [row.reason for row in store.adoptions()]
         store.close()
         return any(words in reason for reason in reasons)

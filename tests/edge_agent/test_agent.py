@@ -6,26 +6,26 @@ import pytest
 
 from edge_agent.machine.commands import (
     Collect,
+    Evaluate,
+    Exit,
     FetchBlob,
-    FinalJudged,
-    Forget,
-    GiveUp,
-    Judge,
-    Leave,
-    NoteAdoption,
+    FinalModelHandled,
+    ForgetUpdate,
     PublishStatus,
+    Reset,
+    SaveAdoptionReport,
     SendBegin,
     SendChunks,
+    SkipRound,
     StartJob,
-    StartOver,
     StopJob,
     StopSending,
 )
 from edge_agent.machine.events import (
-    AdoptFinished,
     Announced,
     BlobFailed,
     BlobFetched,
+    CandidateEvaluated,
     CandidateReady,
     ChunkDelivered,
     ChunksSent,
@@ -46,7 +46,7 @@ from tests.edge_agent.scene import announcement, make_plan, pointer
 
 def test_a_new_device_collects_and_says_how_many_examples_it_has() -> None:
     device = Device().on(Connected(), Announced(announcement(0, "waiting", None)))
-    assert device.asked(StartOver)
+    assert device.asked(Reset)
     assert device.asked(Collect)
     assert device.status == "collecting"
     device.on(DataReady(40))
@@ -61,17 +61,17 @@ def test_a_round_goes_from_download_to_training_to_upload_to_judging() -> None:
     assert device.asked(SendBegin) == [SendBegin("u1")]
     assert device.status == "uploading"
     assert device.on(answer("send", next_chunk=3)).asked(SendChunks) == [SendChunks("u1", 3)]
-    assert device.on(answer("accepted")).asked(Forget) == [Forget("u1", "accepted", "")]
+    assert device.on(answer("accepted")).asked(ForgetUpdate) == [ForgetUpdate("u1", "accepted", "")]
     assert device.status == "idle"
-    assert device.on(CandidateReady(1, "train")).asked(Judge) == [Judge(1, "train")]
-    assert device.on(AdoptFinished(1, "train", "adopted", "better")).agent.work is None
+    assert device.on(CandidateReady(1, "train")).asked(Evaluate) == [Evaluate(1, "train")]
+    assert device.on(CandidateEvaluated(1, "train", "adopted", "better")).agent.work is None
 
 
 def test_the_same_announcement_twice_does_not_train_twice() -> None:
     device = training()
     assert not device.on(Announced(announcement(1))).asked(FetchBlob)
     device.on(TrainingFinished(1, "u1"), answer("accepted"), CandidateReady(1, "train"))
-    device.on(AdoptFinished(1, "train", "adopted", ""), Announced(announcement(1)))
+    device.on(CandidateEvaluated(1, "train", "adopted", ""), Announced(announcement(1)))
     assert not device.asked(FetchBlob)
     assert not device.asked(StopJob)
 
@@ -79,7 +79,7 @@ def test_the_same_announcement_twice_does_not_train_twice() -> None:
 def test_no_data_no_training() -> None:
     device = Device().on(Connected(), DataReady(0)).announced(1)
     assert not device.asked(FetchBlob)
-    assert device.on(SensorFailed("no such file")).asked(Leave) == [Leave(1)]
+    assert device.on(SensorFailed("no such file")).asked(Exit) == [Exit(1)]
 
 
 def test_a_pause_in_collecting_is_said_until_it_is_over_and_holds_up_no_round() -> None:
@@ -112,7 +112,7 @@ def test_a_server_that_says_the_same_anew_is_told_of_the_upload_at_once() -> Non
     assert not device.on(Announced(said)).asked(SendBegin)  # the retained message, delivered again
     anew = said.model_copy(update={"created": said.created + 1})
     assert device.on(Announced(anew)).asked(SendBegin) == [SendBegin("u1")]
-    assert device.on(answer("accepted")).asked(Forget)
+    assert device.on(answer("accepted")).asked(ForgetUpdate)
     later = said.model_copy(update={"created": said.created + 2})
     assert not device.on(Announced(later)).asked(SendBegin)  # nothing is on its way
     next_state = uploading().on(Announced(announcement(1, "aggregating")))
@@ -121,16 +121,16 @@ def test_a_server_that_says_the_same_anew_is_told_of_the_upload_at_once() -> Non
 
 def test_a_refused_update_is_given_up_for_good() -> None:
     device = uploading().on(answer("refused", reason="the round is over"))
-    assert device.asked(Forget) == [Forget("u1", "refused", "the round is over")]
+    assert device.asked(ForgetUpdate) == [ForgetUpdate("u1", "refused", "the round is over")]
     assert not device.on(Tick(), at=100.0).asked(SendBegin)
-    assert not device.on(answer("accepted")).asked(Forget)
+    assert not device.on(answer("accepted")).asked(ForgetUpdate)
 
 
 def test_an_update_that_is_put_off_is_kept_and_begun_again() -> None:
     device = uploading().on(answer("send"))
     put_off = device.on(answer("later", reason="the server's disk is full"))
     assert put_off.asked(StopSending)
-    assert not put_off.asked(Forget)
+    assert not put_off.asked(ForgetUpdate)
     assert device.on(Tick(), at=1000.0).asked(SendBegin)
 
 
@@ -166,14 +166,14 @@ def test_training_for_a_round_that_is_over_goes_on_only_where_late_updates_count
 
 def test_a_failed_training_is_tried_again_and_then_left_out() -> None:
     device = training().on(JobFailed(1, "train", "killed by signal 9"))
-    assert not device.asked(GiveUp)
+    assert not device.asked(SkipRound)
     assert device.agent.work is not None
-    assert device.agent.work.stage is Stage.RESTING
+    assert device.agent.work.stage is Stage.BACKOFF
     assert not device.on(Tick(), at=0.4).asked(FetchBlob)
     assert device.on(Tick(), at=1.6).asked(FetchBlob)  # retry_s 1, jitter 0.5 to 1.5
     device.on(BlobFetched(A), JobFailed(1, "train", "killed by signal 9"))
-    assert [(command.round, command.base) for command in device.asked(GiveUp)] == [(1, A)]
-    assert "2 tries failed" in device.asked(GiveUp)[0].reason
+    assert [(command.round, command.base) for command in device.asked(SkipRound)] == [(1, A)]
+    assert "2 tries failed" in device.asked(SkipRound)[0].reason
     assert not device.on(Announced(announcement(1)), Tick(), at=100.0).asked(FetchBlob)
     assert device.announced(2, "b").asked(FetchBlob)
 
@@ -190,41 +190,41 @@ def test_a_failed_export_costs_the_model_but_not_the_update() -> None:
     device = uploading().on(JobFailed(1, "train", "parity"))
     assert device.agent.outbox == ("u1",)
     assert device.agent.work is None
-    assert not device.asked(GiveUp)
+    assert not device.asked(SkipRound)
 
 
 def test_the_final_model_is_fetched_exported_judged_and_then_the_device_leaves() -> None:
     device = ready(until="finished").on(Announced(announcement(3, "finished", "b")))
     assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]
-    assert not device.asked(Leave)
+    assert not device.asked(Exit)
     assert device.on(BlobFetched(B)).asked(StartJob)[0].kind == "adopt"
-    assert device.on(CandidateReady(3, "adopt")).asked(Judge) == [Judge(3, "adopt")]
-    device.on(AdoptFinished(3, "adopt", "refused", "worse"))
-    assert device.asked(FinalJudged) == [FinalJudged(B)]
+    assert device.on(CandidateReady(3, "adopt")).asked(Evaluate) == [Evaluate(3, "adopt")]
+    device.on(CandidateEvaluated(3, "adopt", "refused", "worse"))
+    assert device.asked(FinalModelHandled) == [FinalModelHandled(B)]
     assert device.status == "finished"
-    assert device.asked(Leave) == [Leave(0)]
+    assert device.asked(Exit) == [Exit(0)]
 
 
 def test_a_final_model_that_cannot_be_exported_does_not_hold_the_device_back() -> None:
     device = ready(until="finished", attempts=1).on(Announced(announcement(3, "finished", "b")), BlobFetched(B))
     device.on(JobFailed(3, "adopt", "parity"))
-    assert device.asked(FinalJudged)
-    assert device.asked(Leave) == [Leave(0)]
+    assert device.asked(FinalModelHandled)
+    assert device.asked(Exit) == [Exit(0)]
 
 
 def test_without_rollouts_the_server_hears_what_became_of_each_candidate() -> None:
     device = uploading().on(answer("accepted"), CandidateReady(1, "train"))
-    device.on(AdoptFinished(1, "train", "failed", "it does not work", 0.1, 0.1))
+    device.on(CandidateEvaluated(1, "train", "failed", "it does not work", 0.1, 0.1))
     told = device.asked(PublishStatus)[-1].status.adoption
     assert told is not None
     assert (told.round, told.source, told.answer, told.score) == (1, "personalized", "failed", 0.1)
-    assert device.asked(NoteAdoption) == [NoteAdoption(told)]
+    assert device.asked(SaveAdoptionReport) == [SaveAdoptionReport(told)]
     device.announced(2, "b").on(BlobFetched(B), TrainingFinished(2, "u2"), JobFailed(2, "train", "no parity"))
     told = device.agent.adoption
     assert told is not None
     assert (told.round, told.answer, told.reason) == (2, "failed", "no parity")
     device.on(Announced(announcement(3, "finished", "a")), BlobFetched(A), CandidateReady(3, "adopt"))
-    device.on(AdoptFinished(3, "adopt", "none", "the method local has no global model"))
+    device.on(CandidateEvaluated(3, "adopt", "none", "the method local has no global model"))
     assert device.agent.adoption == told  # of a method without a global model there is nothing to say
 
 

@@ -5,34 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from edge_agent.machine.memory import begin_epoch, load_agent
+from edge_agent.serving.released_models import describe_release
+
 from edge_agent.machine.commands import (
     BeginEpoch,
+    Evaluate,
     FetchBlob,
-    GoBack,
-    Judge,
-    NoteAdoption,
-    NoteRelease,
     PublishStatus,
+    Rollback,
+    SaveAdoptionReport,
+    SaveReleaseReport,
     StartJob,
     StopJob,
 )
 from edge_agent.machine.events import (
-    AdoptFinished,
     Announced,
     BlobFetched,
+    CandidateEvaluated,
     CandidateReady,
     Connected,
     DataReady,
     JobFailed,
+    ModelInUse,
     Offered,
     TrainingFinished,
-    Using,
 )
-from edge_agent.machine.memory import begin_epoch, remembered
 from edge_agent.machine.releases import offered_to
 from edge_agent.machine.state import Agent
-from edge_agent.serving.released_models import release_words
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from federation.plan import RolloutSettings
 from federation.protocol.messages import AdoptionReport, Offer, Release, ReleaseOrder, ReleaseReport, VersionScore
 from federation.rounds.rollout import WHOLE, is_within
@@ -99,33 +100,33 @@ def test_an_offer_gives_the_candidate_to_a_device_outside_the_share_whichever_co
 
 
 def test_an_offer_survives_a_restart_and_a_new_epoch_ends_it(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     mine = Offer(instance=INSTANCE, rollout=2)
     store.put(
         identity=f"{INSTANCE}/cnn", offer=mine.model_dump_json(), order=order(candidate=release(2)).model_dump_json()
     )
-    assert remembered(store).offer == mine
-    assert "Release 2 (version 2) is for it" in release_words(store, "d1")[-1]
+    assert load_agent(store).offer == mine
+    assert "Release 2 (version 2) is for it" in describe_release(store, "d1")[-1]
     begin_epoch(store, BeginEpoch(2, 0, None))
-    assert remembered(store).offer is None
+    assert load_agent(store).offer is None
 
 
 def test_a_released_model_is_fetched_by_the_order_exported_judged_and_reported() -> None:
     device = waiting()
     assert device.on(said(order(released=release(1)))).asked(FetchBlob) == [FetchBlob(pointer("b"))]
     assert [job.kind for job in device.on(BlobFetched(B)).asked(StartJob)] == ["adopt"]
-    assert device.on(CandidateReady(1, "adopt")).asked(Judge) == [Judge(1, "adopt", 1)]
-    device.on(AdoptFinished(1, "adopt", "adopted", "better", 0.9))
+    assert device.on(CandidateReady(1, "adopt")).asked(Evaluate) == [Evaluate(1, "adopt", 1)]
+    device.on(CandidateEvaluated(1, "adopt", "adopted", "better", 0.9))
     assert report(device) == (1, "adopted", 0.9, "")
-    assert device.asked(NoteRelease)
+    assert device.asked(SaveReleaseReport)
     assert device.asked(PublishStatus)[-1].status.release == device.agent.report
-    assert not device.on(Using(1, 0.9), said(order(released=release(1)))).asked(FetchBlob)  # once is enough
+    assert not device.on(ModelInUse(1, 0.9), said(order(released=release(1)))).asked(FetchBlob)  # once is enough
 
 
 def test_a_refused_and_a_failed_one_are_reported_with_their_reasons_and_not_tried_again() -> None:
-    refused = adopting().on(AdoptFinished(1, "adopt", "refused", "worse", 0.3))
+    refused = adopting().on(CandidateEvaluated(1, "adopt", "refused", "worse", 0.3))
     assert report(refused) == (1, "refused", 0.3, "worse")
-    broken = adopting().on(AdoptFinished(1, "adopt", "failed", "NaN", None))
+    broken = adopting().on(CandidateEvaluated(1, "adopt", "failed", "NaN", None))
     assert report(broken) == (1, "failed", None, "NaN")
     hopeless = waiting().on(said(order(released=release(1))), BlobFetched(B))
     hopeless.on(JobFailed(1, "adopt", "no memory", final=True))
@@ -136,7 +137,7 @@ def test_a_refused_and_a_failed_one_are_reported_with_their_reasons_and_not_trie
 
 
 def test_a_model_that_does_not_work_is_failed_with_its_score_and_one_that_is_worse_is_refused() -> None:
-    broken = adopting().on(AdoptFinished(1, "adopt", "failed", "it answers 'sit' whatever it sees", 0.05, 0.05))
+    broken = adopting().on(CandidateEvaluated(1, "adopt", "failed", "it answers 'sit' whatever it sees", 0.05, 0.05))
     assert report(broken) == (1, "failed", 0.05, "it answers 'sit' whatever it sees")
     said = broken.asked(PublishStatus)[-1].status.adoption
     assert said == AdoptionReport(
@@ -148,27 +149,27 @@ def test_a_model_that_does_not_work_is_failed_with_its_score_and_one_that_is_wor
         most_frequent=0.05,
         reason="it answers 'sit' whatever it sees",
     )
-    assert broken.asked(NoteAdoption) == [NoteAdoption(said)]
+    assert broken.asked(SaveAdoptionReport) == [SaveAdoptionReport(said)]
 
 
 def test_a_release_that_nobody_can_check_is_no_failure_and_is_taken_up_again_with_a_score() -> None:
-    device = adopting().on(AdoptFinished(1, "adopt", "undecided", "nobody knows"))
+    device = adopting().on(CandidateEvaluated(1, "adopt", "undecided", "nobody knows"))
     assert report(device) is None
     assert not device.on(said(order(2, released=release(1)))).asked(FetchBlob)
     known = release(1).model_copy(update={"model": pointer("b").model_copy(update={"score": SCORE})})
     assert device.on(said(order(3, released=known))).asked(FetchBlob) == [FetchBlob(known.model)]
     device.on(BlobFetched(B), CandidateReady(1, "adopt"))
-    assert device.asked(Judge) == [Judge(1, "adopt", 1, SCORE)]
+    assert device.asked(Evaluate) == [Evaluate(1, "adopt", 1, SCORE)]
 
 
 def test_what_was_withdrawn_is_left_also_if_it_was_being_judged() -> None:
-    device = adopting().on(AdoptFinished(1, "adopt", "adopted", "", 0.9), said(order(2, withdrawn=(1,))))
-    assert device.asked(GoBack) == [GoBack(1)]
-    assert report(device.on(Using(0))) == (1, "rolled_back", 0.9, "withdrawn by the server")
-    assert not device.asked(GoBack)
+    device = adopting().on(CandidateEvaluated(1, "adopt", "adopted", "", 0.9), said(order(2, withdrawn=(1,))))
+    assert device.asked(Rollback) == [Rollback(1)]
+    assert report(device.on(ModelInUse(0))) == (1, "rolled_back", 0.9, "withdrawn by the server")
+    assert not device.asked(Rollback)
 
     late = adopting().on(said(order(2, withdrawn=(1,))))
-    assert late.on(AdoptFinished(1, "adopt", "adopted", "", 0.9)).asked(GoBack) == [GoBack(1)]
+    assert late.on(CandidateEvaluated(1, "adopt", "adopted", "", 0.9)).asked(Rollback) == [Rollback(1)]
 
     unused = waiting().on(said(order(released=release(1))), BlobFetched(B), said(order(2, withdrawn=(1,))))
     assert unused.asked(StopJob)
@@ -178,18 +179,18 @@ def test_what_was_withdrawn_is_left_also_if_it_was_being_judged() -> None:
 def test_it_goes_back_to_the_older_release_by_itself_and_takes_it_up_if_it_had_another() -> None:
     fourth = ReleaseReport(instance=INSTANCE, rollout=4, answer="adopted")
     halted = order(9, released=release(3, "a"), withdrawn=(4,))
-    device = waiting(identity=f"{INSTANCE}/cnn", report=fourth).on(Using(4), said(halted))
-    assert (device.asked(GoBack), device.asked(FetchBlob)) == ([GoBack(4)], [])
-    assert not device.on(Using(3)).asked(FetchBlob)
-    other = waiting(identity=f"{INSTANCE}/cnn", report=fourth).on(Using(4), said(halted), Using(2))
+    device = waiting(identity=f"{INSTANCE}/cnn", report=fourth).on(ModelInUse(4), said(halted))
+    assert (device.asked(Rollback), device.asked(FetchBlob)) == ([Rollback(4)], [])
+    assert not device.on(ModelInUse(3)).asked(FetchBlob)
+    other = waiting(identity=f"{INSTANCE}/cnn", report=fourth).on(ModelInUse(4), said(halted), ModelInUse(2))
     assert other.asked(FetchBlob) == [FetchBlob(pointer("a"))]
 
 
 def test_a_rollback_by_hand_is_reported_and_not_undone() -> None:
-    device = adopting().on(AdoptFinished(1, "adopt", "adopted", "", 0.9), Using(0))
+    device = adopting().on(CandidateEvaluated(1, "adopt", "adopted", "", 0.9), ModelInUse(0))
     assert report(device) == (1, "rolled_back", 0.9, "taken back on the device")
     assert not device.on(said(order(2, released=release(1)))).asked(FetchBlob)
-    assert report(device.on(Using(1, 0.9))) == (1, "adopted", 0.9, "")  # twice: as it was
+    assert report(device.on(ModelInUse(1, 0.9))) == (1, "adopted", 0.9, "")  # twice: as it was
 
 
 def test_training_comes_first_and_leaves_no_model_of_its_own() -> None:
@@ -198,7 +199,7 @@ def test_training_comes_first_and_leaves_no_model_of_its_own() -> None:
     assert device.asked(StopJob)
     assert device.asked(FetchBlob) == [FetchBlob(pointer("a"))]
     device.on(BlobFetched(A), TrainingFinished(1, "u1"), answer("accepted"), CandidateReady(1, "train"))
-    assert not device.asked(Judge)
+    assert not device.asked(Evaluate)
     assert device.asked(FetchBlob) == [FetchBlob(pointer("b"))]  # and then the release
 
 
@@ -217,7 +218,7 @@ def test_the_federations_last_model_is_not_adopted_where_others_are_released() -
 
 
 def test_a_report_that_a_kill_has_cost_is_made_again() -> None:
-    device = waiting(identity=f"{INSTANCE}/cnn").on(Using(3, 0.5))
+    device = waiting(identity=f"{INSTANCE}/cnn").on(ModelInUse(3, 0.5))
     assert report(device) == (3, "adopted", 0.5, "")
 
 

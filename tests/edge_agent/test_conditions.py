@@ -13,9 +13,15 @@ import pytest
 from pydantic import ValidationError
 
 from edge_agent.conditions.jetson import Jetson
-from edge_agent.conditions.policy import PHONE_SPEAKS_S, Conditions, against_going_on, against_starting, with_phone
-from edge_agent.conditions.readings import Load, Readings, read_power, read_temperature
-from edge_agent.conditions.watcher import ConditionWatch
+from edge_agent.conditions.policy import (
+    PHONE_SPEAKS_S,
+    Conditions,
+    objections_to_continue,
+    objections_to_start,
+    with_phone,
+)
+from edge_agent.conditions.readings import CpuLoad, Readings, read_power, read_temperature
+from edge_agent.conditions.watcher import ConditionWatcher
 from edge_agent.config.training import ConditionsSection
 from edge_agent.machine.events import PhoneConditions, TrainingConditions
 
@@ -34,7 +40,7 @@ NIGHT = ConditionsSection(quiet_hours=("22:00-06:30",))
 
 
 def which(found: Conditions, settings: ConditionsSection = NIGHT) -> list[str]:
-    return [objection.condition for objection in against_starting(found, settings)]
+    return [objection.condition for objection in objections_to_start(found, settings)]
 
 
 def test_a_device_on_its_limits_may_train_and_one_that_knows_nothing_too() -> None:
@@ -62,7 +68,7 @@ def test_each_condition_speaks_against_training_in_words_and_can_be_ignored(
     condition: Any, change: dict[str, Any], words: str
 ) -> None:
     found = replace(GOOD, **change)
-    (objection,) = against_starting(found, NIGHT)
+    (objection,) = objections_to_start(found, NIGHT)
     assert objection.condition == condition
     assert words in objection.text
     assert which(found, NIGHT.model_copy(update={"ignore": (condition,)})) == []
@@ -79,9 +85,9 @@ def test_quiet_hours_end_and_may_lie_within_a_day() -> None:
 
 
 def test_training_that_runs_may_get_hotter_than_training_that_begins() -> None:
-    assert [o.condition for o in against_going_on(replace(GOOD, temperature_c=84.9), NIGHT)] == []
-    assert [o.condition for o in against_going_on(replace(GOOD, temperature_c=85.0), NIGHT)] == ["temperature"]
-    assert [o.condition for o in against_going_on(replace(GOOD, charging=False), NIGHT)] == ["charging"]
+    assert [o.condition for o in objections_to_continue(replace(GOOD, temperature_c=84.9), NIGHT)] == []
+    assert [o.condition for o in objections_to_continue(replace(GOOD, temperature_c=85.0), NIGHT)] == ["temperature"]
+    assert [o.condition for o in objections_to_continue(replace(GOOD, charging=False), NIGHT)] == ["charging"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +192,7 @@ def test_what_the_system_hides_leaves_the_rest_to_be_read(tmp_path: Path, monkey
 
 
 def test_the_load_is_that_of_other_programs_over_the_last_seconds() -> None:
-    load = Load()
+    load = CpuLoad()
     assert load.add(0.0, 100.0, 10.0, processors=2) is None
     # of 2 processor seconds 1.5 were busy, 0.5 of them with the agent and its training
     assert load.add(1.0, 101.5, 10.5, processors=2) == pytest.approx(50.0)
@@ -213,15 +219,15 @@ class Scripted:
 
 def test_only_what_has_changed_is_posted() -> None:
     machine, posted = Scripted(replace(GOOD, battery_percent=40.0)), list[TrainingConditions]()
-    watch = ConditionWatch(ConditionsSection(), machine, lambda: 7, posted.append)
-    watch.look()
+    watch = ConditionWatcher(ConditionsSection(), machine, lambda: 7, posted.append)
+    watch.check()
     machine.found = replace(GOOD, battery_percent=39.0)  # the number alone is no news
-    watch.look()
+    watch.check()
     assert [len(event.start) for event in posted] == [1]
     machine.found = GOOD
-    watch.look()
-    watch.heard(PhoneConditions(0.0, charging=False))
-    watch.look()
+    watch.check()
+    watch.update_phone(PhoneConditions(0.0, charging=False))
+    watch.check()
     assert [event.start for event in posted[1:]] == [(), ("it is not charging",)]
     assert machine.asked == [7] * 4
     watch.stop()
@@ -230,7 +236,7 @@ def test_only_what_has_changed_is_posted() -> None:
 
 def test_a_phone_is_not_listened_to_where_the_config_says_so() -> None:
     posted = list[TrainingConditions]()
-    watch = ConditionWatch(ConditionsSection(phone=False), Scripted(GOOD), lambda: None, posted.append)
-    watch.heard(PhoneConditions(0.0, charging=False))
-    watch.look()
+    watch = ConditionWatcher(ConditionsSection(phone=False), Scripted(GOOD), lambda: None, posted.append)
+    watch.update_phone(PhoneConditions(0.0, charging=False))
+    watch.check()
     assert posted == [TrainingConditions()]

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 from edge_agent.__main__ import app
 from edge_agent.config.settings import load
 from edge_agent.doctor import Finding, Level, machine, network
-from edge_agent.doctor.motion import judge
-from edge_agent.doctor.sensors import from_health, sensors
+from edge_agent.doctor.motion import check_motion
+from edge_agent.doctor.sensors import check_sensors, from_health
 from edge_agent.sensors.health import Health
-from edge_agent.storage.state_store import FILE_NAME, Store
+from edge_agent.storage.state_store import FILE_NAME, StateStore
 from har_pipeline import Recording
 from tests.edge_agent.phone import BEGAN_S, walk
 from tests.edge_agent.test_iio import imu
@@ -86,7 +86,7 @@ def test_disk_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_broken_database_is_a_failure(tmp_path: Path) -> None:
     config = load(config_file(tmp_path), {})
     assert {finding.found for finding in machine.databases(config)} == {"not there yet"}
-    Store(config.agent.data_dir).close()
+    StateStore(config.agent.data_dir).close()
     (config.agent.data_dir / "windows.sqlite").write_bytes(b"no database" * 1000)
     assert levels(machine.databases(config)) == {FILE_NAME: Level.OK, "windows.sqlite": Level.FAILURE}
 
@@ -144,7 +144,7 @@ def test_the_servers_clock_is_compared(
     tmp_path: Path, server: str, away_s: float, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_Server, "away_s", away_s)
-    found = list(network.server(load(config_file(tmp_path, url=server), {})))
+    found = list(network.check_server(load(config_file(tmp_path, url=server), {})))
     assert levels(iter(found)) == {
         "server: name": Level.OK,
         "server: port": Level.OK,
@@ -156,7 +156,7 @@ def test_the_servers_clock_is_compared(
 
 def test_each_step_towards_the_server_has_its_own_failure(tmp_path: Path, server: str) -> None:
     def last(url: str) -> Finding:
-        return list(network.server(load(config_file(tmp_path, url=url), {})))[-1]
+        return list(network.check_server(load(config_file(tmp_path, url=url), {})))[-1]
 
     assert last("http://no-such-host.invalid").check == "server: name"
     with socket.socket() as closed:
@@ -193,14 +193,17 @@ def test_the_broker_lets_in_whom_it_knows(tmp_path: Path) -> None:
                 time.sleep(0.05)
             for password, level, words in (("right", Level.OK, "lets d1 in"), ("wrong", Level.FAILURE, "refuses d1")):
                 more = f'[broker]\nport = {port}\nusername = "d1"\npassword = "{password}"\n'
-                found = list(network.broker(load(config_file(tmp_path, more), {}), running=False))
+                found = list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))
                 assert (found[-1].level, words in found[-1].found) == (level, True), found
             more = f"[broker]\nport = {port}\ntls = true\n"
-            assert list(network.broker(load(config_file(tmp_path, more), {}), running=False))[-1].check == "broker: TLS"
+            assert (
+                list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))[-1].check
+                == "broker: TLS"
+            )
         finally:
             process.kill()
     gone = load(config_file(tmp_path, f"[broker]\nport = {port}\n"), {})
-    assert list(network.broker(gone, running=False))[-1].check == "broker: port"
+    assert list(network.check_broker(gone, running=False))[-1].check == "broker: port"
 
 
 # ---- sensors
@@ -222,7 +225,7 @@ def still(count: int = 500, gravity: float = 9.81, rotation: float = 0.0) -> tup
     ],
 )
 def test_sensors_at_rest(values: Any, rate_hz: float, gravity: Level, gyroscope: Level, rate: Level) -> None:
-    assert levels(judge(*values, rate_hz)) == {"gravity": gravity, "gyroscope": gyroscope, "rate": rate}
+    assert levels(check_motion(*values, rate_hz)) == {"gravity": gravity, "gyroscope": gyroscope, "rate": rate}
 
 
 def heard(flip: float = 1.0) -> dict[str, Any]:
@@ -230,8 +233,8 @@ def heard(flip: float = 1.0) -> dict[str, Any]:
     health = Health("sensor_logger_http")
     acc, gyro = still()
     times_s = BEGAN_S + np.arange(500) / 100
-    health.saw(Recording("p", "s", "", "acc", times_s, flip * acc))
-    health.saw(Recording("p", "s", "", "gyro", times_s, gyro))
+    health.record(Recording("p", "s", "", "acc", times_s, flip * acc))
+    health.record(Recording("p", "s", "", "gyro", times_s, gyro))
     return health.summary()
 
 
@@ -250,7 +253,7 @@ def test_a_phone_without_a_gyroscope_and_with_lost_messages() -> None:
     health = Health("sensor_logger_mqtt")
     health.counts = {"late": 120, "broken": 0}
     times_s, values = walk(10.0)
-    health.saw(Recording("p", "s", "", "acc", times_s, values["gravity"]))
+    health.record(Recording("p", "s", "", "acc", times_s, values["gravity"]))
     health.note("the other sensor is 31 s behind acc")
     found = list(from_health(health.summary(), running=True))
     assert any(each.level is Level.FAILURE and "no gyroscope has come" in each.found for each in found)
@@ -261,27 +264,31 @@ def test_a_phone_without_a_gyroscope_and_with_lost_messages() -> None:
 def test_sources_that_can_be_looked_at_without_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_agent.doctor.sensors.SECONDS", 0.2)
     imu(tmp_path / "iio")
-    found = sensors(load(config_file(tmp_path, '[sensors]\nsource = "iio"\n[iio]\nroot = "iio"\n'), {}), running=False)
+    found = check_sensors(
+        load(config_file(tmp_path, '[sensors]\nsource = "iio"\n[iio]\nroot = "iio"\n'), {}), running=False
+    )
     assert levels(found) == dict.fromkeys(("sensors", "gravity", "gyroscope", "rate"), Level.OK)
     as_folder(tmp_path / "one", tables())
     more = '[sensors]\nsource = "sensor_logger_export"\npath = "one"\n'
-    assert levels(sensors(load(config_file(tmp_path, more), {}), running=False))["gravity"] is Level.OK
+    assert levels(check_sensors(load(config_file(tmp_path, more), {}), running=False))["gravity"] is Level.OK
     (tmp_path / "walk.csv").write_text(
         "time,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z\n" + "".join(f"{n / 100},0,0,1,0,0,0\n" for n in range(300))
     )
     more = '[sensors]\nsource = "csv"\npath = "walk.csv"\n'
-    found_csv = list(sensors(load(config_file(tmp_path, more), {}), running=False))
+    found_csv = list(check_sensors(load(config_file(tmp_path, more), {}), running=False))
     assert "looks like g" in the(found_csv, "gravity").found
     more = '[sensors]\nsource = "recording"\nclient = "nobody"\n'
-    (failed,) = sensors(load(config_file(tmp_path, more), {}), running=False)
+    (failed,) = check_sensors(load(config_file(tmp_path, more), {}), running=False)
     assert (failed.level, "no client 'nobody'" in failed.found) == (Level.FAILURE, True)
 
 
 def test_a_phone_that_nobody_has_heard(tmp_path: Path) -> None:
     more = '[sensors]\nsource = "sensor_logger_http"\n'
-    (found,) = sensors(load(config_file(tmp_path, more), {}), running=False)
+    (found,) = check_sensors(load(config_file(tmp_path, more), {}), running=False)
     assert (found.level, "GAITWAY_EDGE_PHONE_TOKEN" in found.todo) == (Level.FAILURE, True)
-    (found,) = sensors(load(config_file(tmp_path, more + '[phone]\ntoken = "0123456789abcdef"\n'), {}), running=False)
+    (found,) = check_sensors(
+        load(config_file(tmp_path, more + '[phone]\ntoken = "0123456789abcdef"\n'), {}), running=False
+    )
     assert (found.level, "start the agent" in found.todo) == (Level.WARNING, True)
 
 

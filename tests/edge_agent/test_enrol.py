@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from edge_agent.__main__ import app
 from edge_agent.config.settings import BrokerSection, load
 from edge_agent.errors import ConfigError, EnrolError
-from edge_agent.transport.credentials import (
+from edge_agent.storage.credentials import (
     CREDENTIALS_FILE,
     KEY_FILE,
     PINNED_FILE,
@@ -30,7 +30,7 @@ from edge_agent.transport.credentials import (
     read_credentials,
     write_credentials,
 )
-from edge_agent.transport.downloads import Blobs
+from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.enrolment import Applicant, claim, credentials_for, enrol, wait_for_approval, warning_about
 from federation.protocol.messages import BlobPointer
 from federation.protocol.signing import Kind, fingerprint, to_sign
@@ -278,7 +278,7 @@ def test_the_command_writes_a_config_enrols_and_says_when_it_must_wait(server: s
 
 
 def test_the_api_key_goes_to_the_server_and_to_nobody_else(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path, "https://gaitway.example/base", 1.0)
+    blobs = BlobDownloader(tmp_path, "https://gaitway.example/base", 1.0)
     pointer = BlobPointer(sha256="a" * 64, size=1, url="x")
     mine = blobs._request("https://gaitway.example/base/v1/blobs/x", pointer, 0, "gw_key")
     assert mine.unredirected_hdrs == {"Authorization": "Bearer gw_key"}

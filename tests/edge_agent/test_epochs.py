@@ -12,19 +12,18 @@ from edge_agent.doctor.machine import server_epoch
 from edge_agent.machine.commands import (
     BeginEpoch,
     FetchBlob,
-    NoteAdoption,
     PublishStatus,
+    SaveAdoptionReport,
     SendBegin,
     StopJob,
     StopSending,
 )
-from edge_agent.machine.events import AdoptFinished, Announced, BlobFetched, CandidateReady, Disbelieved, Invited
-from edge_agent.machine.memory import begin_epoch, keep_round, remembered
-from edge_agent.serving.acceptance import Shelf
-from edge_agent.serving.released_models import REPORT, kept_report
-from edge_agent.status import in_words
+from edge_agent.machine.events import Announced, BlobFetched, CandidateEvaluated, CandidateReady, Invited, Untrusted
+from edge_agent.persistence import begin_epoch, load_agent, save_round
+from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.status import describe_device
 from edge_agent.storage.files import sha256_of
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import RELEASE_REPORT, StateStore
 from federation.protocol.messages import ReleaseReport, write
 from tests.edge_agent.machine import A, answer, ready, training, uploading
 from tests.edge_agent.scene import DEVICE, INSTANCE, announcement, invitation, make_config, pointer
@@ -43,7 +42,9 @@ def invited(number: int = 1) -> Invited:
 
 
 def test_a_round_that_was_done_is_trained_again_in_a_new_epoch() -> None:
-    device = uploading().on(answer("accepted"), CandidateReady(1, "train"), AdoptFinished(1, "train", "adopted", "x"))
+    device = uploading().on(
+        answer("accepted"), CandidateReady(1, "train"), CandidateEvaluated(1, "train", "adopted", "x")
+    )
     assert (1, A) in device.agent.done
     assert not device.announced(1).asked(FetchBlob)
     device.on(invited(), restored())
@@ -72,55 +73,55 @@ def test_what_was_under_way_is_dropped() -> None:
 
 def test_releases_of_the_same_number_are_others_and_reports_say_their_epoch() -> None:
     device = uploading().on(answer("accepted"), CandidateReady(1, "train"))
-    device.on(AdoptFinished(1, "train", "adopted", "x"))
-    assert [command.report.epoch for command in device.asked(NoteAdoption)] == [1]
+    device.on(CandidateEvaluated(1, "train", "adopted", "x"))
+    assert [command.report.epoch for command in device.asked(SaveAdoptionReport)] == [1]
     device.on(invited(), restored(), BlobFetched(A))
     assert (device.agent.using, device.agent.report, device.agent.order) == (0, None, None)
 
 
 def test_what_is_not_believed_is_said_and_forgotten_with_the_next_word_that_is() -> None:
-    device = ready().on(Disbelieved("the announcement is not signed"))
+    device = ready().on(Untrusted("the announcement is not signed"))
     assert device.asked(PublishStatus)[-1].status.detail == "the announcement is not signed"
     device.on(Announced(announcement(0, "waiting", None, created=1.0)))
     assert device.asked(PublishStatus)[-1].status.detail == ""
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    found = Store(tmp_path)
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    found = StateStore(tmp_path)
     yield found
     found.close()
 
 
-def test_a_new_epoch_is_durable_and_says_what_happened(store: Store, tmp_path: Path) -> None:
+def test_a_new_epoch_is_durable_and_says_what_happened(store: StateStore, tmp_path: Path) -> None:
     for number in (2, 5):
-        kept = keep_round(store, make_job(make_config(tmp_path), number))
-    assert len(remembered(store).done) == 2
+        kept = save_round(store, make_job(make_config(tmp_path), number))
+    assert len(load_agent(store).done) == 2
     model = tmp_path / "models" / "m.onnx"
     model.parent.mkdir()
     model.write_bytes(b"x")
     noted = {"path": str(model), "sha256": sha256_of(model), "rollout": 3, "round": 1}
-    store.put(model=json.dumps(noted), **{REPORT: write(_report()).decode()})
+    store.put(model=json.dumps(noted), **{RELEASE_REPORT: write(_report()).decode()})
     begin_epoch(store, BEGUN)
-    Shelf(store).forget_rollouts()
-    agent = remembered(store)
+    ModelRegistry(store).forget_rollouts()
+    agent = load_agent(store)
     assert (agent.epoch, agent.done, agent.outbox, agent.report) == (EPOCH, frozenset(), (), None)
-    assert kept_report(store) is None
-    assert (Shelf(store).present() or {}).keys() == noted.keys() - {"rollout"}
+    assert store.release_report() is None
+    assert (ModelRegistry(store).present() or {}).keys() == noted.keys() - {"rollout"}
     assert not (tmp_path / "outbox" / kept.update_id).exists()
     assert [(row.epoch, row.round, row.status) for row in store.rounds()] == [(1, 2, "refused"), (1, 5, "refused")]
-    said = " ".join(in_words(store, DEVICE, running=False)) or ""
+    said = " ".join(describe_device(store, DEVICE, running=False)) or ""
     assert said == f"{DEVICE} has not done anything yet."
     store.put(doing='{"words": "idle", "left": true, "at": 0}')
-    said = " ".join(in_words(store, DEVICE, running=False))
+    said = " ".join(describe_device(store, DEVICE, running=False))
     assert (
         f"restored from a backup on 2027-01-15 08:00:00 UTC, when it began epoch {EPOCH}: it stood at round 2" in said
     )
     assert "this device had trained up to round 5" in said
     (finding,) = server_epoch(make_config(tmp_path))
     assert "restored from a backup" in finding.found
-    keep_round(store, make_job(make_config(tmp_path), 2))
-    assert remembered(store).done == {(2, "a" * 64)}
+    save_round(store, make_job(make_config(tmp_path), 2))
+    assert load_agent(store).done == {(2, "a" * 64)}
     assert len(store.rounds()) == 3
 
 

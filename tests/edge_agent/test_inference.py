@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from edge_agent.errors import StoreError
-from edge_agent.machine.events import Announced, DataReady, Disconnected, Event, WindowsSeen
+from edge_agent.machine.events import Announced, DataReady, Disconnected, Event, NewWindows
 from edge_agent.sensors import open_source
-from edge_agent.serving.acceptance import Shelf, judge
-from edge_agent.serving.classifier import FILE_NAME, Classifier, live_words
-from edge_agent.storage.state_store import Store
+from edge_agent.serving.acceptance import evaluate
+from edge_agent.serving.classifier import FILE_NAME, Classifier, describe_live
+from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.storage.state_store import StateStore
 from edge_agent.training import job
 from har_pipeline import Window
 from tests.edge_agent.scene import announcement, make_config, make_plan
@@ -32,9 +33,9 @@ def window(label: int, at_s: float = 0.0, length: int = 128) -> Window:
 
 def model(folder: Path, number: int = 1) -> dict[str, Any]:
     """A good model on a device's shelf."""
-    store = Store(folder)
-    shelf = Shelf(store)
-    shelf.settle(judge(candidate(folder / f"job{number}", scale=number), number, "train", holdout(), None, margin=0))
+    store = StateStore(folder)
+    shelf = ModelRegistry(store)
+    shelf.commit(evaluate(candidate(folder / f"job{number}", scale=number), number, "train", holdout(), None, margin=0))
     present = shelf.present()
     store.close()
     assert present is not None
@@ -50,17 +51,17 @@ def classifier(tmp_path: Path) -> Any:
 
 
 def test_windows_are_classified_by_the_model_that_is_served(tmp_path: Path, classifier: Classifier) -> None:
-    classifier.offer([window(0)])  # there is no model yet
-    assert live_words(tmp_path) == []
+    classifier.submit([window(0)])  # there is no model yet
+    assert describe_live(tmp_path) == []
     classifier.serve(model(tmp_path))
     until(lambda: classifier._session)
     for label in (1, 2):
         before = classifier.count
-        classifier.offer([window(0), window(label, at_s=7.5)])
+        classifier.submit([window(0), window(label, at_s=7.5)])
         until(lambda before=before: classifier.count == before + 2)
         assert classifier.latest is not None
         assert (classifier.latest.label, classifier.latest.start_s) == (LABELS[label], 7.5)
-    (words,) = live_words(tmp_path)
+    (words,) = describe_live(tmp_path)
     assert words.startswith("It sees run (")
     assert "the personalized model of round 1" in words
 
@@ -74,19 +75,19 @@ def test_a_model_that_cannot_be_loaded_and_windows_that_do_not_fit_leave_the_pre
     broken.write_bytes(b"nothing")
     until(lambda: classifier._session)
     classifier.serve({**good, "path": str(broken)})
-    until(lambda: "broken.onnx cannot be loaded" in classifier.trouble)
-    classifier.offer([window(0, length=64)])
-    until(lambda: "do not fit" in classifier.trouble)
-    classifier.offer([window(0), window(1, length=64)])
-    classifier.offer([window(2)])
-    until(lambda: classifier.count >= 1 or classifier.offer([window(2)]))
+    until(lambda: "broken.onnx cannot be loaded" in classifier.error)
+    classifier.submit([window(0, length=64)])
+    until(lambda: "do not fit" in classifier.error)
+    classifier.submit([window(0), window(1, length=64)])
+    classifier.submit([window(2)])
+    until(lambda: classifier.count >= 1 or classifier.submit([window(2)]))
     assert classifier.latest is not None
     assert classifier.latest.label == "sit"
 
 
 def test_windows_that_come_faster_than_they_are_classified_do_not_fill_the_memory(tmp_path: Path) -> None:
     idle = Classifier(tmp_path)  # not started: nothing is taken
-    idle.offer([window(0)] * 10_000)
+    idle.submit([window(0)] * 10_000)
     assert len(idle._windows) == 64
 
 
@@ -100,11 +101,11 @@ def test_what_was_seen_before_a_restart_is_not_said_again(tmp_path: Path) -> Non
 
 def test_a_rollback_brings_the_earlier_good_model_back_and_is_undone_by_another(tmp_path: Path) -> None:
     first = model(tmp_path, 1)
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     with pytest.raises(StoreError, match="no earlier good model"):
-        Shelf(store).rollback()
+        ModelRegistry(store).rollback()
     second = model(tmp_path, 2)
-    shelf = Shelf(store)
+    shelf = ModelRegistry(store)
     assert shelf.rollback() == shelf.present() == first
     assert "model of round 1: taken back by hand, in place of the personalized model of round 2" in (
         store.adoptions()[-1].reason
@@ -127,7 +128,7 @@ def test_a_source_at_the_pace_of_life_shows_its_windows_and_one_that_hurries_doe
         while not isinstance(event := posted.get(timeout=30), DataReady):
             seen.append(event)
         source.stop(5.0)
-        assert any(isinstance(event, WindowsSeen) for event in seen) is shown
+        assert any(isinstance(event, NewWindows) for event in seen) is shown
 
 
 class Steady:
@@ -136,38 +137,38 @@ class Steady:
     def __init__(self, scene: Scene) -> None:
         self.scene, self.classifier = scene, scene.supervisor._classifier
 
-    def go_on(self) -> None:
+    def to_continue(self) -> None:
         """Return once five more windows were classified."""
         enough = self.classifier.count + 5
-        until(lambda: self.scene.post(WindowsSeen((window(1),))) or self.classifier.count >= enough, 20.0)
+        until(lambda: self.scene.post(NewWindows((window(1),))) or self.classifier.count >= enough, 20.0)
 
 
 @pytest.mark.parametrize("scene", [2], indirect=True)
 def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad_candidate_is_judged(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(scene.folder)
-    monkeypatch.setattr(job, "PROGRAM", "tests.edge_agent.stubborn")
+    store = StateStore(scene.folder)
+    monkeypatch.setattr(job, "ENTRYPOINT", "tests.edge_agent.stubborn")
 
     def play() -> None:
         steady = Steady(scene)
         first = scene.invite()
         good = model(scene.folder)  # the invitation made the device start over
-        steady.go_on()
+        steady.to_continue()
         os.kill(first.pid, 9)
-        steady.go_on()
+        steady.to_continue()
         until(lambda: scene.supervisor._training() not in (None, first.pid))
         scene.post(Disconnected("the broker is away"))
-        steady.go_on()
-        monkeypatch.setattr(job, "PROGRAM", "tests.edge_agent.bad_candidate")
+        steady.to_continue()
+        monkeypatch.setattr(job, "ENTRYPOINT", "tests.edge_agent.bad_candidate")
         finished = announcement(1, "finished", plan=scene.plan).model_copy(update={"model": scene.model})
         scene.post(Announced(finished))
         until(lambda: scene.status_of_adoption("does not work"))
-        steady.go_on()
+        steady.to_continue()
         served = steady.classifier._served
         assert served is not None
         assert (served["sha256"], steady.classifier.latest.label) == (good["sha256"], "run")
-        Shelf(own := Store(scene.folder)).store.put(model="", previous="")
+        ModelRegistry(own := StateStore(scene.folder)).store.put(model="", previous="")
         own.close()
         until(lambda: steady.classifier._session is None)  # what another process changes is taken up
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from edge_agent.machine.memory import keep_round
-from edge_agent.storage.state_store import Store
+from edge_agent.persistence import save_round
+from edge_agent.storage.state_store import StateStore
 from edge_agent.training import trainer
 from edge_agent.training.job import CLIENT_STATE, UPDATE, Job
 from federation import wire
@@ -34,7 +34,7 @@ def folder(device: Path, tmp_path: Path) -> Path:
 
 def done(job: Job) -> tuple[bytes, bytes]:
     """Run a job in this process; return the bytes of the update and of the client."""
-    trainer.train(trainer.set_scene(job))
+    trainer.train(trainer.build_context(job))
     return (job.out / UPDATE).read_bytes(), (job.out / CLIENT_STATE).read_bytes()
 
 
@@ -55,11 +55,11 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(folder: Path, prepar
 
 
 def test_a_round_that_is_done_again_after_a_kill_sends_the_same_bytes(folder: Path) -> None:
-    store = Store(folder)
+    store = StateStore(folder)
     store.put(identity=f"{INSTANCE}/cnn")
     first = int8_job(folder, 1)
     done(first)
-    keep_round(store, first)
+    save_round(store, first)
     state = store.get("client_state")
     job = int8_job(folder, 2, state)
     once = done(job)  # and killed before it is committed: the client is still that of round 1
@@ -67,7 +67,7 @@ def test_a_round_that_is_done_again_after_a_kill_sends_the_same_bytes(folder: Pa
     assert store.get("client_state") == state
     again = int8_job(folder, 2, state)
     assert done(again) == once
-    kept = keep_round(store, again)
+    kept = save_round(store, again)
     manifest = store.manifest(kept.update_id)
     assert (manifest.precision, manifest.sha256) == ("int8", wire.digest(once[0]))
     assert Path(folder, store.get("client_state")).read_bytes() == once[1]  # with the residual of what is in the outbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.machine.commands import Collect, FetchBlob, Leave, Say, StartOver, StopJob
+from edge_agent.machine.commands import Collect, Exit, FetchBlob, Log, Reset, StopJob
 from edge_agent.machine.events import Announced, Invited
 from federation.plan import ModelSpec, Plan
 from federation.protocol.messages import Invitation
@@ -42,7 +42,7 @@ def test_another_broadcast_for_the_same_round_replaces_the_first() -> None:
 def test_a_federation_founded_anew_makes_the_device_forget_and_collect_anew() -> None:
     device = uploading().on(Announced(announcement(1, instance="1" * 32)))  # the same plan, seed and round
     assert device.asked(StopJob)
-    assert device.asked(StartOver)
+    assert device.asked(Reset)
     assert device.asked(Collect)
     assert device.agent.outbox == ()
     assert device.agent.done == frozenset()
@@ -53,9 +53,9 @@ MIXED = make_plan("fedproto", alternatives=(ModelSpec(name="hart"),))
 
 def test_a_device_that_runs_another_network_is_another_identity() -> None:
     plain, other = (Device(model=model).on(Announced(announcement(1, plan=MIXED))) for model in (None, "hart"))
-    assert plain.asked(StartOver)[0].identity != other.asked(StartOver)[0].identity
+    assert plain.asked(Reset)[0].identity != other.asked(Reset)[0].identity
     named = Device(plain.agent, model="cnn").on(Announced(announcement(1, plan=MIXED)))
-    assert not named.asked(StartOver)  # the plan's own network by its name
+    assert not named.asked(Reset)  # the plan's own network by its name
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_network_that_the_federation_does_not_offer_ends_the_program_and_forge
     plan: Plan, words: str
 ) -> None:
     device = Device(uploading().agent, model="resnet").on(Announced(announcement(1, plan=plan)))
-    assert device.asked(Leave) == [Leave(1)]
-    assert "[agent] model is 'resnet'" in device.asked(Say)[0].text
-    assert words in device.asked(Say)[0].text
-    assert not device.asked(StartOver)
+    assert device.asked(Exit) == [Exit(1)]
+    assert "[agent] model is 'resnet'" in device.asked(Log)[0].text
+    assert words in device.asked(Log)[0].text
+    assert not device.asked(Reset)

@@ -13,8 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.machine.events import Kind
-from edge_agent.serving.acceptance import Shelf, Verdict, judge
-from edge_agent.storage.state_store import Store
+from edge_agent.serving.acceptance import Verdict, evaluate
+from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
@@ -71,11 +72,11 @@ def judged(
     margin: float = 0.05,
     windows: ClientWindows | None = None,
     kind: Kind = "train",
-    vouched: VersionScore | None = None,
+    server_score: VersionScore | None = None,
 ) -> Verdict:
     now: dict[str, Any] | None = None if present is None else {"macro_f1": present}
     mine = holdout() if windows is None else windows
-    return judge(folder, 2, kind, mine, now, margin=margin, vouched=vouched)
+    return evaluate(folder, 2, kind, mine, now, margin=margin, server_score=server_score)
 
 
 def test_the_first_model_that_runs_is_adopted_with_its_score(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_model_that_gives_nan_a_broken_file_and_no_file_are_turned_down(tmp_pa
 @pytest.mark.parametrize("present", [None, 0.0, 1.0])
 @pytest.mark.parametrize("kind", ["train", "adopt"])
 def test_a_candidate_that_answers_one_class_is_never_adopted(tmp_path: Path, present: float | None, kind: Kind) -> None:
-    verdict = judged(candidate(tmp_path, confuses=2), present, 1.0, kind=kind, vouched=score(working=9))
+    verdict = judged(candidate(tmp_path, confuses=2), present, 1.0, kind=kind, server_score=score(working=9))
     assert (verdict.answer, verdict.good) == ("failed", False)
     assert "not adopted, it does not work: it answers 'sit' whatever it sees" in verdict.reason
     assert f"macro-F1 0.167 on 30 holdout windows of 3 classes against 0.167 of {CONSTANT}" in verdict.reason
@@ -155,9 +156,9 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
     windows = SEVERAL[obstacle]
     folder = candidate(tmp_path)
     unknown, alone = judged(folder, 0.9, windows=windows), judged(folder, None, windows=windows)
-    sound = judged(folder, 0.9, windows=windows, kind="adopt", vouched=score(working=6))
-    broken = judged(folder, None, windows=windows, kind="adopt", vouched=score(working=3))
-    begun = judged(folder, None, windows=windows, vouched=score(working=3))
+    sound = judged(folder, 0.9, windows=windows, kind="adopt", server_score=score(working=6))
+    broken = judged(folder, None, windows=windows, kind="adopt", server_score=score(working=3))
+    begun = judged(folder, None, windows=windows, server_score=score(working=3))
     for verdict in (unknown, alone, sound, broken, begun):
         assert f"whether it works cannot be checked here ({obstacle})" in verdict.reason
         assert verdict.most_frequent is None
@@ -176,7 +177,9 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
 
 def test_a_few_windows_still_refuse_what_is_worse_than_the_present_model(tmp_path: Path) -> None:
     few = holdout(12)
-    verdict = judged(candidate(tmp_path, confuses=1), 1.0, 0.4, windows=few, kind="adopt", vouched=score(working=9))
+    verdict = judged(
+        candidate(tmp_path, confuses=1), 1.0, 0.4, windows=few, kind="adopt", server_score=score(working=9)
+    )
     assert verdict.answer == "refused"
 
 
@@ -187,22 +190,22 @@ def test_without_a_holdout_there_is_no_score_and_no_table(tmp_path: Path) -> Non
 
 
 def test_a_candidate_that_gives_nan_without_a_holdout_is_turned_down_whatever_the_server_says(tmp_path: Path) -> None:
-    verdict = judged(candidate(tmp_path, scale=np.nan), None, windows=holdout(0), vouched=score(working=9))
+    verdict = judged(candidate(tmp_path, scale=np.nan), None, windows=holdout(0), server_score=score(working=9))
     assert verdict.answer == "failed"
 
 
 def test_the_last_two_good_models_stay_and_a_refused_one_changes_nothing(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    shelf, paths = Shelf(store), []
+    store = StateStore(tmp_path)
+    shelf, paths = ModelRegistry(store), []
     for number in range(3):
         folder = candidate(tmp_path / "jobs" / str(number), scale=1.0 + number)
-        shelf.settle(judge(folder, number, "train", holdout(), shelf.present(), margin=0.0))
+        shelf.commit(evaluate(folder, number, "train", holdout(), shelf.present(), margin=0.0))
         present = shelf.present()
         assert present is not None
         assert (present["round"], present["source"]) == (number, "personalized")
         paths.append(Path(present["path"]))
     worse = candidate(tmp_path / "jobs" / "3", confuses=2)
-    shelf.settle(judge(worse, 3, "adopt", holdout(), shelf.present(), margin=0.0))
+    shelf.commit(evaluate(worse, 3, "adopt", holdout(), shelf.present(), margin=0.0))
     assert shelf.present() == present
     assert [path.is_file() for path in paths] == [False, True, True]
     assert len(list((tmp_path / "models").iterdir())) == 4
@@ -217,14 +220,14 @@ def test_the_last_two_good_models_stay_and_a_refused_one_changes_nothing(tmp_pat
 
 
 def test_a_withdrawn_release_is_left_for_the_model_before_it_or_for_none(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    shelf = Shelf(store)
+    store = StateStore(tmp_path)
+    shelf = ModelRegistry(store)
     for release in (3, 4):
         folder = candidate(tmp_path / "jobs" / str(release), scale=float(release))
-        verdict = judge(folder, release, "adopt", holdout(), shelf.present(), margin=0.0)
-        shelf.settle(verdict._replace(release=release))
+        verdict = evaluate(folder, release, "adopt", holdout(), shelf.present(), margin=0.0)
+        shelf.commit(verdict._replace(release=release))
     for release, used in ((9, 4), (4, 3), (4, 3), (3, None)):
-        shelf.leave(release)
+        shelf.revoke(release)
         present = shelf.present()
         assert (present["rollout"] if present else None) == used
     assert list((tmp_path / "models").iterdir()) == []

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.machine.memory import CLIENTS, forget_update, keep_round, remembered
+from edge_agent.persistence import CLIENTS, forget_update, load_agent, save_round
 from edge_agent.storage.files import write_file
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.training import trainer
 from edge_agent.training.job import CLIENT_STATE, UPDATE, Job, JobEnded, JobLine, TrainingProcess
 from federation import wire
@@ -42,10 +42,10 @@ class Expected:
 
 def killed_after_round_one(folder: Path, plan: Plan) -> None:
     """Train round 1, have it accepted, and leave what a kill in round 2 leaves in the folder."""
-    store, job = Store(folder), a_job(folder, plan)
+    store, job = StateStore(folder), a_job(folder, plan)
     store.put(identity=f"{INSTANCE}/cnn")
-    trainer.train(trainer.set_scene(job))
-    kept = keep_round(store, job)
+    trainer.train(trainer.build_context(job))
+    kept = save_round(store, job)
     forget_update(store, kept.update_id, "accepted", "")
     store.close()
     write_file(folder / CLIENTS / "r2-half-written", b"half")
@@ -54,8 +54,8 @@ def killed_after_round_one(folder: Path, plan: Plan) -> None:
 
 def second_job(folder: Path, plan: Plan, broadcast: Tree) -> Job:
     """Start anew from the data folder alone, and take round 2."""
-    store = Store(folder)
-    assert [number for number, _ in remembered(store).done] == [1]
+    store = StateStore(folder)
+    assert [number for number, _ in load_agent(store).done] == [1]
     state = store.get("client_state")
     store.close()
     assert [path.name for path in (folder / CLIENTS).iterdir()] == [Path(state).name]
@@ -75,7 +75,7 @@ def test_the_round_after_a_kill_is_that_of_a_client_that_was_never_killed(
     expected = Expected(PLANS[method], prepared)
     killed_after_round_one(folder, PLANS[method])
     job = second_job(folder, PLANS[method], expected.broadcast)
-    trainer.train(trainer.set_scene(job))
+    trainer.train(trainer.build_context(job))
     assert_second(job, expected)
     anew = Federation(PLANS[method])
     anew.broadcast = expected.broadcast

@@ -18,7 +18,7 @@ from edge_agent.__main__ import app
 from edge_agent.machine.state import identity
 from edge_agent.sensors.sensor_logger.http import PATH
 from edge_agent.storage.repair import open_checked
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from har_pipeline import dataset_labels
 from tests.edge_agent.phone import annotation, bodies, entries, messages, walk
 from tests.edge_agent.scene import announcement, make_plan
@@ -41,7 +41,7 @@ class Device:
             f'[broker]\nport = 9\n[sensors]\nsource = "sensor_logger_http"\n[windows]\nmin_free_mb = 0.3\n'
             f'[phone]\nport = {self.port}\ntoken = "{TOKEN}"\n'
         )
-        with closing(Store(folder / "data")) as store:  # as after a start with the server in reach
+        with closing(StateStore(folder / "data")) as store:  # as after a start with the server in reach
             store.reset(identity=identity(announcement(), None), plan=make_plan().model_dump_json())
         self.number = 0
 
@@ -106,9 +106,9 @@ def test_an_agent_on_a_full_disk_says_so_and_goes_on_when_there_is_room(small_di
         device.record(60)
         agent.terminate()
         assert agent.wait(60) == 0
-    store, trouble = open_checked(small_disk / "data")
+    store, connection_error = open_checked(small_disk / "data")
     store.close()
-    assert trouble == ""
+    assert connection_error == ""
 
 
 def test_kills_cost_at_most_the_last_seconds(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_kills_cost_at_most_the_last_seconds(tmp_path: Path) -> None:
             agent.wait()
         assert device.windows() >= kept
         kept = device.windows()
-    store, trouble = open_checked(tmp_path / "data")
+    store, connection_error = open_checked(tmp_path / "data")
     with closing(store), store.reading() as db:
         starts = [row[0] for row in db.execute("SELECT start_s FROM windows ORDER BY id")]
-    assert trouble == ""
+    assert connection_error == ""
     assert len(starts) == len(set(starts)) == kept
 
 

@@ -17,6 +17,7 @@ from edge_agent.config.sensors import PhoneSection, SensorsSection
 from edge_agent.errors import SensorError
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
+from edge_agent.sensors.sensor_logger import export
 from edge_agent.sensors.sensor_logger.export import exports_in, platform_of, rows_of
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import ClientWindows, dataset_labels
@@ -125,9 +126,7 @@ def test_a_folder_of_exports_is_taken_one_by_one_and_a_new_one_later(tmp_path: P
 
 
 def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edge_agent.sensors.sensor_logger import replay
-
-    path, whole = as_folder(tmp_path / "one", tables()), replay.rows_of
+    path, whole = as_folder(tmp_path / "one", tables()), export.rows_of
 
     def breaks(path: Path) -> Any:
         for n, row in enumerate(whole(path)):
@@ -135,8 +134,8 @@ def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.
                 raise SensorError("the card was pulled")
             yield row
 
-    monkeypatch.setattr(replay, "rows_of", breaks)
-    monkeypatch.setattr(replay, "CHUNK", 100)
+    monkeypatch.setattr(export, "rows_of", breaks)
+    monkeypatch.setattr(export, "CHUNK", 100)
     monkeypatch.setattr("edge_agent.sensors.window_writer.BATCH", 1)
     some, event = taken(tmp_path / "data", path)
     assert event == SensorFailed("the card was pulled")

@@ -27,7 +27,7 @@ from edge_agent.errors import ConfigError
 from edge_agent.machine.events import DataReady, Event, PhoneConditions, SensorFailed
 from edge_agent.sensors import open_source
 from edge_agent.sensors.sensor_logger.http import CONNECTIONS, PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import WAITING, Inbox, Verdict
+from edge_agent.sensors.sensor_logger.inbox import WAITING, Inbox, Outcome
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import dataset_labels, split_client
 from tests.edge_agent.phone import BEGAN_S, SETTINGS, annotation, bodies, entries, expected_windows, messages, walk
@@ -100,8 +100,8 @@ def test_one_phone_at_a_time(listener: Listener) -> None:
     assert post(listener.port, first)[0] == 200
     assert post(listener.port, second) == (499, "another phone is recording to this device; stop it there first")
     chosen = Inbox(PhoneSection(token=TOKEN, device_id="two"))
-    assert chosen.take(first).verdict is Verdict.REFUSED
-    assert chosen.take(second).verdict is Verdict.TAKEN
+    assert chosen.take(first).verdict is Outcome.REFUSED
+    assert chosen.take(second).verdict is Outcome.TAKEN
 
 
 def test_a_device_that_cannot_keep_up_says_so_and_holds_no_more(listener: Listener) -> None:
@@ -201,7 +201,7 @@ def check_hostile(body: bytes) -> bool:
     """Whatever it is: a verdict in few words, and only finite numbers behind the door; says whether it came in."""
     inbox = Inbox(PhoneSection())
     answer = inbox.take(body)
-    assert answer.verdict in Verdict
+    assert answer.verdict in Outcome
     assert len(answer.words) < 1000
     if inbox.batches.empty():
         return False

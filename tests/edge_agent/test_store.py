@@ -14,11 +14,11 @@ from edge_agent.errors import DamagedError, StoreError
 from edge_agent.machine.agent import step
 from edge_agent.machine.commands import FetchBlob, PublishStatus, SendBegin
 from edge_agent.machine.events import Announced, Connected, DataReady, Invited
-from edge_agent.machine.memory import forget_update, keep_round, remembered, start_over
 from edge_agent.machine.state import Policy, identity
+from edge_agent.persistence import forget_update, load_agent, reset_agent, save_round
 from edge_agent.status import summary
 from edge_agent.storage.files import write_file
-from edge_agent.storage.state_store import FILE_NAME, AdoptionRow, Store
+from edge_agent.storage.state_store import FILE_NAME, AdoptionRow, StateStore
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
 from federation.protocol.messages import read, write
 from tests.edge_agent.scene import DEVICE, announcement, invitation, make_config, make_plan
@@ -59,7 +59,7 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
     )
     for name, data in ((UPDATE, b"update"), (CLIENT_STATE, b"client"), (RESULT, json.dumps(RESULT_JSON).encode())):
         write_file(job.out / name, data)
-    with closing(Store(folder)) as store:
+    with closing(StateStore(folder)) as store:
         if not store.get("identity"):
             store.put(identity=identity(announcement(), None))
     return job
@@ -68,18 +68,18 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
 def test_a_file_that_is_no_database_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(DamagedError, match=r"not replaced by itself.*outbox; windows and models stay"):
-        Store(tmp_path)
+        StateStore(tmp_path)
 
 
 def test_a_restart_resends_the_outbox_and_does_not_train_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     a = announcement(1)
     store.reset(identity=identity(a, None))
-    kept = keep_round(store, make_job(make_config(tmp_path)))
+    kept = save_round(store, make_job(make_config(tmp_path)))
     store.close()
 
-    again = Store(tmp_path)
-    agent, commands = remembered(again), []
+    again = StateStore(tmp_path)
+    agent, commands = load_agent(again), []
     for event in (Connected(), Invited(invitation(1)), Announced(a), DataReady(40)):
         result = step(Policy(DEVICE), agent, event, 0.0)
         agent, commands = result.agent, commands + list(result.commands)
@@ -91,42 +91,42 @@ def test_a_restart_resends_the_outbox_and_does_not_train_again(tmp_path: Path) -
 
 
 def test_the_manifest_describes_the_update_and_its_id_depends_on_the_bytes_alone(tmp_path: Path) -> None:
-    store, config = Store(tmp_path), make_config(tmp_path)
-    first = keep_round(store, make_job(config))
+    store, config = StateStore(tmp_path), make_config(tmp_path)
+    first = save_round(store, make_job(config))
     manifest = store.manifest(first.update_id)
     assert (manifest.size, manifest.examples, manifest.steps, manifest.chunk_bytes) == (6, 40, 6, 4096)
     assert (manifest.client, manifest.round, manifest.base_version) == (DEVICE, 1, "a" * 64)
     assert read(type(manifest), write(manifest)) == manifest
-    assert keep_round(store, make_job(config)).update_id == first.update_id
+    assert save_round(store, make_job(config)).update_id == first.update_id
     assert len(store.outbox()) == 1
     store.close()
 
 
 def test_an_answered_update_is_forgotten_with_its_file_and_the_round_is_not(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    kept = keep_round(store, make_job(make_config(tmp_path)))
+    store = StateStore(tmp_path)
+    kept = save_round(store, make_job(make_config(tmp_path)))
     path = store.outbox()[kept.update_id]
     forget_update(store, kept.update_id, "accepted", "")
     assert (store.outbox(), path.exists()) == ({}, False)
     assert [(row.round, row.status) for row in store.rounds()] == [(1, "accepted")]
-    assert remembered(store).done == {(1, "a" * 64)}
+    assert load_agent(store).done == {(1, "a" * 64)}
     with pytest.raises(StoreError, match="not in the outbox"):
         store.manifest(kept.update_id)
     store.close()
 
 
 def test_only_the_latest_client_state_stays(tmp_path: Path) -> None:
-    store, config = Store(tmp_path), make_config(tmp_path)
-    keep_round(store, make_job(config))
-    keep_round(store, make_job(config, 2, "b" * 64))
+    store, config = StateStore(tmp_path), make_config(tmp_path)
+    save_round(store, make_job(config))
+    save_round(store, make_job(config, 2, "b" * 64))
     assert [path.read_bytes() for path in (tmp_path / "clients").iterdir()] == [b"client"]
     assert (tmp_path / store.get("client_state")).is_file()
     store.close()
 
 
 def test_the_summary_has_a_row_for_each_trained_round(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    keep_round(store, make_job(make_config(tmp_path)))
+    store = StateStore(tmp_path)
+    save_round(store, make_job(make_config(tmp_path)))
     store.leave_out(2, "b" * 64, "killed")
     store.note_adoption(AdoptionRow(1, "personalized", False, "not adopted, worse", {}, 0.0))
     found = summary(store, DEVICE)
@@ -137,10 +137,10 @@ def test_the_summary_has_a_row_for_each_trained_round(tmp_path: Path) -> None:
 
 
 def test_starting_over_forgets_rows_and_files(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    keep_round(store, make_job(make_config(tmp_path)))
-    start_over(store, "other", 1)
-    agent = remembered(store)
+    store = StateStore(tmp_path)
+    save_round(store, make_job(make_config(tmp_path)))
+    reset_agent(store, "other", 1)
+    agent = load_agent(store)
     assert (agent.identity, agent.outbox, agent.done) == ("other", (), frozenset())
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == set()
     store.close()

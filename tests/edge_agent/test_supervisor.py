@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.errors import ConfigError
-from edge_agent.machine.memory import keep_round
 from edge_agent.machine.state import identity
+from edge_agent.persistence import save_round
 from edge_agent.storage.files import write_file
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from edge_agent.training.job import UPDATE
 from federation.protocol import topics
@@ -86,8 +86,8 @@ def test_the_command_line_refuses_in_words_and_shows_a_device(tmp_path: Path) ->
     assert (refused.exit_code, "example-config" in refused.stderr) == (2, True)
     path = config_file(tmp_path, 1)
     assert "no device yet" in runner.invoke(app, ["status", "--config", str(path)]).stderr.replace("\n", " ")
-    store = Store(tmp_path / "data")
-    keep_round(store, make_job(make_config(tmp_path / "data")))
+    store = StateStore(tmp_path / "data")
+    save_round(store, make_job(make_config(tmp_path / "data")))
     store.close()
     shown = runner.invoke(app, ["status", "--config", str(path)])
     assert (shown.exit_code, "trained" in shown.stdout, "0.750" in shown.stdout) == (0, True, True)
@@ -164,12 +164,12 @@ def is_kind(kind: str) -> Callable[[topics.DeviceTopic, bytes], bool]:
 def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, operator: tuple[Operator, int]) -> None:
     person, port = operator
     path, folder = config_file(tmp_path, port), tmp_path / "data"
-    store = Store(folder)
+    store = StateStore(folder)
     store.reset(identity=identity(announcement(1), None))
     job = make_job(make_config(folder))
     payload = os.urandom(10_000)
     write_file(job.out / UPDATE, payload)
-    kept = keep_round(store, job)
+    kept = save_round(store, job)
     store.close()
     person.say(topics.invitation("demo", DEVICE), write(invitation(1)), retain=True)
     person.say(topics.announce("demo"), write(announcement(1)), retain=True)
@@ -200,7 +200,7 @@ def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, ope
     finally:
         first.kill()
         first.wait()
-    store = Store(folder)
+    store = StateStore(folder)
     assert store.outbox() == {}
     assert [(row.round, row.status) for row in store.rounds()] == [(1, "accepted")]
     store.close()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.training import job
 from edge_agent.training.job import CHECKPOINTS
 from federation import wire
@@ -21,7 +21,7 @@ from tests.edge_agent.supervised import GOOD, Scene, run, until
 def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "PROGRAM", "tests.edge_agent.stubborn")
+    monkeypatch.setattr(job, "ENTRYPOINT", "tests.edge_agent.stubborn")
 
     def play() -> None:
         first = scene.invite()
@@ -70,12 +70,12 @@ def test_real_training_is_stopped_and_goes_on_to_the_same_bits(scene: Scene, pre
         until(lambda: scene.status_says("not training for round 1: it is not charging"))
         assert list((folder / CHECKPOINTS).glob("*"))
         scene.machine.found = GOOD
-        store = Store(folder)
+        store = StateStore(folder)
         until(store.outbox, 120.0)
         store.close()
 
     run(scene.supervisor, play)
-    store = Store(folder)
+    store = StateStore(folder)
     (update,) = store.outbox().values()
     store.close()
     expected = federation.round(federation.joined, prepared, 1)

@@ -13,10 +13,10 @@ from sklearn.metrics import f1_score
 
 from edge_agent.errors import JobError
 from edge_agent.machine.events import Event, SensorFailed
-from edge_agent.machine.memory import keep_round
+from edge_agent.persistence import save_round
 from edge_agent.sensors import open_source
 from edge_agent.serving.soundness import Soundness
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training import trainer
 from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, MODEL, PARITY, RESULT, UPDATE
@@ -55,7 +55,7 @@ def test_a_client_that_the_data_set_does_not_have_is_an_error(tmp_path: Path) ->
 def test_two_rounds_are_those_of_the_simulation_bit_for_bit(name: str, device: Path, prepared: ClientWindows) -> None:
     plan, job = PLANS[name], a_job(device, PLANS[name])
     federation = Federation(plan)
-    trainer.train(trainer.set_scene(job))
+    trainer.train(trainer.build_context(job))
     first = federation.round(federation.initial, prepared, 1)
     update = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
     assert_same(update, first.upload)
@@ -64,7 +64,7 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(name: str, device: P
     # the second round starts from the kept client, through a file
     (device / "kept").write_bytes((job.out / CLIENT_STATE).read_bytes())
     second = a_job(device, plan, round_number=2, state="kept")
-    trainer.train(trainer.set_scene(second))
+    trainer.train(trainer.build_context(second))
     expected = federation.round(first.client, prepared, 2)
     assert_same(wire.decode((second.out / UPDATE).read_bytes(), limit_bytes=1 << 24), expected.upload)
     assert_same(
@@ -76,7 +76,7 @@ def test_the_result_counts_what_was_trained_on(device: Path, prepared: ClientWin
     short = PLANS["fedavg"]
     plan = short.model_copy(update={"task": short.task.model_copy(update={"epochs": 10, "lr": 0.01})})
     job = a_job(device, plan)
-    trainer.train(trainer.set_scene(job))
+    trainer.train(trainer.build_context(job))
     result = json.loads((job.out / RESULT).read_bytes())
     split = split_client(prepared, "temporal", test_share=0.2, settings=dataset_settings("synthetic"))
     assert result["examples"] == len(split.train)
@@ -103,16 +103,16 @@ def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
     damaged = device / "damaged"
     damaged.write_bytes(job.broadcast.read_bytes()[:-1] + b"\x01")
     with pytest.raises(JobError, match="damaged"):
-        trainer.set_scene(job.model_copy(update={"broadcast": damaged}))
+        trainer.build_context(job.model_copy(update={"broadcast": damaged}))
     with pytest.raises(UpdateError):
-        trainer.set_scene(job.model_copy(update={"network": make_plan(hidden=24).model}))
+        trainer.build_context(job.model_copy(update={"network": make_plan(hidden=24).model}))
 
 
 def test_a_client_state_of_another_model_is_refused(device: Path) -> None:
     (device / "other").write_bytes(wire.encode(dict(Federation(make_plan(hidden=24)).initial._asdict())))
-    scene = trainer.set_scene(a_job(device, PLANS["fedavg"], state="other"))
+    scene = trainer.build_context(a_job(device, PLANS["fedavg"], state="other"))
     with pytest.raises(JobError, match="other parameters"):
-        trainer.kept_client(scene)
+        trainer.load_client(scene)
 
 
 def test_a_client_state_with_another_memory_is_refused(device: Path) -> None:
@@ -120,14 +120,14 @@ def test_a_client_state_with_another_memory_is_refused(device: Path) -> None:
     kept = Federation(plan).initial  # has not joined: it has no prototypes yet
     (device / "other").write_bytes(wire.encode(dict(kept._asdict())))
     with pytest.raises(JobError, match="another memory"):
-        trainer.kept_client(trainer.set_scene(a_job(device, plan, state="other")))
+        trainer.load_client(trainer.build_context(a_job(device, plan, state="other")))
 
 
 def test_a_device_trains_the_network_that_it_has_chosen(device: Path) -> None:
     hart = ModelSpec(name="hart", options={"feature_dim": 16, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16})
     plan = make_plan("fedproto", alternatives=(hart,))
     job = a_job(device, plan).model_copy(update={"network": hart})
-    kept = trainer.train(trainer.set_scene(job))
+    kept = trainer.train(trainer.build_context(job))
     assert kept.params.keys() == dict(build("hart", classes=6, **hart.options).named_parameters()).keys()
     update = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
     check_tree(update, upload_schema(Federation(plan).method, plan.task, Federation(plan).initial))
@@ -138,13 +138,13 @@ def test_a_round_that_diverges_leaves_no_update(device: Path) -> None:
     job = a_job(device, PLANS["fedavg"].model_copy(update={"task": task}))
     (job.out / UPDATE).unlink(missing_ok=True)
     with pytest.raises(UpdateError, match="NaN"):
-        trainer.train(trainer.set_scene(job))
+        trainer.train(trainer.build_context(job))
     assert not (job.out / UPDATE).exists()
 
 
 def test_a_method_without_a_global_model_leaves_a_reason(device: Path) -> None:
     job = a_job(device, make_plan("local"), "adopt")
-    assert trainer.final_client(trainer.set_scene(job)) is None
+    assert trainer.final_client(trainer.build_context(job)) is None
     assert "no global model" in json.loads((job.out / RESULT).read_bytes())["no_model"]
 
 
@@ -164,9 +164,9 @@ def test_the_process_trains_exports_and_ends(device: Path, prepared: ClientWindo
     logits = Session.load(job.out / MODEL).predict(prepared.x[:4]).logits
     assert np.isfinite(logits).all()
 
-    store = Store(device)
+    store = StateStore(device)
     store.put(identity=f"{INSTANCE}/cnn")
-    kept = keep_round(store, job)
+    kept = save_round(store, job)
     assert store.manifest(kept.update_id).sha256 == wire.digest(store.outbox()[kept.update_id].read_bytes())
     store.close()
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from edge_agent.errors import HopelessJobError
+from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.files import write_file
 from edge_agent.training import trainer
-from edge_agent.training.checkpoints import Epochs, checkpoint_path
+from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
 from federation import wire
 from federation.plan import Plan
@@ -55,17 +56,17 @@ def test_training_that_is_cut_off_goes_on_after_its_last_epoch_to_the_same_bits(
     whole = expected.round(expected.joined, prepared, 1)
     told = list[dict[str, object]]()
 
-    def tell(**record: object) -> None:
+    def emit(**record: object) -> None:
         told.append(record)
         if len(told) == 2:
             raise Killed
 
-    monkeypatch.setattr(trainer, "tell", tell)
+    monkeypatch.setattr(trainer, "emit", emit)
     job = a_job(device, PLAN)
     with pytest.raises(Killed):
-        trainer.train(trainer.set_scene(job))
+        trainer.train(trainer.build_context(job))
     assert [path.suffix for path in job.checkpoints.iterdir()] == [".epoch"]
-    trainer.train(trainer.set_scene(job))
+    trainer.train(trainer.build_context(job))
     assert [record.get("epoch") for record in told] == [1, 2, 3, 4, None]
     assert_round(job, whole)
     result = json.loads((job.out / RESULT).read_bytes())
@@ -84,6 +85,7 @@ def test_a_process_that_is_killed_goes_on_after_its_last_epoch_to_the_same_bits(
 ) -> None:
     expected = Federation(PLAN)
     whole = expected.round(expected.joined, prepared, 1)
+    shutil.rmtree(a_job(device, PLAN).checkpoints, ignore_errors=True)  # those of another test on the same folder
     first, _ = events_until(a_job(device, PLAN), '{"event": "epoch", "epoch": 2}')
     os.kill(first.pid, 9)
     first.stop(5.0)
@@ -97,7 +99,7 @@ def test_a_process_that_is_killed_goes_on_after_its_last_epoch_to_the_same_bits(
 
 def test_a_checkpoint_is_of_one_round_one_base_one_seed_one_client_and_its_windows(device: Path) -> None:
     job = a_job(device, PLAN)
-    windows = trainer.set_scene(job).data.train
+    windows = trainer.build_context(job).data.train
     changed = windows.x.copy()
     changed[0, 0, 0] += 1
     others = [
@@ -117,14 +119,14 @@ def test_a_checkpoint_is_of_one_round_one_base_one_seed_one_client_and_its_windo
 def test_a_damaged_checkpoint_or_one_of_another_network_is_as_good_as_none(
     damage: bytes | None, device: Path, tmp_path: Path
 ) -> None:
-    scene, path = trainer.set_scene(a_job(device, PLAN)), tmp_path / "x.epoch"
+    context, path = trainer.build_context(a_job(device, PLAN)), tmp_path / "x.epoch"
     other = Federation(make_plan(hidden=24)).initial
     zero = torch.zeros(())
     progress = {"epoch": torch.tensor(1), "steps": torch.tensor(3), "seconds": torch.tensor(1.0)}
     tree = {"params": other.params, "buffers": other.buffers, "loss": zero, "examples": zero, "progress": progress}
     write_file(path, wire.encode(tree) if damage is None else damage)
     write_file(tmp_path / "of-another-round.epoch", b"")
-    assert Epochs(path, scene.initial, 1.0, lambda _: None).resume() is None
+    assert EpochCheckpoints(path, context.initial, 1.0, lambda _: None).resume() is None
     assert [left.name for left in tmp_path.iterdir()] == ["x.epoch"]
 
 
@@ -140,15 +142,15 @@ class Clock:
 
 
 def test_the_time_counts_what_interrupted_runs_have_used(device: Path, tmp_path: Path) -> None:
-    scene, path, told = trainer.set_scene(a_job(device, PLAN)), tmp_path / "x.epoch", list[int]()
-    first = Epochs(path, scene.initial, 100.0, told.append, Clock())
+    context, path, told = trainer.build_context(a_job(device, PLAN)), tmp_path / "x.epoch", list[int]()
+    first = EpochCheckpoints(path, context.initial, 100.0, told.append, Clock())
     zero = torch.zeros(())
-    first.epoch_done(Checkpoint(1, 3, scene.initial.params, scene.initial.buffers, {}, zero, zero))
-    second = Epochs(path, scene.initial, 3.0, told.append, Clock())
+    first.epoch_done(Checkpoint(1, 3, context.initial.params, context.initial.buffers, {}, zero, zero))
+    second = EpochCheckpoints(path, context.initial, 3.0, told.append, Clock())
     found = second.resume()
     assert found is not None
     assert (found.epoch, found.steps, told) == (1, 3, [1])
-    assert list(found.params) == list(scene.initial.params)
+    assert list(found.params) == list(context.initial.params)
     assert not second.enough(0)
     assert not second.enough(3)
     assert second.enough(4)
@@ -164,7 +166,7 @@ def test_a_round_whose_time_is_over_sends_what_was_done_and_says_how_much(
 ) -> None:
     plan = longer(make_plan("scaffold", optimizer="sgd"), partial="use")
     job = at_once(a_job(device, plan))
-    trainer.train(trainer.set_scene(job))
+    trainer.train(trainer.build_context(job))
     result = json.loads((job.out / RESULT).read_bytes())
     assert (result["steps"], result["metrics"]["epochs"]) == (1, 0.0)
     straggler = Federation(plan)
@@ -175,8 +177,10 @@ def test_a_round_whose_time_is_over_sends_what_was_done_and_says_how_much(
 def test_where_partial_work_is_dropped_a_round_without_time_is_left_out_at_once(device: Path) -> None:
     job = at_once(a_job(device, longer(make_plan(), partial="drop")))
     (job.out / UPDATE).unlink(missing_ok=True)
-    with pytest.raises(HopelessJobError, match=r"over after 1 of \d+ steps, and this federation drops partial work"):
-        trainer.train(trainer.set_scene(job))
+    with pytest.raises(
+        NonRetryableJobError, match=r"over after 1 of \d+ steps, and this federation drops partial work"
+    ):
+        trainer.train(trainer.build_context(job))
     assert not (job.out / UPDATE).exists()
 
 

@@ -13,7 +13,7 @@ import pytest
 from edge_agent.errors import BlobError
 from edge_agent.machine.events import ChunksSent
 from edge_agent.transport.chunk_sender import ChunkSender
-from edge_agent.transport.downloads import Blobs
+from edge_agent.transport.downloads import BlobDownloader
 from federation.protocol.chunks import Assembly
 from federation.protocol.messages import BlobPointer, UpdateManifest
 
@@ -134,7 +134,7 @@ def point(data: bytes, url: str = "/v1/blobs/x") -> BlobPointer:
 
 
 def test_a_blob_is_downloaded_once(tmp_path: Path, address: str) -> None:
-    blobs = Blobs(tmp_path, address, 5.0)
+    blobs = BlobDownloader(tmp_path, address, 5.0)
     assert blobs.fetch(point(Server.data)).read_bytes() == Server.data
     blobs.fetch(point(Server.data))
     assert Server.seen == [None]
@@ -145,12 +145,12 @@ def test_a_download_that_broke_off_goes_on(tmp_path: Path, address: str, honours
     Server.honours_range = honours_range
     pointer = point(Server.data)
     (tmp_path / f"{pointer.sha256}.part").write_bytes(Server.data[:150_000])
-    assert Blobs(tmp_path, address, 5.0).fetch(pointer).read_bytes() == Server.data
+    assert BlobDownloader(tmp_path, address, 5.0).fetch(pointer).read_bytes() == Server.data
     assert Server.seen == ["bytes=150000-"]
 
 
 def test_bytes_that_are_not_the_announced_ones_are_not_kept(tmp_path: Path, address: str) -> None:
-    blobs = Blobs(tmp_path, address, 5.0)
+    blobs = BlobDownloader(tmp_path, address, 5.0)
     announced = point(Server.data)
     right, Server.data = Server.data, bytes(len(Server.data))
     with pytest.raises(BlobError, match="has sha256"):
@@ -182,13 +182,13 @@ def test_bytes_that_are_not_the_announced_ones_are_not_kept(tmp_path: Path, addr
     ],
 )
 def test_models_are_fetched_from_the_servers_own_origin_alone(tmp_path: Path, url: str) -> None:
-    blobs = Blobs(tmp_path, "http://127.0.0.1:9", 1.0)
+    blobs = BlobDownloader(tmp_path, "http://127.0.0.1:9", 1.0)
     with pytest.raises(BlobError, match=r"was announced, but models are fetched from http://127.0.0.1:9/ alone"):
         blobs.fetch(point(b"x", url))
 
 
 def test_a_network_path_stays_below_the_server_and_no_server_is_an_error(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path, "http://127.0.0.1:9", 1.0)
+    blobs = BlobDownloader(tmp_path, "http://127.0.0.1:9", 1.0)
     with pytest.raises(BlobError, match=r"cannot download http://127.0.0.1:9/evil.example/x"):
         blobs.fetch(point(b"x", "//evil.example/x"))
     with pytest.raises(BlobError, match="cannot download"):

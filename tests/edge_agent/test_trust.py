@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.errors import TrustError
-from edge_agent.machine.memory import start_over
-from edge_agent.storage.state_store import Store
+from edge_agent.persistence import reset_agent
+from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.trust import Trust, newest_of
 from federation.errors import WireError
 from federation.protocol.messages import Acknowledgement, Announcement, write
@@ -27,8 +27,8 @@ OTHER = "1" * 32
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    found = Store(tmp_path)
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    found = StateStore(tmp_path)
     found.put(identity=f"{INSTANCE}/cnn")
     yield found
     found.close()
@@ -117,7 +117,7 @@ def test_unsigned_messages_are_for_devices_that_have_not_enrolled() -> None:
         trust().open(Kind.ANNOUNCEMENT, body)
 
 
-def test_an_announcement_holds_until_it_expires(store: Store) -> None:
+def test_an_announcement_holds_until_it_expires(store: StateStore) -> None:
     trust(now=NOW + 60).check(said(), store)
     with pytest.raises(TrustError, match=r"expired 1 s ago by this device's clock; check the clock"):
         trust(now=NOW + 61).check(said(), store)
@@ -126,19 +126,19 @@ def test_an_announcement_holds_until_it_expires(store: Store) -> None:
     trust(None).check(said(expires=None), store)
 
 
-def test_a_repeated_old_announcement_is_refused_also_after_a_restart_and_a_new_founding(store: Store) -> None:
+def test_a_repeated_old_announcement_is_refused_also_after_a_restart_and_a_new_founding(store: StateStore) -> None:
     trust().check(said(serial=5), store)
     trust().check(said(serial=5), store)
     with pytest.raises(TrustError, match="is number 4, and this device has seen 5: somebody repeats an old one"):
         trust().check(said(serial=4), store)
-    start_over(store, f"{OTHER}/cnn", 1)
+    reset_agent(store, f"{OTHER}/cnn", 1)
     with pytest.raises(TrustError, match="this device has seen 5"):
         trust().check(said(serial=4, instance=OTHER), store)
     trust().check(said(serial=6), store)
     assert newest_of(store) == (1, 6)
 
 
-def test_a_higher_epoch_begins_anew_and_a_lower_one_is_refused(store: Store) -> None:
+def test_a_higher_epoch_begins_anew_and_a_lower_one_is_refused(store: StateStore) -> None:
     trust().check(said(epoch=1, serial=500), store)
     trust().check(said(epoch=1_800_000_000, serial=7), store)
     assert newest_of(store) == (1_800_000_000, 7)
@@ -147,7 +147,7 @@ def test_a_higher_epoch_begins_anew_and_a_lower_one_is_refused(store: Store) -> 
             trust().check(said(epoch=1, serial=900, instance=instance), store)
 
 
-def test_a_device_without_a_key_orders_epochs_of_one_founding_alone(store: Store) -> None:
+def test_a_device_without_a_key_orders_epochs_of_one_founding_alone(store: StateStore) -> None:
     trust(None).check(said(epoch=9, serial=9), store)
     trust(None).check(said(epoch=9, serial=3), store)  # it believes its broker
     with pytest.raises(TrustError, match="goes back to no older one"):

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
-from edge_agent.cli.times import duration_s, moment
+from edge_agent.cli.command import duration_s, moment
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import LabelError
 from edge_agent.storage.repair import ASIDE
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
 from tests.edge_agent.windows import LABELS, SETTINGS, window
 
@@ -171,7 +171,7 @@ def test_models_are_shown_and_rolled_back(person: Person) -> None:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         model = {"path": str(path), "sha256": sha256, "round": number, "source": "global", "macro_f1": number / 10}
         notes[name] = json.dumps(model)
-    with closing(Store(person.data)) as store:
+    with closing(StateStore(person.data)) as store:
         assert person.types("models").stdout == "no model yet\n"
         store.put(**notes)
 

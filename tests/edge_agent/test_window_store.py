@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import DamagedError
-from edge_agent.storage import age_clock
-from edge_agent.storage.retention import DAY_S, ROW_BYTES, to_drop
+from edge_agent.storage.retention import DAY_S, ROW_BYTES, MachineClock, to_drop
 from edge_agent.storage.window_store import FILE_NAME, RECORDING, SUSPECT, WindowStore
 from har_pipeline import Window
 from tests.edge_agent.windows import LABELS, SETTINGS, of_classes, window
@@ -81,71 +80,75 @@ def test_of_too_many_the_oldest_of_the_largest_class_go(store: WindowStore) -> N
     assert numbers(store) == [0, 4, 5, 6, 8, 9]
 
 
-class Machine:
+class SimulatedClock(MachineClock):
     """A machine's clocks, which go on, are set, and start anew."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.wall_s, self.running_s, self.boots = time.time(), 100.0, 0
-        monkeypatch.setattr(time, "time", lambda: self.wall_s)
-        monkeypatch.setattr(age_clock, "_running_s", lambda: self.running_s)
-        monkeypatch.setattr(age_clock, "_boot", lambda: str(self.boots))
+    def __init__(self) -> None:
+        self.wall, self.running, self.boots = time.time(), 100.0, 0
+
+    def wall_s(self) -> float:
+        return self.wall
+
+    def running_s(self) -> float:
+        return self.running
+
+    def boot(self) -> str:
+        return str(self.boots)
 
     def goes_on(self, days: float) -> None:
         """Let time pass."""
-        self.wall_s += days * DAY_S
-        self.running_s += days * DAY_S
+        self.wall += days * DAY_S
+        self.running += days * DAY_S
 
     def is_off(self, days: float) -> None:
         """Let time pass while it is switched off."""
-        self.wall_s += days * DAY_S
-        self.running_s, self.boots = 1.0, self.boots + 1
+        self.wall += days * DAY_S
+        self.running, self.boots = 1.0, self.boots + 1
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+def clock() -> SimulatedClock:
+    return SimulatedClock()
 
 
-def test_windows_age_while_the_device_lives(store: WindowStore, machine: Machine) -> None:
+@pytest.fixture
+def ageing_store(tmp_path: Path, clock: SimulatedClock) -> Iterator[WindowStore]:
+    with closing(WindowStore(tmp_path / "ageing", clock)) as store:
+        yield store
+
+
+def test_windows_age_while_the_device_lives(ageing_store: WindowStore, clock: SimulatedClock) -> None:
     limits = WindowsSection(max_age_days=10, max_unlabelled_age_days=2)
-    keep(store, of_classes([0, -1]), limits)
-    machine.goes_on(1.5)
-    keep(store, [], limits)
-    machine.is_off(0.75)  # the program goes on with it
-    with closing(WindowStore(store.folder)) as again:
+    keep(ageing_store, of_classes([0, -1]), limits)
+    clock.goes_on(1.5)
+    keep(ageing_store, [], limits)
+    clock.is_off(0.75)  # the program goes on with it
+    with closing(WindowStore(ageing_store.folder, clock)) as again:
         keep(again, [window(1, 5), window(-1, 6)], limits)
-    assert store.counts() == {"": 1, "sit": 1, "walk": 1}
-    machine.goes_on(8)
-    keep(store, [], limits)
-    assert store.counts() == {"walk": 1}
+    assert ageing_store.counts() == {"": 1, "sit": 1, "walk": 1}
+    clock.goes_on(8)
+    keep(ageing_store, [], limits)
+    assert ageing_store.counts() == {"walk": 1}
 
 
 @pytest.mark.parametrize("days", [1 / 24, 1, 3653, -1 / 24, -1, -3653, -20_000])
 @pytest.mark.parametrize("how", ["set", "off", "off and set"])
-def test_a_clock_that_leaps_makes_no_window_old(store: WindowStore, machine: Machine, days: float, how: str) -> None:
+def test_a_clock_that_leaps_makes_no_window_old(
+    ageing_store: WindowStore, clock: SimulatedClock, days: float, how: str
+) -> None:
     limits = WindowsSection(max_age_days=10, max_unlabelled_age_days=2)
-    keep(store, of_classes([0, -1]), limits)
-    before = machine.wall_s
+    keep(ageing_store, of_classes([0, -1]), limits)
+    before = clock.wall
     if "off" in how:
-        machine.is_off(days)
-        keep(store, [], limits)
+        clock.is_off(days)
+        keep(ageing_store, [], limits)
     if "set" in how:
-        machine.wall_s = before + (0 if "off" in how else DAY_S * days)
-    keep(store, [window(1, 5)], limits)
-    assert store.counts() == {"": 1, "sit": 1, "walk": 1}
-    machine.goes_on(11)
-    keep(store, [], limits)
-    assert store.counts() == {}
-
-
-def test_windows_of_an_older_version_are_as_old_as_the_newest(store: WindowStore, machine: Machine) -> None:
-    limits = WindowsSection(max_age_days=10, max_unlabelled_age_days=2)
-    keep(store, of_classes([0]), limits)
-    with store.writing() as db:
-        db.execute("DELETE FROM notes")
-    machine.is_off(3653)
-    keep(store, [window(1, 5)], limits)
-    assert store.counts() == {"sit": 1, "walk": 1}
+        clock.wall = before + (0 if "off" in how else DAY_S * days)
+    keep(ageing_store, [window(1, 5)], limits)
+    assert ageing_store.counts() == {"": 1, "sit": 1, "walk": 1}
+    clock.goes_on(11)
+    keep(ageing_store, [], limits)
+    assert ageing_store.counts() == {}
 
 
 def test_bytes_are_bounded_and_the_unlabelled_go_first(store: WindowStore) -> None:

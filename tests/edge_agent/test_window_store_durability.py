@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.collected import kept_windows
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.config.settings import Config
 from edge_agent.errors import DamagedError, DiskFullError
@@ -25,9 +24,10 @@ from edge_agent.machine.events import CollectingPaused, CollectingResumed, Event
 from edge_agent.sensors import collector as collecting
 from edge_agent.sensors import window_writer as keeping
 from edge_agent.sensors.collector import Collector
+from edge_agent.status import collected_windows
 from edge_agent.storage.repair import ASIDE, open_checked
 from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, SUSPECT, WindowStore
 from har_pipeline import Recording
 from tests.edge_agent.phone import BEGAN_S, walk
@@ -56,9 +56,9 @@ def killed_after(folder: Path, first: int, seconds: float) -> int:
 
 def look(folder: Path, said: int) -> int:
     """Everything that was said to be kept is there, once, in whole batches; returns the batch to go on with."""
-    store, trouble = open_checked(folder)
+    store, connection_error = open_checked(folder)
     with closing(store), store.reading() as db:
-        assert trouble == ""
+        assert connection_error == ""
         rows = db.execute("SELECT x, activity FROM windows ORDER BY id").fetchall()
         orphans = db.execute("SELECT COUNT(*) FROM changes WHERE window NOT IN (SELECT id FROM windows)").fetchone()[0]
     numbers = [int(np.frombuffer(x, "<f4")[0]) for x, _ in rows]
@@ -119,9 +119,9 @@ def break_bytes(path: Path, at: int, count: int, seed: int = 0) -> None:
 def test_a_broken_page_costs_few_windows(tmp_path: Path, where: float, saved: int) -> None:
     path = filled(tmp_path)
     break_bytes(path, int(path.stat().st_size * where) // 4096 * 4096, 4096)
-    store, trouble = open_checked(tmp_path)
-    assert "is damaged" in trouble or "cannot be used" in trouble
-    assert ASIDE in trouble
+    store, connection_error = open_checked(tmp_path)
+    assert "is damaged" in connection_error or "cannot be used" in connection_error
+    assert ASIDE in connection_error
     assert (tmp_path / ASIDE).is_file()
     counts = store.counts()
     assert saved <= sum(counts.values()) < 600
@@ -129,18 +129,18 @@ def test_a_broken_page_costs_few_windows(tmp_path: Path, where: float, saved: in
     assert numbers == sorted(set(numbers))
     store.add(of_classes([0]), LABELS, SETTINGS, WindowsSection(), origin="phone")
     store.close()
-    again, trouble = open_checked(tmp_path)
-    assert trouble == ""
+    again, connection_error = open_checked(tmp_path)
+    assert connection_error == ""
     again.close()
-    assert ASIDE in " ".join(kept_windows(tmp_path, WindowsSection()).words)
+    assert ASIDE in " ".join(collected_windows(tmp_path, WindowsSection()).words)
 
 
 def test_a_file_that_is_no_database_gives_way_to_a_fresh_one(tmp_path: Path) -> None:
     path = filled(tmp_path)
     break_bytes(path, 0, 8192)
-    assert "cannot be read" in kept_windows(tmp_path, WindowsSection()).words[0]
-    store, trouble = open_checked(tmp_path)
-    assert "0 of its windows could be saved" in trouble
+    assert "cannot be read" in collected_windows(tmp_path, WindowsSection()).words[0]
+    store, connection_error = open_checked(tmp_path)
+    assert "0 of its windows could be saved" in connection_error
     assert store.counts() == {}
     store.close()
 
@@ -151,20 +151,20 @@ def test_every_broken_page_is_found_or_harmless(tmp_path: Path) -> None:
     for page in range(0, len(whole) // 4096, 8):
         path.write_bytes(whole)
         break_bytes(path, page * 4096, 4096, seed=page)
-        store, trouble = open_checked(tmp_path)
+        store, connection_error = open_checked(tmp_path)
         with closing(store):
-            assert trouble, page
+            assert connection_error, page
             assert len(store.read("c", SETTINGS, LABELS)) <= 30
 
 
 def test_the_outbox_is_never_replaced(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     store.put(**{f"name{n}": "x" * 500 for n in range(200)})
     store.close()
     path = tmp_path / AGENT_FILE
     break_bytes(path, path.stat().st_size // 2 // 4096 * 4096, 4096)
     before = path.read_bytes()
-    with closing(Store(tmp_path)) as broken, pytest.raises(DamagedError, match="not replaced by itself"):
+    with closing(StateStore(tmp_path)) as broken, pytest.raises(DamagedError, match="not replaced by itself"):
         broken.check()
     assert path.read_bytes() == before
 
@@ -226,14 +226,14 @@ def test_a_reader_that_meets_a_broken_page_has_it_replaced(tmp_path: Path, poste
     assert any("set aside" in note or ASIDE in note for note in collector.health.summary()["notes"])
     assert collector.store.counts()[""] >= 46
     collector.close()
-    _, trouble = closing_check(tmp_path)
-    assert trouble == ""
+    _, connection_error = closing_check(tmp_path)
+    assert connection_error == ""
 
 
 def closing_check(folder: Path) -> tuple[None, str]:
-    store, trouble = open_checked(folder)
+    store, connection_error = open_checked(folder)
     store.close()
-    return None, trouble
+    return None, connection_error
 
 
 def test_a_database_that_may_not_grow_pauses_collecting_until_it_may(
@@ -284,7 +284,7 @@ def test_on_a_full_disk_collecting_pauses_and_goes_on_when_there_is_room(
     small_disk: Path, posted: queue.SimpleQueue[Event]
 ) -> None:
     data = small_disk / "data"
-    collector, state = a_collector(data, posted, min_free_mb=0.2), Store(data)
+    collector, state = a_collector(data, posted, min_free_mb=0.2), StateStore(data)
     feed(collector, 0)
     kept = collector.store.counts()[""]
     fill(small_disk / "filler")
@@ -295,7 +295,7 @@ def test_on_a_full_disk_collecting_pauses_and_goes_on_when_there_is_room(
         state.put(note="x" * 1_000_000)
     assert state.get("note") == ""
     assert collector.health.summary()["windows_lost"] > 0
-    assert "It does not collect" in " ".join(kept_windows(data, WindowsSection(min_free_mb=1)).words)
+    assert "It does not collect" in " ".join(collected_windows(data, WindowsSection(min_free_mb=1)).words)
 
     (small_disk / "filler").unlink()
     collector.tick()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.fuzzing.phone_target import Endpoint
 from tests.fuzzing.play import Target
-from tests.fuzzing.wire_targets import Messages, TopicsAndChunks, Trees, Uploads
+from tests.fuzzing.wire_targets import Messages, TopicsAndChunks, Trees, UploadSender
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "trees": Trees,
-    "uploads": Uploads,
+    "uploads": UploadSender,
     "messages": Messages,
     "topics": TopicsAndChunks,
     "sensor_logger": Endpoint,

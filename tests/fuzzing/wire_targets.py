@@ -64,7 +64,7 @@ class Trees(Stateless):
         assert schema_of(tree) == SCHEMA
 
 
-class Uploads(Stateless):
+class UploadSender(Stateless):
     """Bytes as an int8 upload: exactly the schema's tensors, all finite, or WireError or UpdateError."""
 
     def draw(self, rng: random.Random) -> bytes:

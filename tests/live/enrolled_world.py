@@ -22,8 +22,8 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import load
 from edge_agent.config.settings import Config, ServerSection
 from edge_agent.config.training import BrokerSection
-from edge_agent.status import in_words
-from edge_agent.storage.state_store import Store
+from edge_agent.status import describe_device
+from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from edge_agent.transport.enrolment import Applicant, enrol
 from tests.edge_agent.scene import DEVICE, make_config, make_plan
@@ -126,9 +126,9 @@ class Agent:
 
     def says(self, words: str) -> bool:
         """Whether its status says so, asked as another program asks."""
-        store = Store(self.config.agent.data_dir)
+        store = StateStore(self.config.agent.data_dir)
         try:
-            return any(words in line for line in in_words(store, self.config.agent.device, running=True))
+            return any(words in line for line in describe_device(store, self.config.agent.device, running=True))
         finally:
             store.close()
 

@@ -19,10 +19,10 @@ from edge_agent.config.settings import (
 )
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import DataReady, Event
-from edge_agent.machine.memory import forget_update, keep_round, remembered
+from edge_agent.persistence import forget_update, load_agent, save_round
 from edge_agent.sensors import open_source
 from edge_agent.storage.files import write_file
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.training import trainer
 from edge_agent.training.job import make_job
 from federation import wire
@@ -75,10 +75,10 @@ class Device(NamedTuple):
 
     def take_part(self, server: Bench) -> UpdateManifest:
         """Train for the round that the device is invited to, and upload until the server has accepted."""
-        store = Store(self.folder)
+        store = StateStore(self.folder)
         store.put(identity=f"{server.now().instance}/plan")  # manifests name the founding
-        remembered(store)
-        keep_round(store, self.train(server, store))
+        load_agent(store)
+        save_round(store, self.train(server, store))
         ((update_id, path),) = store.outbox().items()
         manifest = store.manifest(update_id)
         answer = server.upload(Parcel(manifest, path.read_bytes(), {}))
@@ -87,7 +87,7 @@ class Device(NamedTuple):
         store.close()
         return manifest
 
-    def train(self, server: Bench, store: Store) -> trainer.Job:
+    def train(self, server: Bench, store: StateStore) -> trainer.Job:
         """Run the round's job as the training process would, and return it."""
         invitation, announced = server.wires.invitations(self.name)[-1], server.now()
         assert (invitation.round, invitation.instance) == (announced.round, announced.instance)
@@ -96,12 +96,12 @@ class Device(NamedTuple):
         command = StartJob("train", invitation.round, invitation.model, announced.plan, announced.chunk_bytes)
         job = make_job(self.config, command, blob, store.get("client_state"))
         job.out.mkdir(parents=True)
-        trainer.train(trainer.set_scene(job))
+        trainer.train(trainer.build_context(job))
         return job
 
     def kept(self) -> Tree:
         """Read the client that its last round left."""
-        store = Store(self.folder)
+        store = StateStore(self.folder)
         data = (self.folder / store.get("client_state")).read_bytes()
         store.close()
         return wire.decode(data, limit_bytes=len(data))

@@ -23,7 +23,7 @@ from aggregator_api.db.database import Database
 from aggregator_api.mqtt.mosquitto import folders
 from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
 from aggregator_api.settings import Settings, load
-from edge_agent.transport.credentials import Login
+from edge_agent.storage.credentials import Login
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
 START_S = 30.0

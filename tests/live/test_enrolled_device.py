@@ -20,8 +20,8 @@ from aggregator_api.mqtt.mosquitto.certificates import make_authority
 from edge_agent.config.training import BrokerSection
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Connected, Disconnected
-from edge_agent.storage.state_store import Store
-from edge_agent.transport.credentials import Login, read_credentials
+from edge_agent.storage.credentials import Login, read_credentials
+from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered
 from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
@@ -46,8 +46,8 @@ class Device:
     def __init__(self, broker: Mosquitto, password: str = "secret", **settings: Any) -> None:
         section = BrokerSection(**{"port": broker.port, "tls": True, "ca_file": broker.ca, **settings})
         name, self.posted = username("f", "a"), queue.SimpleQueue[BrokerEvent]()
-        given, opened = Given(Login(name, name, password)), Trust("f", "a", None).open
-        self.broker = Broker(section, "f", "a", in_flight=4, post=self.posted.put, renewal=given, opened=opened)
+        given, verify = Given(Login(name, name, password)), Trust("f", "a", None).open
+        self.broker = Broker(section, "f", "a", in_flight=4, post=self.posted.put, renewal=given, verify=verify)
 
     def wait(self, kind: type[BrokerEvent], seconds: float = 30.0) -> Any:
         deadline = time.monotonic() + seconds
@@ -166,7 +166,7 @@ def test_a_device_enrols_is_approved_trains_from_a_sealed_model_and_is_revoked(
         server.ask(f"{path}/devices/{DEVICE}/approve", {})
         device.start()  # claims its credentials by itself
         until(lambda: (tmp_path / "device" / "agent.sqlite").exists(), device)
-        store = Store(tmp_path / "device")
+        store = StateStore(tmp_path / "device")
         until(lambda: [(row.round, row.status) for row in store.rounds()] == [(1, "accepted")], device, server.program)
         assert newest_of(store).serial > 0
         store.close()

@@ -14,13 +14,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config.training import BrokerSection
 from edge_agent.errors import TrustError
-from edge_agent.machine.events import Acknowledged, Announced, Connected, Disbelieved, Invited
-from edge_agent.machine.memory import keep_round
-from edge_agent.storage.state_store import Store
-from edge_agent.transport.chunk_sender import Uploads
-from edge_agent.transport.credentials import manifest_signer
+from edge_agent.machine.events import Acknowledged, Announced, Connected, Invited, Untrusted
+from edge_agent.persistence import save_round
+from edge_agent.storage.credentials import manifest_signer
+from edge_agent.storage.state_store import StateStore
+from edge_agent.transport.chunk_sender import UploadSender
 from edge_agent.transport.mqtt import Broker, BrokerEvent
-from edge_agent.transport.renewal import Renewal
+from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.trust import Trust
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, write
@@ -53,8 +53,8 @@ class World:
             DEVICE,
             in_flight=4,
             post=self.posted.put,
-            renewal=Renewal(config),
-            opened=self.trust.open,
+            renewal=CredentialRenewal(config),
+            verify=self.trust.open,
         )
         self.device.start()
         self.next(Connected)
@@ -62,7 +62,7 @@ class World:
         self.attacker.connect("127.0.0.1", port)
         self.attacker.loop_start()
         self.attacker.publish(ANNOUNCE, b"{}", 1, retain=True)  # it is there whenever the subscription is
-        self.next(Disbelieved)
+        self.next(Untrusted)
 
     def next(self, *kinds: type[Any]) -> Any:
         """Return the next event of these kinds."""
@@ -73,7 +73,7 @@ class World:
     def say(self, topic: str, payload: bytes) -> Any:
         """Publish something, and return what the device makes of it."""
         self.attacker.publish(topic, payload, 1)
-        return self.next(Announced, Invited, Acknowledged, Disbelieved)
+        return self.next(Announced, Invited, Acknowledged, Untrusted)
 
     def close(self) -> None:
         self.attacker.disconnect()
@@ -107,9 +107,9 @@ def test_an_announcement_with_another_plan_labels_or_deadline_is_not_believed(wo
 
 
 def test_a_forged_acknowledgement_deletes_nothing(world: World, tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    kept = keep_round(store, make_job(make_config(tmp_path)))
-    uploads = Uploads(store, world.device, 4, manifest_signer(tmp_path, "demo", DEVICE))
+    store = StateStore(tmp_path)
+    kept = save_round(store, make_job(make_config(tmp_path)))
+    uploads = UploadSender(store, world.device, 4, manifest_signer(tmp_path, "demo", DEVICE))
     nonce = store.manifest(kept.update_id).nonce
     accepted = Acknowledgement(update_id=kept.update_id, nonce=nonce, status="accepted")
     forged = {
@@ -118,7 +118,7 @@ def test_a_forged_acknowledgement_deletes_nothing(world: World, tmp_path: Path) 
         "another device's": wrap(Kind.ACKNOWLEDGEMENT, "demo", "other", write(accepted), KEY.sign),
     }
     for name, payload in forged.items():
-        assert isinstance(world.say(ACK, payload), Disbelieved), name
+        assert isinstance(world.say(ACK, payload), Untrusted), name
     # the server's own word of the past, about an update of the same name and bytes
     old = accepted.model_copy(update={"nonce": "of the past"})
     heard = world.say(ACK, wrap(Kind.ACKNOWLEDGEMENT, "demo", DEVICE, write(old), KEY.sign))
@@ -129,8 +129,8 @@ def test_a_forged_acknowledgement_deletes_nothing(world: World, tmp_path: Path) 
 
 
 def test_a_forged_invitation_and_an_old_announcement_change_nothing(world: World, tmp_path: Path) -> None:
-    assert isinstance(world.say(INVITE, write(invitation())), Disbelieved)
-    store = Store(tmp_path)
+    assert isinstance(world.say(INVITE, write(invitation())), Untrusted)
+    store = StateStore(tmp_path)
     newer = SAID.model_copy(update={"serial": 9})
     for said, is_newest in ((SAID, True), (newer, True), (SAID, False)):
         heard = world.say(ANNOUNCE, wrap(Kind.ANNOUNCEMENT, "demo", "", write(said), KEY.sign))

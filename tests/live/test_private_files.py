@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.mqtt.mosquitto import folders
-from edge_agent.storage.state_store import Store
+from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import tiny_plan
@@ -75,7 +75,7 @@ def test_an_agent_that_trained_leaves_nothing_to_others(scene: Scene, open_umask
         scene.invite()
 
         def trained() -> bool:
-            store = Store(folder)
+            store = StateStore(folder)
             try:
                 return bool(store.outbox())
             finally:

@@ -19,8 +19,8 @@ import pytest
 
 from aggregator_api.settings import load
 from aggregator_api.storage.backup import back_up
-from edge_agent.status import in_words
-from edge_agent.storage.state_store import Store
+from edge_agent.status import describe_device
+from edge_agent.storage.state_store import StateStore
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
 from tests.live.real_parts import Postgres, free_port, mosquitto, postgres, wait_for_port
 from tests.live.walks import DEVICES, agent_toml, experiment_for, plan_of
@@ -166,5 +166,5 @@ def test_a_restored_server_finishes_all_rounds(
 
 def device_words(folder: Path) -> tuple[str, list[str]]:
     """Return what `status` says of the device, and what became of the updates that it trained."""
-    with closing(Store(folder / DEVICE)) as store:
-        return " ".join(in_words(store, DEVICE, running=False)), [row.status for row in store.rounds()]
+    with closing(StateStore(folder / DEVICE)) as store:
+        return " ".join(describe_device(store, DEVICE, running=False)), [row.status for row in store.rounds()]

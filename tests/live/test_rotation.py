@@ -18,11 +18,11 @@ from aggregator_api.devices.accounts import username
 from aggregator_api.federations import service
 from aggregator_api.mqtt.mosquitto import certificates
 from edge_agent.errors import BlobError
+from edge_agent.storage.credentials import Credentials, read_credentials, write_credentials
 from edge_agent.transport import renewal
-from edge_agent.transport.credentials import Credentials, read_credentials, write_credentials
-from edge_agent.transport.downloads import Blobs
-from edge_agent.transport.enrolment import Answer, Applicant, claim
-from edge_agent.transport.renewal import Renewal
+from edge_agent.transport.downloads import BlobDownloader
+from edge_agent.transport.enrolment import Applicant, EnrolmentAnswer, claim
+from edge_agent.transport.renewal import CredentialRenewal
 from federation.protocol.messages import BlobPointer
 from tests.edge_agent.scene import make_config
 from tests.live.enrolled_world import FEDERATION, World, agent, until
@@ -94,14 +94,16 @@ def test_a_revoked_device_is_cut_off_says_so_and_stops_asking(
         asked.append(who)
         return claim(who)
 
-    monkeypatch.setattr(Renewal.__init__, "__defaults__", (counted, *Renewal.__init__.__defaults__[1:]))
+    monkeypatch.setattr(
+        CredentialRenewal.__init__, "__defaults__", (counted, *CredentialRenewal.__init__.__defaults__[1:])
+    )
     with agent(config) as device:
         until(lambda: device.connected)
         revoke(world, name)
         until(lambda: not device.connected)
         until(lambda: device.says("was revoked; it needs a token made for it to come back"))
         until(lambda: len(asked) == 1)
-        assert device.supervisor.agent.trouble.startswith("the broker refuses this device: Not authorized")
+        assert device.supervisor.agent.connection_error.startswith("the broker refuses this device: Not authorized")
 
 
 def test_a_key_that_is_void_is_claimed_anew_for_a_download(world: World, tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_a_key_that_is_void_is_claimed_anew_for_a_download(world: World, tmp_pat
         assert row is not None
         api_keys.revoke_of_device(session, row)
     before = read_credentials(tmp_path)
-    blobs = Blobs(tmp_path / "blobs", world.url, 5.0, Renewal(config))
+    blobs = BlobDownloader(tmp_path / "blobs", world.url, 5.0, CredentialRenewal(config))
 
     def fetched() -> bool:
         try:
@@ -158,7 +160,7 @@ def test_a_new_authority_and_a_new_password_file_are_read_at_the_next_connection
         ):
             path.write_bytes(data)
         broker.start()
-        until(lambda: "is not believed" in device.supervisor.agent.trouble)
+        until(lambda: "is not believed" in device.supervisor.agent.connection_error)
         ca.write_bytes(authority.certificate)
         until(lambda: device.connected)
 
@@ -171,10 +173,10 @@ def test_claims_of_two_that_void_each_other_become_rare(tmp_path: Path, monkeypa
 
     def ask(_: Applicant) -> Any:
         claims.append(now[0])
-        return Answer.model_validate({"state": "approved", "device": "d", "credentials": given})
+        return EnrolmentAnswer.model_validate({"state": "approved", "device": "d", "credentials": given})
 
     write_credentials(tmp_path, Credentials.model_validate(given))
-    mine = Renewal(make_config(tmp_path), ask, lambda: now[0])
+    mine = CredentialRenewal(make_config(tmp_path), ask, lambda: now[0])
     while now[0] < 24 * 3600:
         now[0] += 60
         if mine.login_refused(mine.login()):

@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from aggregator_api.devices.accounts import username
 from edge_agent.config.training import BrokerSection
 from edge_agent.machine.events import Connected, Disconnected
-from edge_agent.transport.credentials import Login
+from edge_agent.storage.credentials import Login
 from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered
 from edge_agent.transport.trust import Trust
 from federation.protocol import topics
@@ -80,7 +80,7 @@ class Sender:
             in_flight=IN_FLIGHT,
             post=self.posted.put,
             renewal=Given(who),
-            opened=Trust("f", "a", None).open,
+            verify=Trust("f", "a", None).open,
         )
         self.lost: list[str] = []
 

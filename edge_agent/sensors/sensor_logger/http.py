@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from edge_agent.config.sensors import PhoneSection
-from edge_agent.sensors.sensor_logger.inbox import Answer, Inbox, Token, Verdict
+from edge_agent.sensors.sensor_logger.inbox import Inbox, Outcome, Reply, Token
 
 PATH = "/v1/sensor-logger/"
 TELL_USER = 499
-STATUS = {Verdict.TAKEN: 200, Verdict.REFUSED: TELL_USER, Verdict.BROKEN: 400, Verdict.BUSY: 503}
+STATUS = {Outcome.TAKEN: 200, Outcome.REFUSED: TELL_USER, Outcome.BROKEN: 400, Outcome.BUSY: 503}
 CONNECTIONS = 16
 SILENCE_S = 10.0
 """Without a byte, after which a connection is closed."""
@@ -139,7 +139,7 @@ class _Request(BaseHTTPRequestHandler):
             left -= len(block)
         return b"".join(parts)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Reply) -> None:
         self._say(STATUS[answer.verdict], answer.words)
 
     def _say(self, status: int, words: str) -> None:

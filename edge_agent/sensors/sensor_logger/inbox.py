@@ -24,7 +24,7 @@ SILENCE_S = 30.0
 HASHED = "sha256:"
 
 
-class Verdict(Enum):
+class Outcome(Enum):
     """What becomes of a message."""
 
     TAKEN = "taken"
@@ -33,10 +33,10 @@ class Verdict(Enum):
     BUSY = "busy"
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """A verdict, and words for the phone's user."""
 
-    verdict: Verdict
+    verdict: Outcome
     words: str
 
 
@@ -49,24 +49,24 @@ class Inbox:
         self._lock = threading.Lock()
         self._device, self._heard = "", 0.0
 
-    def take(self, body: bytes) -> Answer:
+    def take(self, body: bytes) -> Reply:
         """Check one message, and queue it if it can be used."""
         try:
             batch = parse(body)
         except MessageError as error:
-            return Answer(Verdict.BROKEN, str(error))
+            return Reply(Outcome.BROKEN, str(error))
         if batch is None:
-            return Answer(Verdict.TAKEN, "connected; start a recording")
+            return Reply(Outcome.TAKEN, "connected; start a recording")
         if words := self._stranger(batch.device) or wrong_units(batch):
-            return Answer(Verdict.REFUSED, words)
+            return Reply(Outcome.REFUSED, words)
         batch = signed(batch, self.settings.platform)
         if any(note.text.strip().lower() == CALIBRATE for note in batch.notes) and (words := wrong_direction(batch)):
-            return Answer(Verdict.REFUSED, words)
+            return Reply(Outcome.REFUSED, words)
         try:
             self.batches.put_nowait(batch)
         except queue.Full:
-            return Answer(Verdict.BUSY, "this device cannot keep up; choose a lower rate or fewer sensors in the app")
-        return Answer(Verdict.TAKEN, "")
+            return Reply(Outcome.BUSY, "this device cannot keep up; choose a lower rate or fewer sensors in the app")
+        return Reply(Outcome.TAKEN, "")
 
     def wake(self) -> None:
         """Let the collecting thread look up although no message came."""

@@ -7,7 +7,7 @@ and MQTT. pydantic's parser bounds the depth (200), the caller the size, this mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.errors import MessageError
 from edge_agent.machine.events import PhoneConditions
-from edge_agent.sensors.sensor_logger.conditions import conditions_of
 
 MOST_ENTRIES = 20_000
 """In one message: all motion sensors at 400 Hz for twelve seconds."""
@@ -77,7 +76,7 @@ class Samples(NamedTuple):
     values: np.ndarray
 
 
-class Note(NamedTuple):
+class Annotation(NamedTuple):
     """An annotation that the user made."""
 
     time_s: float
@@ -91,7 +90,7 @@ class Batch(NamedTuple):
     device: str
     number: int | None
     motion: dict[str, Samples]
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Annotation, ...] = ()
     conditions: tuple[PhoneConditions, ...] = ()
     broken: int = 0
 
@@ -135,7 +134,7 @@ def batch_of(session: str, device: str, number: int | None, entries: Iterable[Re
             else:
                 rows[name].append((time_s, *xyz))
         elif name == "annotation":
-            notes.append(Note(time_s, str(values.get("text", ""))[:MOST_TEXT]))
+            notes.append(Annotation(time_s, str(values.get("text", ""))[:MOST_TEXT]))
         elif found := conditions_of(name, values, time_s):
             conditions.append(found)
     motion = {name: _samples(each) for name, each in rows.items() if each}
@@ -176,3 +175,37 @@ def _without_strays(motion: dict[str, Samples]) -> tuple[dict[str, Samples], int
         if near.any():
             kept[name] = Samples(samples.times_s[near], samples.values[near])
     return kept, strays
+
+
+CHARGING = {"charging": True, "full": True, "unplugged": False}
+UNMETERED = {"wifi": True, "ethernet": True, "cellular": False, "wimax": False}
+BATTERY_TEMPERATURE = ("batterytemp", "batterytemperature")
+
+
+def conditions_of(name: str, values: Mapping[str, Any], time_s: float) -> PhoneConditions | None:
+    """Read an entry by its name in small letters without spaces; None for other sensors."""
+    if name == "battery":
+        level, low = values.get("batteryLevel"), values.get("lowPowerMode")
+        return PhoneConditions(
+            time_s,
+            charging=CHARGING.get(str(values.get("batteryState")).lower()),
+            battery=_between(level, 0.0, 1.0),
+            low_power_mode=low if isinstance(low, bool) else None,
+        )
+    if name == "network":
+        expensive = values.get("isConnectionExpensive")
+        known = UNMETERED.get(str(values.get("type")).lower())
+        return PhoneConditions(time_s, unmetered=not expensive if isinstance(expensive, bool) else known)
+    if name in BATTERY_TEMPERATURE:
+        return PhoneConditions(time_s, temperature_c=_between(values.get("temperature"), -60.0, 150.0))
+    return None
+
+
+def _between(value: object, low: float, high: float) -> float | None:
+    if not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if low <= number <= high else None

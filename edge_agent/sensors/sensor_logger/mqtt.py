@@ -11,10 +11,10 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config.settings import Config
-from edge_agent.sensors.sensor_logger.inbox import Inbox, Verdict
-from edge_agent.transport.credentials import login, read_credentials
+from edge_agent.sensors.sensor_logger.inbox import Inbox, Outcome
+from edge_agent.storage.credentials import login, read_credentials
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 60
 
@@ -54,7 +54,7 @@ class Subscription:
             words = f"a message of {len(message.payload):,} bytes; [phone] max_body_kb allows {self._most_bytes:,}"
         else:
             answer = self._inbox.take(bytes(message.payload))
-            words = "" if answer.verdict is Verdict.TAKEN else answer.words
+            words = "" if answer.verdict is Outcome.TAKEN else answer.words
         if words and words != self._said:
             log.warning("the phone's message was not used: %s", words)
         self._said = words

@@ -17,7 +17,7 @@ from edge_agent.sensors.sensor_logger.stream import PhoneStream
 from edge_agent.sensors.source import ThreadedSource
 from federation.plan import Plan
 
-log = logging.getLogger("edge_agent")
+log = logging.getLogger(__name__)
 
 WAIT_S = 0.5
 

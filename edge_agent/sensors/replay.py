@@ -12,25 +12,43 @@ from pathlib import Path
 
 from edge_agent.errors import SensorError
 from edge_agent.sensors.collector import Collector
-from edge_agent.sensors.pace import Pace
 from edge_agent.sensors.source import ThreadedSource
 from federation.plan import Plan
 from har_pipeline import Recording
 
-log = logging.getLogger("edge_agent")
+
+class ReplayClock:
+    """`speed` times as fast, or at once with "max"."""
+
+    def __init__(self, speed: float | str, stop: threading.Event) -> None:
+        self.speed, self.stop = speed, stop
+        self.session, self.newest_s = "", 0.0
+
+    def wait(self, recording: Recording) -> None:
+        """Wait for as long as a recording, or a chunk of one, has lasted; no longer than until `stop` is set."""
+        if isinstance(self.speed, str) or not len(recording.times_s):
+            return
+        if recording.session != self.session:
+            self.session, self.newest_s = recording.session, float(recording.times_s[0])
+        advance_s = max(0.0, float(recording.times_s[-1]) - self.newest_s)
+        self.newest_s += advance_s
+        self.stop.wait(advance_s / self.speed)
+
+
+log = logging.getLogger(__name__)
 
 
 class PacedSink:
     """Hands samples on, no faster than `[sensors] replay_speed` says."""
 
-    def __init__(self, collector: Collector, pace: Pace) -> None:
-        self._collector, self._pace = collector, pace
+    def __init__(self, collector: Collector, clock: ReplayClock) -> None:
+        self._collector, self._clock = collector, clock
 
     def push(self, recording: Recording) -> None:
         """Take a stretch of one sensor, and let its time pass."""
         self._collector.push(recording)
         if recording.sensor == "acc":
-            self._pace.wait(recording)
+            self._clock.wait(recording)
 
     def end_session(self) -> None:
         """Finish what is under way."""
@@ -78,7 +96,7 @@ class FileSource(ThreadedSource):
             if collector.store.get(f"taken:{key}"):
                 return
             collector.store.drop_origin(collector.origin)  # one that was interrupted begins again
-            self.replay(path, plan, PacedSink(collector, Pace(self.config.sensors.replay_speed, stop)), stop)
+            self.replay(path, plan, PacedSink(collector, ReplayClock(self.config.sensors.replay_speed, stop)), stop)
             if not stop.is_set():
                 collector.end_session()
                 collector.flush()

@@ -1,0 +1,72 @@
+"""`python -m edge_agent enrol`: a token becomes credentials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from edge_agent.cli.command import ConfigOption, refused
+from edge_agent.config.settings import load
+from edge_agent.errors import AgentError
+from edge_agent.storage.data_folder import require_folder
+from edge_agent.transport.enrolment import (
+    Applicant,
+    check_code,
+    claim,
+    create_config,
+    given_token,
+    read_code,
+    wait_for_approval,
+    warning_about,
+)
+from edge_agent.transport.enrolment import enrol as enrol_with
+
+
+def enrol(
+    config: ConfigOption,
+    server: Annotated[str | None, typer.Option(help="The server's base URL, if not that of the config.")] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with what the operator gave, a token or all of a QR code; - for standard input; or set "
+            "GAITWAY_ENROL_TOKEN."
+        ),
+    ] = None,
+    federation: Annotated[str | None, typer.Option(help="With --device and --server: writes the config first.")] = None,
+    device: Annotated[str | None, typer.Option(help="This device's id.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the operator's approval.")] = 0,
+) -> None:
+    """Make this device's key, show the operator's token to the server, and keep the credentials that it gives.
+
+    The token is never an argument: every user of a machine can read those. Where the operator approves devices by
+    hand, run it again without a token afterwards, or just start the agent. Exit code 3: not approved yet.
+
+    Example: python -m edge_agent enrol --config agent.toml --server https://gaitway.example --token-file token
+    --federation demo --device s01
+    """
+    try:
+        token = given_token(token_file)
+        code = read_code(token)
+        if code is not None:
+            server, federation, device, token = code
+        if not config.exists() and server and federation and device:
+            create_config(config, server, federation, device)
+        who = Applicant.of(load(config), server)
+        if code is not None:
+            check_code(code, who, config)
+        require_folder(who.folder)
+        for warning in filter(None, [warning_about(who.server)]):
+            Console(stderr=True).print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+        answer = enrol_with(who, token) if token else claim(who)
+        if answer.credentials is None and wait:
+            typer.echo(f"{who.device} waits for the operator's approval")
+            answer = wait_for_approval(who, wait)
+    except (AgentError, OSError) as error:
+        raise refused(error) from None
+    if answer.credentials is None:
+        typer.echo(f"{who.device} is known to the server, and waits for the operator's approval")
+        raise typer.Exit(3)
+    typer.echo(f"{who.device} is enrolled in {who.federation}; its credentials are in {who.folder}")

@@ -1,0 +1,58 @@
+"""`python -m edge_agent run`: take part until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from edge_agent.cli.command import ConfigOption, refused
+from edge_agent.config.settings import AgentSection, load
+from edge_agent.errors import AgentError
+from edge_agent.metrics import exporter
+from edge_agent.storage.credentials import login
+from edge_agent.storage.data_folder import require_folder
+from edge_agent.supervisor import Supervisor
+from edge_agent.transport.enrolment import (
+    credentials_for,
+)
+from federation.logs import JsonLines
+
+
+def run(
+    config: ConfigOption,
+    until_finished: Annotated[
+        bool, typer.Option("--until-finished", help="Leave once the federation is over and its model was judged.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Leave after one round.")] = False,
+) -> None:
+    """Connect and take part until told to stop (Ctrl-C or SIGTERM); a restart goes on where the last run was.
+
+    Example: python -m edge_agent run --config agent.toml --until-finished
+    """
+    until: Literal["never", "round", "finished"] = "finished" if until_finished else "round" if once else "never"
+    try:
+        settings = load(config)
+        _log(settings.agent)
+        require_folder(settings.agent.data_dir)
+        known = credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
+        login(settings.broker, known, settings.agent.device)  # a password's file that is missing is said now, not later
+        supervisor = Supervisor(settings, until)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: supervisor.stop())
+        with exporter(settings.agent.metrics_port, lambda: supervisor.agent, settings.agent.data_dir):
+            code = supervisor.run()
+    except AgentError as error:
+        raise refused(error) from None
+    raise typer.Exit(code)
+
+
+def _log(agent: AgentSection) -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    text = logging.Formatter(f"%(asctime)s {agent.device} %(message)s", datefmt="%H:%M:%S")
+    constant = {"federation": agent.federation, "device": agent.device}
+    handler.setFormatter(JsonLines(**constant) if agent.log_format == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,0 +1,64 @@
+"""`python -m edge_agent status`: what a device is doing, its rounds and its model; also while it runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from edge_agent.cli.command import ConfigOption, refused
+from edge_agent.config.settings import Config, load
+from edge_agent.errors import AgentError
+from edge_agent.status import collected_windows, describe_device, summary
+from edge_agent.storage.data_folder import is_locked
+from edge_agent.storage.state_store import FILE_NAME, StateStore
+
+
+def status(
+    config: ConfigOption,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as in summary.json.")] = False,
+) -> None:
+    """Say what a device is doing, and show its rounds and model, from its data folder; also while it runs."""
+    try:
+        settings = load(config)
+        found = _look(settings)
+    except AgentError as error:
+        raise refused(error) from None
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    console = Console()
+    for line in found["doing"]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(_table(found))
+    model = found["model"]
+    console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
+    for line in found["adoption"]:
+        console.print(line, markup=False, highlight=False)
+
+
+def _look(config: Config) -> dict[str, Any]:
+    folder = config.agent.data_dir
+    if not (folder / FILE_NAME).is_file():
+        raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
+    store = StateStore(folder)
+    try:
+        kept, device = collected_windows(folder, config.windows), config.agent.device
+        counts = {"windows": kept.labelled, "unlabelled": kept.unlabelled, "outbox": len(store.outbox())}
+        doing = [*describe_device(store, device, running=is_locked(store)), *kept.words]
+        return {"doing": doing, **summary(store, device), **counts}
+    finally:
+        store.close()
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table(title=f"device {found['device']}", title_justify="left")
+    for heading in ("round", "status", "macro-F1 before", "after", "train loss", "seconds"):
+        table.add_column(heading, justify="right")
+    for one in found["rounds"]:
+        scores = (one[name] for name in ("macro_f1_before", "macro_f1_after", "train_loss", "seconds"))
+        table.add_row(str(one["round"]), one["status"], *("–" if s is None else f"{s:.3f}" for s in scores))
+    return table

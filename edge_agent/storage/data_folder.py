@@ -1,0 +1,74 @@
+"""The device's data folder: what lies in it, whose it is, and that one process works in it."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import IO
+
+from edge_agent.config.settings import AgentSection
+from edge_agent.errors import ConfigError
+from edge_agent.storage.state_store import StateStore
+from federation.private_files import make_private, opener, private_file, private_folder
+
+log = logging.getLogger(__name__)
+
+OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, BLOBS = "outbox", "clients", "models", "jobs", "checkpoints", "blobs"
+AGENT_FILES = (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, BLOBS, "lock", "*.sqlite*", "*.json", "*.key")
+"""What an agent makes in its data folder."""
+
+
+def require_folder(folder: Path) -> None:
+    """Make the device's data folder where there is none.
+
+    Raises:
+        ConfigError: if there is something else in its place, or this user may not write there.
+    """
+    user = f"the user with the number {os.geteuid()}"
+    try:
+        private_folder(folder)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"[agent] data_dir {folder} is a file or lies below one; name a folder") from error
+    except OSError as error:
+        todo = f"make it, owned by {user}, mount what is missing, or name another"
+        raise ConfigError(f"[agent] data_dir {folder} cannot be made: {error.strerror}; {todo}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"[agent] data_dir {folder} cannot be written by {user}; `chown` it, or name another")
+
+
+def lock_folder(store: StateStore, me: AgentSection) -> IO[str]:
+    """Take the data folder for this process; it is free again when the returned file is closed, also by a kill.
+
+    Raises:
+        ConfigError: if another agent works in it, or it belongs to another device or federation.
+        DamagedError: if the database has broken pages.
+    """
+    store.check()
+    private_file(store.folder / "lock")
+    lock = (store.folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise ConfigError(f"another agent works in {store.folder}; end it, or set another data_dir") from error
+    for name, mine in (("device", me.device), ("federation", me.federation)):
+        if (owner := store.get(name)) not in ("", mine):
+            lock.close()
+            raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {mine!r}; set another data_dir")
+    if not store.get("device") or not store.get("federation"):
+        store.put(device=me.device, federation=me.federation)
+    if opened := make_private(store.folder, AGENT_FILES):
+        log.warning("%d files and folders in %s could be read by others; now they cannot", opened, store.folder)
+    return lock
+
+
+def is_locked(store: StateStore) -> bool:
+    """Whether an agent works in the data folder now."""
+    with open(store.folder / "lock", "w", opener=opener) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
