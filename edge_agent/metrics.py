@@ -70,7 +70,9 @@ def render(figures: Iterator[Gauge]) -> bytes:
 
 
 @contextmanager
-def exporter(port: int | None, read: Callable[[], Agent], data_dir: Path) -> Iterator[None]:
+def exporter(
+    port: int | None, read: Callable[[], Agent], data_dir: Path, timeout_s: float = SLOWEST_S
+) -> Iterator[None]:
     """Answer GET /metrics on 127.0.0.1 while the block runs; without a port do nothing.
 
     Raises:
@@ -81,6 +83,7 @@ def exporter(port: int | None, read: Callable[[], Agent], data_dir: Path) -> Ite
         return
 
     class Answer(_Answer):
+        timeout = timeout_s
         figures = staticmethod(lambda: render(gauges(read(), data_dir)))
 
     try:
@@ -94,7 +97,7 @@ def exporter(port: int | None, read: Callable[[], Agent], data_dir: Path) -> Ite
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(SLOWEST_S)
+        thread.join(timeout_s)
 
 
 class _Answer(BaseHTTPRequestHandler):

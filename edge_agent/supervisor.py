@@ -10,13 +10,11 @@ import contextlib
 import logging
 import queue
 import time
-from dataclasses import dataclass
 from typing import Literal
 
-from edge_agent.background_tasks import BackgroundTasks, Evaluated
-from edge_agent.conditions.readings import Readings
-from edge_agent.conditions.watcher import ConditionWatcher
+from edge_agent.background_tasks import Evaluated
 from edge_agent.config.settings import Config
+from edge_agent.drivers import Drivers, Mailbox, Message, Stop, open_drivers
 from edge_agent.errors import StoreError, TrustError
 from edge_agent.machine import commands as do
 from edge_agent.machine.agent import step
@@ -38,20 +36,12 @@ from edge_agent.machine.events import (
 )
 from edge_agent.machine.state import Policy, status_of
 from edge_agent.persistence import begin_epoch, forget_update, load_agent, load_plan, reset_agent, save_round
-from edge_agent.sensors import open_source
-from edge_agent.service_manager import ServiceManager
-from edge_agent.serving.classifier import Classifier
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.status import save_activity, short_status, write_summary
-from edge_agent.storage.credentials import manifest_signer, read_credentials
-from edge_agent.storage.data_folder import lock_folder
 from edge_agent.storage.files import tolerate_full_disk
-from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT, StateStore
-from edge_agent.training.job import JobEnded, JobLine, TrainingProcess, make_job
-from edge_agent.transport.chunk_sender import UploadSender
-from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered, Unreadable
-from edge_agent.transport.renewal import CredentialRenewal
-from edge_agent.transport.trust import Trust
+from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
+from edge_agent.training.job import JobEnded, JobLine, make_job
+from edge_agent.transport.mqtt import Delivered, Unreadable
 from federation.protocol.messages import Announcement
 
 log = logging.getLogger(__name__)
@@ -60,54 +50,37 @@ TICK_S = 0.25
 STOP_S = 0.5
 
 
-@dataclass(frozen=True)
-class Stop:
-    """Someone wants the program to end."""
-
-
-Message = Event | BrokerEvent | JobLine | JobEnded | Evaluated | Stop
-
-
 class Supervisor:
     """One device; `run` returns the exit code."""
 
-    def __init__(self, config: Config, until: Literal["never", "round", "finished"] = "never") -> None:
+    def __init__(
+        self, config: Config, drivers: Drivers, mailbox: Mailbox, until: Literal["never", "round", "finished"] = "never"
+    ) -> None:
         me, uploads, training = config.agent, config.uploads, config.training
         self.config = config
         self.policy = Policy(me.device, uploads.ack_timeout_s, training.attempts, training.retry_s, until, me.model)
-        self.store = StateStore(me.data_dir)
-        self._lock = lock_folder(self.store, me)
+        self.store = drivers.store
         self.agent = load_agent(self.store)
-        self._posted: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        known = read_credentials(me.data_dir)
-        self._trust = Trust(me.federation, me.device, known.server_key_bytes if known else None)
-        renewal = CredentialRenewal(config)
-        self._background = BackgroundTasks(config, renewal, self._posted.put)
-        self._sensors = open_source(config, self._posted.put)
-        self._broker = Broker(
-            config.broker,
-            me.federation,
-            me.device,
-            in_flight=uploads.in_flight,
-            post=self._posted.put,
-            renewal=renewal,
-            verify=self._trust.open,
-        )
-        self._process: TrainingProcess | None = None
-        self._uploads = UploadSender(
-            self.store, self._broker, uploads.in_flight, manifest_signer(me.data_dir, me.federation, me.device)
-        )
-        self._conditions = ConditionWatcher(
-            config.conditions, Readings(config.conditions, me.data_dir), self._training, self._posted.put
-        )
-        self._classifier = Classifier(me.data_dir)
+        self._drivers, self._mailbox = drivers, mailbox
+        self._trust, self._broker, self._uploads = drivers.trust, drivers.broker, drivers.uploads
+        self._sensors, self._conditions, self._classifier = drivers.sensors, drivers.conditions, drivers.classifier
+        self._jobs, self._background, self._manager = drivers.jobs, drivers.background, drivers.service_manager
         self._serving: str | None = None  # what the store says about the present model; None: not read yet
-        self._manager = ServiceManager()
         self._code: int | None = None
+
+    @classmethod
+    def open(cls, config: Config, until: Literal["never", "round", "finished"] = "never") -> Supervisor:
+        """Return the supervisor of a device with the drivers that its config names.
+
+        Raises:
+            AgentError: if the data folder is another device's or in use, or something in it is damaged.
+        """
+        mailbox: Mailbox = queue.SimpleQueue()
+        return cls(config, open_drivers(config, mailbox.put), mailbox, until)
 
     def stop(self) -> None:
         """End the loop soon; safe in a signal handler and on any thread."""
-        self._posted.put(Stop())
+        self._mailbox.put(Stop())
 
     def run(self) -> int:
         """Work until the policy says so, or until `stop`; leaves within two seconds."""
@@ -125,7 +98,7 @@ class Supervisor:
         try:
             while self._code is None:
                 with contextlib.suppress(queue.Empty):
-                    self._handle(self._posted.get(timeout=TICK_S))
+                    self._handle(self._mailbox.get(timeout=TICK_S))
                 if time.monotonic() - ticked >= TICK_S:
                     ticked = time.monotonic()
                     self._on_tick()
@@ -136,14 +109,13 @@ class Supervisor:
     def _end(self) -> None:
         self._manager.stopping()
         self._sensors.stop(0.0)
-        self._end_process()
+        self._jobs.stop(STOP_S)
         self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
         self._sensors.stop(STOP_S)
         self._conditions.stop(STOP_S / 2)
         self._classifier.stop(STOP_S / 2)
         save_activity(self.store, self.agent, left=True)
-        self.store.close()
-        self._lock.close()
+        self._drivers.close()
 
     # ---- what was posted
 
@@ -157,7 +129,7 @@ class Supervisor:
             case Unreadable(topic, reason):
                 log.warning("ignored a message on %s: %s", topic, reason)
             case JobLine() | JobEnded():
-                if self._process and posted.job is self._process.job:
+                if self._jobs.is_current(posted.job):
                     self._from_job(posted)
             case Evaluated(memory, verdict):
                 if memory == self.agent.memory:
@@ -197,9 +169,8 @@ class Supervisor:
                 self.store.save_message(RELEASE_ORDER, announcement.release)
 
     def _on_tick(self) -> None:
-        if self._process and self._process.overdue:
-            job = self._process.job
-            self._end_process()
+        if job := self._jobs.overdue:
+            self._jobs.stop(STOP_S)
             self._step(JobFailed(job.round, job.kind, f"it took longer than {self.config.training.timeout_s:.0f} s"))
         self._uploads.pump()
         self._serve()
@@ -213,7 +184,7 @@ class Supervisor:
             present = ModelRegistry(self.store).present()
             self._classifier.serve(present)
             used = ModelInUse(present.get("rollout", 0), present.get("macro_f1")) if present else ModelInUse(0)
-            self._posted.put(used)
+            self._mailbox.put(used)
 
     def _delivered(self, mid: int) -> None:
         if event := self._uploads.delivered(mid):
@@ -223,7 +194,7 @@ class Supervisor:
     def _from_job(self, posted: JobLine | JobEnded) -> None:
         job = posted.job
         if isinstance(posted, JobEnded):
-            self._process = None
+            self._jobs.ended()
             failed = JobFailed(job.round, job.kind, posted.reason, posted.final)
             self._step(failed if posted.reason else CandidateReady(job.round, job.kind))
         elif posted.record.get("event") == "epoch":
@@ -232,7 +203,7 @@ class Supervisor:
             try:
                 kept = save_round(self.store, job)
             except (OSError, ValueError, KeyError) as error:
-                self._end_process()
+                self._jobs.stop(STOP_S)
                 self._step(JobFailed(job.round, job.kind, f"the update cannot be kept: {error}"))
                 return
             self._write_summary()
@@ -286,7 +257,7 @@ class Supervisor:
                 self._start_job(command)
             case do.StopJob(reason):
                 log.info("the training process is stopped: %s", reason)
-                self._end_process()
+                self._jobs.stop(STOP_S)
             case do.Evaluate():
                 self._evaluate(command)
             case do.Exit(code):
@@ -300,7 +271,7 @@ class Supervisor:
                 self._uploads.begin(update_id)
             case do.SendChunks(update_id, first):
                 if gone := self._uploads.send(update_id, first):
-                    self._posted.put(gone)
+                    self._mailbox.put(gone)
             case do.StopSending():
                 self._uploads.stop()
             case do.ForgetUpdate(update_id, status, reason):
@@ -329,16 +300,7 @@ class Supervisor:
     def _start_job(self, command: do.StartJob) -> None:
         log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")
         job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
-        self._process = TrainingProcess(job, self.config.training.timeout_s, self._posted.put)
-
-    def _training(self) -> int | None:
-        process = self._process  # read once: another thread asks
-        return process.pid if process else None
-
-    def _end_process(self) -> None:
-        if self._process:
-            self._process.stop(STOP_S)
-        self._process = None
+        self._jobs.start(job)
 
     def _evaluate(self, command: do.Evaluate) -> None:
         announcement = self.agent.announcement

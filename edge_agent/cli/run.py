@@ -40,7 +40,7 @@ def run(
         require_folder(settings.agent.data_dir)
         known = credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
         login(settings.broker, known, settings.agent.device)  # a password's file that is missing is said now, not later
-        supervisor = Supervisor(settings, until)
+        supervisor = Supervisor.open(settings, until)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stop())
         with exporter(settings.agent.metrics_port, lambda: supervisor.agent, settings.agent.data_dir):

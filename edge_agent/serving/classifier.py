@@ -44,6 +44,8 @@ class Classifier:
         self._model: Mapping[str, Any] | None = None
         self._served: Mapping[str, Any] | None = None
         self._session: Session | None = None
+        self.loaded: Mapping[str, Any] | None = None
+        """The model that classifies, as the registry describes it; not always the one to serve, which may not load."""
         self._stopping = False
         self._written_at = 0.0
         self.count = 0
@@ -65,10 +67,15 @@ class Classifier:
             self._thread.join(timeout_s)
 
     def serve(self, model: Mapping[str, Any] | None) -> None:
-        """Go on with this model, as the shelf describes it; a model that cannot be loaded leaves the one before."""
+        """Go on with this model, as the registry describes it; a model that cannot be loaded leaves the one before."""
         with self._news:
             self._model = model
             self._news.notify()
+
+    @property
+    def waiting(self) -> int:
+        """Windows that wait to be classified."""
+        return len(self._windows)
 
     def submit(self, windows: Sequence[Window]) -> None:
         """Have windows of raw samples classified; without a model they are passed over."""
@@ -92,10 +99,11 @@ class Classifier:
     def _load(self, model: Mapping[str, Any] | None) -> None:
         self._served = model
         if model is None:
-            self._session = None
+            self._session = self.loaded = None
             return
         try:
-            self._session, self.error = Session.load(Path(model["path"]), threads=self._threads), ""
+            self._session, self.loaded = Session.load(Path(model["path"]), threads=self._threads), model
+            self.error = ""
         except (ExportError, OSError) as error:
             self.error = f"{Path(model['path']).name} cannot be loaded: {error}"
 
@@ -115,7 +123,7 @@ class Classifier:
         if self.latest is None or (self._written_at and now - self._written_at < WRITE_EVERY_S):
             return
         self._written_at = now
-        model = {name: (self._served or {}).get(name) for name in ("source", "round", "sha256")}
+        model = {name: (self.loaded or {}).get(name) for name in ("source", "round", "sha256")}
         text = json.dumps({**self.latest._asdict(), "windows": self.count, "model": model})
         part = self._path.with_suffix(".part")
         try:

@@ -133,7 +133,9 @@ class JobEnded:
 class TrainingProcess:
     """One run of `python -m edge_agent.training.entrypoint`; `post` is called from a watching thread."""
 
-    def __init__(self, job: Job, timeout_s: float, post: Callable[[JobLine | JobEnded], None]) -> None:
+    def __init__(
+        self, job: Job, timeout_s: float, post: Callable[[JobLine | JobEnded], None], program: str = ENTRYPOINT
+    ) -> None:
         self.job, self.timeout_s, self.post = job, timeout_s, post
         shutil.rmtree(job.out.parent, ignore_errors=True)  # an earlier job's leavings too
         private_folder(job.out)
@@ -143,7 +145,7 @@ class TrainingProcess:
         self._errors = (job.out / "errors.txt").open("wb")
         self._stopped = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", ENTRYPOINT, str(path)],
+            [sys.executable, "-m", program, str(path)],
             # never written to: the process ends when this end closes, however the supervisor dies
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -202,6 +204,46 @@ class TrainingProcess:
             return JobEnded(self.job, f"the training process was killed by signal {-code}", False)
         last = said.splitlines()[-1] if said else "it said nothing"
         return JobEnded(self.job, f"the training process ended with code {code}: {last}", False)
+
+
+class JobRunner:
+    """The one training process that a device runs at a time; `program` is the module that is run.
+
+    Only the supervisor's thread starts and stops it; `pid` may be asked from any thread.
+    """
+
+    def __init__(self, timeout_s: float, post: Callable[[JobLine | JobEnded], None], program: str = ENTRYPOINT) -> None:
+        self.timeout_s, self.post, self.program = timeout_s, post, program
+        self._process: TrainingProcess | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, while there is one."""
+        process = self._process  # read once: another thread asks
+        return process.pid if process else None
+
+    @property
+    def overdue(self) -> Job | None:
+        """The job that has run for longer than it may."""
+        return self._process.job if self._process and self._process.overdue else None
+
+    def is_current(self, job: Job) -> bool:
+        """Whether what was posted is about the job that runs, and not about one that was stopped."""
+        return self._process is not None and self._process.job is job
+
+    def start(self, job: Job) -> None:
+        """Run a job; the one before has ended or was stopped."""
+        self._process = TrainingProcess(job, self.timeout_s, self.post, self.program)
+
+    def ended(self) -> None:
+        """Note that the process is gone."""
+        self._process = None
+
+    def stop(self, timeout_s: float) -> None:
+        """End the process, if there is one; nothing more is posted about it."""
+        if self._process:
+            self._process.stop(timeout_s)
+        self._process = None
 
 
 def _record(line: bytes) -> dict[str, Any]:

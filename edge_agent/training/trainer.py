@@ -142,7 +142,7 @@ def train(context: TrainingContext) -> Client:
     )
     steps, work = _work_done(setup, job, epochs, len(y))
     check_tree(result.upload, upload_schema(setup.method, setup.task, context.initial))
-    metrics = {**_measured(before, _on_holdout(context, result.client)), **work, "train_loss": float(result.loss)}
+    metrics = {**holdout_metrics(before, _on_holdout(context, result.client)), **work, "train_loss": float(result.loss)}
     record = {
         "examples": len(y),
         "steps": steps,
@@ -228,7 +228,7 @@ def _on_holdout(context: TrainingContext, client: Client) -> Soundness:
     return Soundness.of(data.holdout.y, found, context.job.plan.labels)
 
 
-def _measured(before: Soundness, after: Soundness) -> dict[str, float]:
+def holdout_metrics(before: Soundness, after: Soundness) -> dict[str, float]:
     """Scores of the received and of the trained model; where the holdout can tell, also whether they work.
 
     From the latter the server makes its score of a version, for devices that cannot check it themselves.

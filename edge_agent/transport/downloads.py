@@ -92,7 +92,7 @@ class BlobDownloader:
         if have == pointer.size and have:
             return
         within = urllib.request.build_opener(_NoOtherOrigin)
-        with within.open(self._request(url, pointer, have, key), timeout=self.timeout_s) as answer:
+        with within.open(self.request(url, pointer, have, key), timeout=self.timeout_s) as answer:
             resumed = answer.status == http.client.PARTIAL_CONTENT
             have = have if resumed else 0
             with open(part, "ab" if resumed else "wb", opener=opener) as file:
@@ -106,7 +106,8 @@ class BlobDownloader:
         if have < pointer.size:
             raise BlobError(f"{url} ended after {have:,} of {pointer.size:,} bytes")
 
-    def _request(self, url: str, pointer: BlobPointer, have: int, key: str | None) -> urllib.request.Request:
+    def request(self, url: str, pointer: BlobPointer, have: int, key: str | None) -> urllib.request.Request:
+        """Return what asks for a blob from byte `have` on; `key` goes to no redirection, and to the server alone."""
         headers = {"Range": f"bytes={have}-", "If-Range": f'"{pointer.sha256}"'} if have else {}
         request = urllib.request.Request(url, headers=headers)
         if key and url.startswith(self.base_url):

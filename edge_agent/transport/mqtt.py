@@ -130,7 +130,7 @@ class Broker:
         self._in_flight, self._renewal = in_flight, renewal
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._session, self._numbers = secrets.token_hex(8), itertools.count(1)
-        self._stop_reason, self._hold_s, self._short_lived = "", SHORTEST_HOLD_S, 0
+        self.stop_reason, self._hold_s, self._short_lived = "", SHORTEST_HOLD_S, 0
         self._told = False  # why the server gives no new credentials
         self._last_status: paho.MQTTMessageInfo | None = None
         self._client: paho.Client | None = None  # while the broker has taken us
@@ -178,7 +178,7 @@ class Broker:
     def _run(self) -> None:
         wait_s = SHORTEST_WAIT_S
         while not self._stopping.is_set():
-            self._taken, self._refusal, self._stop_reason = None, "", ""
+            self._taken, self._refusal, self.stop_reason = None, "", ""
             try:
                 who = self._renewal.login()
                 self._serve(self._new_client(who))
@@ -188,7 +188,7 @@ class Broker:
                 self.post(Disconnected(str(error)))
             wait_s = SHORTEST_WAIT_S if self._was_good() else wait_s
             # full jitter: a fleet that lost its broker must not come back at once
-            until = time.monotonic() + (self._hold() if self._stop_reason else random.uniform(wait_s / 2, wait_s))
+            until = time.monotonic() + (self._hold() if self.stop_reason else random.uniform(wait_s / 2, wait_s))
             while not self._stopping.wait(min(POLL_S, max(0.0, until - time.monotonic()))):
                 if (self._refusal and self._renewed(who)) or time.monotonic() >= until:
                     break
@@ -204,7 +204,7 @@ class Broker:
         if lasted_s >= self._hold_s:
             self._hold_s = SHORTEST_HOLD_S
         self._short_lived += lasted_s < STABLE_S
-        if self._short_lived >= SHORT_LIVED and not self._stop_reason:
+        if self._short_lived >= SHORT_LIVED and not self.stop_reason:
             self.post(Disconnected(f"the broker took this device {self._short_lived} times and soon {CUT_OFF}"))
         return self._short_lived < SHORT_LIVED
 
@@ -212,7 +212,7 @@ class Broker:
         """Say why nothing is tried for long, and for how long."""
         wait_s = random.uniform(self._hold_s / 2, self._hold_s)
         self.post(
-            Disconnected(f"stopped by the server: {self._stop_reason}; this one tries again in {wait_s / 60:.0f} min")
+            Disconnected(f"stopped by the server: {self.stop_reason}; this one tries again in {wait_s / 60:.0f} min")
         )
         self._hold_s = min(LONGEST_HOLD_S, 2 * self._hold_s)
         return wait_s
@@ -278,7 +278,7 @@ class Broker:
     def _noticed(self, notice: Notice) -> None:
         client = self._client
         if notice.session == self._session and client:
-            self._stop_reason = notice.reason
+            self.stop_reason = notice.reason
             client.disconnect()
 
     def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:

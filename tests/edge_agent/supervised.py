@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from typing import Any
 import psutil
 
 from edge_agent.conditions.policy import Conditions
-from edge_agent.conditions.watcher import ConditionWatcher
 from edge_agent.config.settings import ConditionsSection, TrainingSection
+from edge_agent.drivers import Message, open_drivers
 from edge_agent.machine.events import Announced, Connected, Invited
 from edge_agent.status import describe_device
 from edge_agent.storage.files import write_file
@@ -88,18 +89,17 @@ class Scene:
             "conditions": ConditionsSection(),
             "training": TrainingSection(nice=10, memory_mb=1024, retry_s=0.1),
         }
-        self.supervisor = Supervisor(make_config(folder).model_copy(update=settings))
-        self.post = self.supervisor._posted.put
-        self.supervisor._conditions = ConditionWatcher(
-            ConditionsSection(), self.machine, self.supervisor._training, self.post
-        )
+        config, mailbox = make_config(folder).model_copy(update=settings), queue.SimpleQueue[Message]()
+        self.post = mailbox.put
+        self.drivers = open_drivers(config, self.post, readings=self.machine)
+        self.supervisor = Supervisor(config, self.drivers, mailbox)
 
     def invite(self) -> psutil.Process:
         """Tell the supervisor of round 1, and wait for its training process."""
         self.post(Connected())
         self.post(Invited(invitation(1).model_copy(update={"model": self.model})))
         self.post(Announced(announcement(1, plan=self.plan).model_copy(update={"model": self.model})))
-        return psutil.Process(until(self.supervisor._training))
+        return psutil.Process(until(lambda: self.drivers.jobs.pid))
 
     def status_says(self, words: str) -> bool:
         """Whether the status says so, asked as another program asks."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_agent.machine.memory import begin_epoch, load_agent
-from edge_agent.serving.released_models import describe_release
-
 from edge_agent.machine.commands import (
     BeginEpoch,
     Evaluate,
@@ -33,6 +30,8 @@ from edge_agent.machine.events import (
 )
 from edge_agent.machine.releases import offered_to
 from edge_agent.machine.state import Agent
+from edge_agent.persistence import begin_epoch, load_agent
+from edge_agent.status import describe_release
 from edge_agent.storage.state_store import StateStore
 from federation.plan import RolloutSettings
 from federation.protocol.messages import AdoptionReport, Offer, Release, ReleaseOrder, ReleaseReport, VersionScore

@@ -18,7 +18,6 @@ from edge_agent.serving.acceptance import evaluate
 from edge_agent.serving.classifier import FILE_NAME, Classifier, describe_live
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.state_store import StateStore
-from edge_agent.training import job
 from har_pipeline import Window
 from tests.edge_agent.scene import announcement, make_config, make_plan
 from tests.edge_agent.supervised import Scene, run, until
@@ -54,7 +53,7 @@ def test_windows_are_classified_by_the_model_that_is_served(tmp_path: Path, clas
     classifier.submit([window(0)])  # there is no model yet
     assert describe_live(tmp_path) == []
     classifier.serve(model(tmp_path))
-    until(lambda: classifier._session)
+    until(lambda: classifier.loaded)
     for label in (1, 2):
         before = classifier.count
         classifier.submit([window(0), window(label, at_s=7.5)])
@@ -73,7 +72,7 @@ def test_a_model_that_cannot_be_loaded_and_windows_that_do_not_fit_leave_the_pre
     classifier.serve(good)
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"nothing")
-    until(lambda: classifier._session)
+    until(lambda: classifier.loaded)
     classifier.serve({**good, "path": str(broken)})
     until(lambda: "broken.onnx cannot be loaded" in classifier.error)
     classifier.submit([window(0, length=64)])
@@ -88,7 +87,7 @@ def test_a_model_that_cannot_be_loaded_and_windows_that_do_not_fit_leave_the_pre
 def test_windows_that_come_faster_than_they_are_classified_do_not_fill_the_memory(tmp_path: Path) -> None:
     idle = Classifier(tmp_path)  # not started: nothing is taken
     idle.submit([window(0)] * 10_000)
-    assert len(idle._windows) == 64
+    assert idle.waiting == 64
 
 
 def test_what_was_seen_before_a_restart_is_not_said_again(tmp_path: Path) -> None:
@@ -135,7 +134,7 @@ class Steady:
     """Offers a window every few milliseconds, and says whether predictions go on."""
 
     def __init__(self, scene: Scene) -> None:
-        self.scene, self.classifier = scene, scene.supervisor._classifier
+        self.scene, self.classifier = scene, scene.drivers.classifier
 
     def to_continue(self) -> None:
         """Return once five more windows were classified."""
@@ -145,10 +144,10 @@ class Steady:
 
 @pytest.mark.parametrize("scene", [2], indirect=True)
 def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad_candidate_is_judged(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
 ) -> None:
     store = StateStore(scene.folder)
-    monkeypatch.setattr(job, "ENTRYPOINT", "tests.edge_agent.stubborn")
+    scene.drivers.jobs.program = "tests.edge_agent.stubborn"
 
     def play() -> None:
         steady = Steady(scene)
@@ -157,20 +156,20 @@ def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad
         steady.to_continue()
         os.kill(first.pid, 9)
         steady.to_continue()
-        until(lambda: scene.supervisor._training() not in (None, first.pid))
+        until(lambda: scene.drivers.jobs.pid not in (None, first.pid))
         scene.post(Disconnected("the broker is away"))
         steady.to_continue()
-        monkeypatch.setattr(job, "ENTRYPOINT", "tests.edge_agent.bad_candidate")
+        scene.drivers.jobs.program = "tests.edge_agent.bad_candidate"
         finished = announcement(1, "finished", plan=scene.plan).model_copy(update={"model": scene.model})
         scene.post(Announced(finished))
         until(lambda: scene.status_of_adoption("does not work"))
         steady.to_continue()
-        served = steady.classifier._served
+        served = steady.classifier.loaded
         assert served is not None
         assert (served["sha256"], steady.classifier.latest.label) == (good["sha256"], "run")
         ModelRegistry(own := StateStore(scene.folder)).store.put(model="", previous="")
         own.close()
-        until(lambda: steady.classifier._session is None)  # what another process changes is taken up
+        until(lambda: steady.classifier.loaded is None)  # what another process changes is taken up
 
     run(scene.supervisor, play)
     assert json.loads((scene.folder / FILE_NAME).read_bytes())["label"] == "run"

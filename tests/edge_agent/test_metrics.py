@@ -44,11 +44,10 @@ def test_the_figures_are_those_of_the_state_machine(tmp_path: Path) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
-def test_a_silent_reader_holds_up_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_agent.metrics._Answer.timeout", 0.2)
+def test_a_silent_reader_holds_up_nobody_for_long(tmp_path: Path) -> None:
     port = free_port()
     address = f"http://127.0.0.1:{port}/metrics"
-    with exporter(port, Agent, tmp_path), socket.create_connection(("127.0.0.1", port)):
+    with exporter(port, Agent, tmp_path, timeout_s=0.2), socket.create_connection(("127.0.0.1", port)):
         assert urllib.request.urlopen(address, timeout=10).read().startswith(b"# HELP")
 
 

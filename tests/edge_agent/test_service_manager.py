@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import queue
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from edge_agent import service_manager
 from edge_agent.config.settings import BrokerSection
+from edge_agent.drivers import Mailbox, open_drivers
 from edge_agent.service_manager import ServiceManager
 from edge_agent.supervisor import Supervisor
 from tests.edge_agent.scene import make_config
@@ -40,13 +42,13 @@ def heard(listening: socket.socket) -> list[str]:
             return found
 
 
-def test_a_supervisor_says_that_it_is_ready_alive_and_stopping(
-    systemd: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_supervisor_says_that_it_is_ready_alive_and_stopping(systemd: socket.socket, tmp_path: Path) -> None:
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000000"}
-    monkeypatch.setattr("edge_agent.supervisor.ServiceManager", lambda: ServiceManager(environment))
-    config = make_config(tmp_path / "device")
-    supervisor = Supervisor(config.model_copy(update={"broker": BrokerSection(port=9)}))  # nobody listens there
+    broker = BrokerSection(port=9)  # nobody listens there
+    config = make_config(tmp_path / "device").model_copy(update={"broker": broker})
+    mailbox: Mailbox = queue.SimpleQueue()
+    drivers = open_drivers(config, mailbox.put, service_manager=ServiceManager(environment))
+    supervisor = Supervisor(config, drivers, mailbox)
     threading.Timer(0.7, supervisor.stop).start()
     supervisor.run()
     said = heard(systemd)

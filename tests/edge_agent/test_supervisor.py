@@ -60,7 +60,7 @@ def test_the_supervisor_is_light() -> None:
 
 
 def test_it_ends_within_two_seconds_also_without_a_broker(tmp_path: Path) -> None:
-    supervisor = Supervisor(make_config(tmp_path))
+    supervisor = Supervisor.open(make_config(tmp_path))
     threading.Timer(0.5, supervisor.stop).start()
     begun = time.monotonic()
     assert supervisor.run() == 0
@@ -70,14 +70,14 @@ def test_it_ends_within_two_seconds_also_without_a_broker(tmp_path: Path) -> Non
 
 def test_a_folder_belongs_to_one_device_and_one_process(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    first = Supervisor(config)
+    first = Supervisor.open(config)
     with pytest.raises(ConfigError, match="another agent works"):
-        Supervisor(config)
+        Supervisor.open(config)
     first.stop()
     first.run()
     other = config.agent.model_copy(update={"device": "d2"})
     with pytest.raises(ConfigError, match="belongs to device"):
-        Supervisor(config.model_copy(update={"agent": other}))
+        Supervisor.open(config.model_copy(update={"agent": other}))
 
 
 def test_the_command_line_refuses_in_words_and_shows_a_device(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from edge_agent.storage.state_store import StateStore
-from edge_agent.training import job
 from edge_agent.training.job import CHECKPOINTS
 from federation import wire
 from har_pipeline import ClientWindows
@@ -18,10 +17,8 @@ from tests.edge_agent.supervised import GOOD, Scene, run, until
 
 
 @pytest.mark.parametrize("scene", [2], indirect=True)
-def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job, "ENTRYPOINT", "tests.edge_agent.stubborn")
+def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(scene: Scene) -> None:
+    scene.drivers.jobs.program = "tests.edge_agent.stubborn"
 
     def play() -> None:
         first = scene.invite()
@@ -33,9 +30,9 @@ def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(
         until(lambda: scene.status_says("not training for round 1: it is 85 °C hot, the limit is 75 °C"))
         scene.machine.found = replace(GOOD, temperature_c=76.0)  # cool enough to go on, not to begin
         time.sleep(1.2)
-        assert scene.supervisor._training() is None
+        assert scene.drivers.jobs.pid is None
         scene.machine.found = GOOD
-        until(scene.supervisor._training)
+        until(lambda: scene.drivers.jobs.pid)
 
     run(scene.supervisor, play)
 

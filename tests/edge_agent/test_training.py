@@ -92,7 +92,7 @@ def test_a_device_whose_holdout_can_tell_says_whether_the_received_and_the_train
     constant = np.asarray(DummyClassifier().fit(truth, truth).predict(truth))
     before, after = (Soundness.of(truth, answered, ("a", "b")) for answered in (constant, truth))
     f1 = f1_score(truth, constant, average="macro")
-    assert trainer._measured(before, after) == pytest.approx(
+    assert trainer.holdout_metrics(before, after) == pytest.approx(
         {"macro_f1_before": f1, "accuracy_before": 0.5, "works_before": 0.0, "macro_f1_most_frequent": f1}
         | {"macro_f1_after": 1.0, "accuracy_after": 1.0, "works_after": 1.0}
     )

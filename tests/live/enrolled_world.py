@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.settings import load
 from edge_agent.config.settings import Config, ServerSection
 from edge_agent.config.training import BrokerSection
+from edge_agent.drivers import Mailbox, open_drivers
 from edge_agent.status import describe_device
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
@@ -115,9 +117,16 @@ class Agent:
         assert self._made.wait(20)
 
     def _run(self) -> None:
-        self.supervisor = Supervisor(self.config)  # here: SQLite's connection belongs to a thread
+        mailbox: Mailbox = queue.SimpleQueue()
+        self.drivers = open_drivers(self.config, mailbox.put)  # here: SQLite's connection belongs to a thread
+        self.supervisor = Supervisor(self.config, self.drivers, mailbox)
         self._made.set()
         self.supervisor.run()
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the server has told it to stop; empty if it has not."""
+        return self.drivers.broker.stop_reason
 
     @property
     def connected(self) -> bool:

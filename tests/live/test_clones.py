@@ -52,7 +52,7 @@ def test_the_second_of_two_with_one_name_is_told_and_stops(world: World, tmp_pat
             assert (calm.connected, original.supervisor.agent.connected) == (True, True)
             assert not clone.connected
             assert clone.says("without a connection to the broker: stopped by the server")
-            assert not original.supervisor._broker._stop_reason
+            assert not original.stop_reason
 
 
 @pytest.mark.service

@@ -93,7 +93,7 @@ def test_what_was_readable_before_is_made_private_and_said(tmp_path: Path, caplo
     """Not what an operator has put there: only what the programs have made."""
     for folder, start in (
         (tmp_path / "server", lambda: Bench(tmp_path / "server").runtime.stop()),
-        (tmp_path / "agent", lambda: start_and_stop(Supervisor(make_config(tmp_path / "agent")))),
+        (tmp_path / "agent", lambda: start_and_stop(Supervisor.open(make_config(tmp_path / "agent")))),
     ):
         start()
         open_up(folder)

@@ -79,10 +79,15 @@ class PhoneStream:
         if batch.motion:
             self._newest = max(self._newest, _latest(batch))
             self._settle(self._newest - self.reorder_s)
-        if sum(len(waiting.times_s) for waiting in self._waiting.values()) > MOST_WAITING:
+        if self.waiting > MOST_WAITING:
             self.counts["too many samples"] += 1
             self._waiting = {name: ReorderBuffer() for name in MOTION}
             self.finish()
+
+    @property
+    def waiting(self) -> int:
+        """Samples that are not final yet."""
+        return sum(len(buffer.times_s) for buffer in self._waiting.values())
 
     def finish(self) -> None:
         """Make everything final: the session is over, or silent for long."""
