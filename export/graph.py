@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from export.gates import GateError
 from export.runtime import CHANNELS, ModelMetadata
-from models.alp import set_inference
+from models.layers.alp import set_inference
 
 OPSET = 18
 MAX_IR = 10
@@ -43,7 +43,7 @@ class Deployed(nn.Module):
         return logits, features
 
     def logits(self, windows: NDArray[np.float32], inference: str = "row") -> NDArray[np.float32]:
-        """Run in torch on raw windows (n, 128, 6), in batches of 64; `inference` as in `models.alp.ALP`."""
+        """Run in torch on raw windows (n, 128, 6), in batches of 64; `inference` as in `models.layers.alp.ALP`."""
         set_inference(self.module, inference)
         with torch.no_grad():
             parts = [self(torch.from_numpy(windows[i : i + _BATCH]))[0] for i in range(0, len(windows), _BATCH)]

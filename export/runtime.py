@@ -5,7 +5,7 @@ refuses one that does not. Errors: ExportError > ModelFileError, InputError; Gat
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 SCHEMA = "gaitway-har/1"
-CHANNELS = ("acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z")
+CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
 _BATCH = 256
 _OUTPUTS = ("logits", "embedding")
 # JSON has one kind of number: 50 and 50.0 are the same rate.
@@ -38,7 +38,7 @@ class ModelFileError(ExportError):
 
 
 class InputError(ExportError, ValueError):
-    """Windows or samples have another shape than the model's, or are not finite."""
+    """Windows have another shape than the model's, or are not finite."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,6 @@ class Prediction(NamedTuple):
     embedding: Floats
 
 
-class StreamPrediction(NamedTuple):
-    """One window of a stream: the index of its first sample since the start or the last reset, and its scores."""
-
-    first_sample: int
-    label: str
-    probabilities: Floats
-    embedding: Floats
-
-
 class Session:
     """A loaded model; `metadata` describes it."""
 
@@ -165,12 +156,6 @@ class Session:
         labels = tuple(self.metadata.labels[i] for i in logits.argmax(axis=1))
         return Prediction(labels, logits, _softmax(logits), embedding)
 
-    def predict_stream(self, chunks: Iterable[NDArray[Any]]) -> Iterator[StreamPrediction]:
-        """Yield a prediction every stride from chunks (n, 6) of raw samples at the model's rate, of any sizes."""
-        stream = Stream(self)
-        for chunk in chunks:
-            yield from stream.feed(chunk)
-
     def _checked(self, values: NDArray[Any], tail: tuple[int, ...]) -> Floats:
         x = np.ascontiguousarray(values, dtype=np.float32)
         if x.shape[1:] != tail:
@@ -178,40 +163,6 @@ class Session:
         if not np.isfinite(x).all():
             raise InputError("values that are not finite; drop or repair such samples first")
         return x
-
-
-class Stream:
-    """Cut raw samples into overlapping windows as they arrive, and classify each once."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget what has arrived: call it at a gap, so that no window spans it."""
-        self._pending: Floats = np.zeros((0, len(CHANNELS)), np.float32)
-        self._first = 0
-        self._skip = 0
-
-    def feed(self, samples: NDArray[Any]) -> list[StreamPrediction]:
-        """Take samples (n, 6) and return the predictions of the windows that they complete."""
-        fresh = self._session._checked(samples, (len(CHANNELS),))
-        skipped = min(self._skip, len(fresh))
-        self._skip -= skipped
-        self._pending = np.concatenate([self._pending, fresh[skipped:]])
-        window, stride = self._session.metadata.window, self._session.metadata.stride
-        count = max(0, (len(self._pending) - window) // stride + 1)
-        if count == 0:
-            return []
-        windows = np.stack([self._pending[i * stride : i * stride + window] for i in range(count)])
-        result = self._session.predict(windows)
-        firsts = [self._first + i * stride for i in range(count)]
-        # A stride longer than the window may reach past what has arrived: skip the rest when it comes.
-        self._skip = max(0, count * stride - len(self._pending))
-        self._pending = self._pending[count * stride :]
-        self._first += count * stride
-        rows = zip(firsts, result.labels, result.probabilities, result.embedding, strict=True)
-        return [StreamPrediction(*row) for row in rows]
 
 
 def _check_graph(session: onnxruntime.InferenceSession, metadata: ModelMetadata) -> None:

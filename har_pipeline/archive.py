@@ -136,11 +136,11 @@ def _walk_archive(stream: IO[bytes], name: str, prefix: str, path: Path, descend
             if not ARCHIVE.search(inner):
                 yield Member(virtual, path, _opener(virtual, opener))
             elif descend(virtual):
-                with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
+                with SpooledTemporaryFile(max_size=SPOOL_BYTES) as stored:
                     with opener() as packed:
-                        shutil.copyfileobj(packed, spool, 1 << 20)
-                    spool.seek(0)
-                    yield from _walk_archive(spool, virtual, f"{virtual}/", path, descend)
+                        shutil.copyfileobj(packed, stored, 1 << 20)
+                    stored.seek(0)
+                    yield from _walk_archive(stored, virtual, f"{virtual}/", path, descend)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
         raise SourceError(f"{path} ({name}) cannot be read as an archive: {error}; download it again") from error
 

@@ -81,7 +81,7 @@ def prepare_command(
         Path | None, typer.Option("--cache", help="Where windows are kept (default: the user's cache folder).")
     ] = None,
     client: Annotated[list[str] | None, typer.Option(help="Only this client; may be repeated.")] = None,
-    step: Annotated[
+    stride: Annotated[
         int | None, typer.Option(help="Samples between windows (the data set's preset by default).")
     ] = None,
     label_share: Annotated[float | None, typer.Option(help="Least share of a window that its label covers.")] = None,
@@ -96,7 +96,7 @@ def prepare_command(
     `python -m har_pipeline prepare spsw --root DATA --label-share 0.7`
     """
     with _told():
-        changes: dict[str, Any] = {"step": step, "label_share": label_share}
+        changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
             dataset_settings(dataset), **{key: each for key, each in changes.items() if each is not None}
         )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from har_pipeline.errors import PipelineError, SettingsError
-from har_pipeline.recording import Recording, Words
+from har_pipeline.recording import Categorical, Recording
 from har_pipeline.settings import PipelineSettings, nearest
 from har_pipeline.windows import WindowedDataset
 
@@ -114,7 +114,7 @@ def member_settings(preset: PipelineSettings, given: PipelineSettings) -> Pipeli
 
 
 @contextmanager
-def naming(name: str, member: str) -> Iterator[None]:
+def error_context(name: str, member: str) -> Iterator[None]:
     """Say in what goes wrong which member of the combination it concerns."""
     try:
         yield
@@ -159,12 +159,12 @@ def unite(name: str, members: Sequence[WindowedDataset], settings: PipelineSetti
 def rename(combination: Combination, member: str, recording: Recording) -> Recording:
     """Give a member's recording the client id and the activity names of the combination."""
     given = recording.activity
-    activity: str | np.ndarray | Words
+    activity: str | np.ndarray | Categorical
     if isinstance(given, str):
         activity = combination.common(given)
     else:
-        words = given if isinstance(given, Words) else Words.of(given)
-        renamed = Words(np.array([combination.common(each) for each in words.names.tolist()]), words.codes)
+        words = given if isinstance(given, Categorical) else Categorical.of(given)
+        renamed = Categorical(np.array([combination.common(each) for each in words.names.tolist()]), words.codes)
         activity = renamed if given is words else np.asarray(renamed)
     return recording._replace(client=f"{member}-{recording.client}", activity=activity)
 

@@ -12,10 +12,10 @@ from har_pipeline.combination import (
     COMBINATIONS,
     adopt,
     combination_of,
+    error_context,
     member_clients,
     member_options,
     member_settings,
-    naming,
     rename,
     unite,
     united_labels,
@@ -46,7 +46,7 @@ def dataset_labels(dataset: str, options: dict[str, Any] | None = None) -> tuple
     if combination := combination_of(dataset):
         labels = []
         for member, mine in member_options(dataset, combination.members, options).items():
-            with naming(dataset, member):
+            with error_context(dataset, member):
                 labels.append(dataset_labels(member, mine))
         return united_labels(combination, labels)
     reader = reader_of(dataset)
@@ -78,7 +78,7 @@ def recordings(
         mine = member_options(dataset, combination.members, options)
         chosen = member_clients(dataset, combination.members, None if clients is None else list(clients))
         for member, wanted in chosen.items():
-            with naming(dataset, member):
+            with error_context(dataset, member):
                 for recording in recordings(member, root, clients=wanted, options=mine[member]):
                     yield rename(combination, member, recording)
         return
@@ -146,7 +146,7 @@ def prepare_members(
     mine = member_options(dataset, combination.members, options)
     chosen = member_clients(dataset, combination.members, None if clients is None else sorted(set(clients)))
     for member, wanted in chosen.items():
-        with naming(dataset, member):
+        with error_context(dataset, member):
             own = member_settings(dataset_settings(member), settings or PipelineSettings())
             prepared = prepare(
                 member, root, own, cache_dir=cache_dir, progress=progress, clients=wanted, options=mine[member]

@@ -15,7 +15,7 @@ Sensor = Literal["acc", "gyro"]
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
+class Categorical:
     """Words (n,) as they repeat in long recordings: the distinct `names` (k,) str, and for each word its index (n,).
 
     A hundredth of the memory and time of an array of strings; np.asarray gives that array.
@@ -27,15 +27,15 @@ class Words:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def __getitem__(self, part: slice) -> Words:
-        return Words(self.names, self.codes[part])
+    def __getitem__(self, part: slice) -> Categorical:
+        return Categorical(self.names, self.codes[part])
 
     def __array__(self, dtype: np.dtype[np.generic] | None = None, copy: bool | None = None) -> np.ndarray:
         words: np.ndarray = self.names[self.codes]
         return words if dtype is None else words.astype(dtype)
 
     @classmethod
-    def of(cls, words: np.ndarray) -> Words:
+    def of(cls, words: np.ndarray) -> Categorical:
         """Code an array (n,) of words."""
         return cls(*np.unique(words, return_inverse=True))
 
@@ -56,7 +56,7 @@ class Recording(NamedTuple):
 
     client: str
     session: str
-    activity: str | np.ndarray | Words
+    activity: str | np.ndarray | Categorical
     sensor: Sensor
     times_s: np.ndarray
     values: np.ndarray

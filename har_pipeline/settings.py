@@ -28,7 +28,7 @@ class PipelineSettings:
 
     rate_hz: float = 50.0
     window: int = 128
-    step: int = 64
+    stride: int = 64
     max_gap_s: float = 0.1
     label_share: float = 0.5
     cutoff_hz: float = 22.0
@@ -41,7 +41,7 @@ class PipelineSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work; raises SettingsError."""
-        positive = ("rate_hz", "window", "step", "max_gap_s", "cutoff_hz", "half_width_s", "max_lag_s")
+        positive = ("rate_hz", "window", "stride", "max_gap_s", "cutoff_hz", "half_width_s", "max_lag_s")
         for name in positive:
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; it must be above 0")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from har_pipeline.errors import SettingsError, SignalError
-from har_pipeline.recording import UNLABELLED, Recording, Words
+from har_pipeline.recording import UNLABELLED, Categorical, Recording
 from har_pipeline.resample import low_pass_at, positions
 from har_pipeline.sensor_buffer import ROUNDING_S, SensorBuffer
 from har_pipeline.settings import PipelineSettings, nearest
@@ -64,6 +64,11 @@ class StreamPipeline:
         finished += self._advance(final=False)
         self._check_lag(recording)
         return finished
+
+    @property
+    def buffered(self) -> tuple[int, int]:
+        """How many samples of the fuller sensor, and how many resampled rows, are in memory."""
+        return max(len(sensor.times) for sensor in self._sensors.values()), len(self._rows)
 
     def flush(self) -> list[Window]:
         """End the session: nothing more comes for it. Returns the windows that were still waiting."""
@@ -148,7 +153,7 @@ class StreamPipeline:
             if label != NO_LABEL or self.settings.keep_unlabelled:
                 start_s = begin_s + self._window_start / self.settings.rate_hz
                 finished.append(Window(self._rows[at : at + length].copy(), label, start_s, self._segment))
-            self._window_start += self.settings.step
+            self._window_start += self.settings.stride
         used = min(at, len(self._rows))
         self._rows, self._codes = self._rows[used:], self._codes[used:]
         self._origin += used
@@ -173,7 +178,7 @@ def encode_activity(recording: Recording, labels: tuple[str, ...]) -> np.ndarray
     Raises SettingsError for a name that is neither.
     """
     count = len(recording.times_s)
-    if isinstance(recording.activity, Words):
+    if isinstance(recording.activity, Categorical):
         return _encode_words(recording, recording.activity, labels)
     names = np.asarray(recording.activity)
     if names.ndim == 0:
@@ -188,7 +193,7 @@ def encode_activity(recording: Recording, labels: tuple[str, ...]) -> np.ndarray
     return np.repeat(np.array(codes, dtype=np.int64), np.diff(np.append(starts, count)))
 
 
-def _encode_words(recording: Recording, words: Words, labels: tuple[str, ...]) -> np.ndarray:
+def _encode_words(recording: Recording, words: Categorical, labels: tuple[str, ...]) -> np.ndarray:
     if len(words) != len(recording.times_s):
         raise SignalError(f"{recording.where()}: {len(recording.times_s)} samples but {len(words)} activities")
     known = {name: code for code, name in enumerate(labels)} | dict.fromkeys(UNLABELLED, NO_LABEL)

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from har_pipeline.errors import SourceError
-from har_pipeline.recording import Words
+from har_pipeline.recording import Categorical
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ class Table(NamedTuple):
     """Rows of a CSV: numbers (n, columns) float64, text by column as n words, and where they are from."""
 
     numbers: np.ndarray
-    text: dict[str, Words]
+    text: dict[str, Categorical]
     source: str
     line: int
 
@@ -126,7 +126,7 @@ def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], 
     for name in text:
         column_text = frame[name].cat
         names = np.array([str(each) for each in column_text.categories] + [""])
-        words[name] = Words(names, column_text.codes.to_numpy())
+        words[name] = Categorical(names, column_text.codes.to_numpy())
     return Table(numbers, words, source, line)
 
 

@@ -1,8 +1,7 @@
 """Networks for human activity recognition and vision, built by name from one table, and the ALP layer."""
 
 from models.errors import CheckpointError, ModelError, OptionError, UnknownModelError
-from models.model import Model
-from models.output import ModelOutput
+from models.model import Model, ModelOutput
 from models.registry import MODELS, build
 
 __all__ = [

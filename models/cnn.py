@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from models.alp import ALP
-from models.channels_last import Conv1d, GroupNorm
-from models.dropout import Dropout
 from models.errors import OptionError
-from models.model import Model
-from models.output import ModelOutput
+from models.layers.alp import ALP
+from models.layers.channels_last import Conv1d, GroupNorm
+from models.layers.dropout import Dropout
+from models.model import Model, ModelOutput
 
 STRIDES = (4, 2, 1)
 _GROUPS = 8

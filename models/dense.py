@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.model import Model
-from models.output import ModelOutput
+from models.model import Model, ModelOutput
 
 
 class Dense(Model):

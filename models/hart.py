@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.alp import ALP
-from models.alp_blocks import PLACEMENTS, AlpBlocks, Transformer, entering
-from models.attention import Attention
-from models.dropout import Dropout, DropPath
 from models.errors import OptionError
-from models.output import ModelOutput
+from models.layers.alp import ALP
+from models.layers.alp_blocks import PLACEMENTS, AlpBlocks, Transformer, entering
+from models.layers.attention import Attention
+from models.layers.dropout import Dropout, DropPath
+from models.model import ModelOutput
 
 WINDOW, CHANNELS, PATCH = 128, 6, 16
 TOKENS = WINDOW // PATCH
@@ -159,7 +159,7 @@ class Hart(Transformer):
 
 
 class HartAlp(AlpBlocks, Hart):
-    """HART with an ALP layer before the attention of each block; `models.alp_blocks` says where exactly."""
+    """HART with an ALP layer before the attention of each block; `models.layers.alp_blocks` says where exactly."""
 
 
 def _check_sizes(feature_dim: int, blocks: int) -> None:

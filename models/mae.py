@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.alp import ALP
-from models.dropout import uniform_words
 from models.errors import OptionError
 from models.hart import CHANNELS, PATCH, TOKENS, WINDOW, Block, Hart
+from models.layers.alp import ALP
+from models.layers.dropout import uniform_words
 
 KERNELS = (3, 7, 7, 15)
 

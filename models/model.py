@@ -2,12 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.output import ModelOutput
+
+
+class ModelOutput(NamedTuple):
+    """Features (B, D), what enters the head, and logits (B, classes)."""
+
+    features: Tensor
+    logits: Tensor
 
 
 class Model(nn.Module, ABC):

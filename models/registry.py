@@ -5,15 +5,15 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from models.alp import ALP
 from models.cnn import Cnn, CnnAlp
 from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
 from models.hart import Hart, HartAlp
-from models.image_cnn import CelebaCnn, FemnistCnn, MarginCnn, MnistCnn, PublicCnn
+from models.image.cnn import CelebaCnn, FemnistCnn, MarginCnn, MnistCnn, PublicCnn
+from models.image.resnet import ResNet18
+from models.image.vit import Vit, VitAlp
+from models.layers.alp import ALP
 from models.model import Model
-from models.resnet import ResNet18
-from models.vit import Vit, VitAlp
 
 MODELS: dict[str, type[Model]] = {
     "hart": Hart,

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from models import build
-from models.channels_last import Conv1d, Conv2d, GroupNorm, MaxPool2d
-from models.dropout import ChannelDropout, Dropout, DropPath
+from models.layers.channels_last import Conv1d, Conv2d, GroupNorm, MaxPool2d
+from models.layers.dropout import ChannelDropout, Dropout, DropPath
 
 
 class Data(NamedTuple):

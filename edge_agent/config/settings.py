@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import tomllib
@@ -15,9 +14,10 @@ from pydantic import Field, ValidationError
 from edge_agent.config.section import Section
 from edge_agent.config.sensors import CsvSection, IioSection, PhoneSection, SensorsSection, WindowsSection
 from edge_agent.config.training import BrokerSection, ConditionsSection, ModelSection, TrainingSection
-from edge_agent.errors import ConfigError
+from edge_agent.errors import ConfigError, first_problem
 from federation.plan import Name
 from federation.protocol.messages import Compression, Precision
+from har_pipeline.settings import nearest
 
 ENVIRONMENT = "GAITWAY_EDGE_"
 """What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""
@@ -96,7 +96,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     try:
         config = Config.model_validate(_without_empty(tree))
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_first(error)}") from error
+        raise ConfigError(f"{path}: {first_problem(error, input_shown=True)}") from error
     return _anchored(config, path.resolve().parent)
 
 
@@ -139,7 +139,7 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
         section, _, field = key.removeprefix(ENVIRONMENT).lower().partition("_")
         known = [f"{ENVIRONMENT}{s}_{f}".upper() for s in Config.model_fields for f in _section(s).model_fields]
         if key not in known:
-            raise ConfigError(f"environment variable {key} is unknown{_nearest(key, known)}")
+            raise ConfigError(f"environment variable {key} is unknown; {nearest(key, tuple(known))}")
         kind = _section(section).model_fields[field]
         composed = isinstance(kind.get_default(call_default_factory=True), dict | tuple)
         try:
@@ -151,11 +151,11 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
 def _check_keys(tree: Mapping[str, Any]) -> None:
     for section, fields in tree.items():
         if section not in Config.model_fields:
-            raise ConfigError(f"unknown section [{section}]{_nearest(section, Config.model_fields)}")
+            raise ConfigError(f"unknown section [{section}]; {nearest(section, tuple(Config.model_fields))}")
         known = _section(section).model_fields
         for field in fields if isinstance(fields, Mapping) else ():
             if field not in known:
-                raise ConfigError(f"unknown setting {field!r} in [{section}]{_nearest(field, known)}")
+                raise ConfigError(f"unknown setting {field!r} in [{section}]; {nearest(field, tuple(known))}")
 
 
 def _without_empty(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,18 +166,6 @@ def _without_empty(tree: Mapping[str, Any]) -> dict[str, Any]:
         else fields
         for section, fields in tree.items()
     }
-
-
-def _nearest(came: str, known: Any) -> str:
-    near = difflib.get_close_matches(came, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    came = "" if first["type"] == "missing" else f" (came: {first['input']!r})"
-    return f"{where}: {first['msg']}{came}"
 
 
 def _anchored(config: Config, folder: Path) -> Config:

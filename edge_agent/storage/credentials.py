@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.config.training import BrokerSection
-from edge_agent.errors import ConfigError
+from edge_agent.errors import ConfigError, first_problem
 from edge_agent.storage.files import write_file
 from federation.protocol.messages import UpdateManifest, write
 from federation.protocol.signing import Kind, wrap
@@ -82,8 +82,7 @@ def read_credentials(folder: Path) -> Credentials | None:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors()[0]  # not the whole error: it quotes what it has read, and that is secret
-        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        wrong = first_problem(error)  # not the whole error: it quotes what it has read, and that is secret
         todo = "move it away, and get new ones with `edge_agent enrol` without a token"
         raise ConfigError(f"{path} is damaged: {wrong}; {todo}") from None
 

@@ -42,7 +42,7 @@ def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, modu
         federation=job.federation,
         parent_sha256=job.broadcast_sha256,
         rate_hz=settings.rate_hz,
-        stride=settings.step,
+        stride=settings.stride,
     )
     save_checkpoint(job.out / CHECKPOINT, module, info)
     # the latest first: those of the holdout, then training windows up to the gate's number

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.config.settings import Config, example
-from edge_agent.errors import ConfigError, EnrolError, RevokedError
+from edge_agent.errors import ConfigError, EnrolError, RevokedError, first_problem
 from edge_agent.storage.credentials import (
     Credentials,
     device_key,
@@ -222,7 +222,7 @@ def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Enro
     try:
         answer = EnrolmentAnswer.model_validate_json(body)
     except ValidationError as error:
-        raise EnrolError(f"{url} does not answer as Gaitway's server does: {error.errors()[0]['msg']}") from error
+        raise EnrolError(f"{url} does not answer as Gaitway's server does: {first_problem(error)}") from error
     if answer.device != who.device:
         raise EnrolError(f"{url} answers about device {answer.device!r}, asked was {who.device!r}")
     if answer.credentials is not None:

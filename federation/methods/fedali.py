@@ -1,7 +1,7 @@
 """FedAli: FedAvg for parameters, k-means over the clients' prototypes for the ALP layers.
 
 S. Ek, K. Wang, F. Portet, P. Lalanda, J. Cao: FedAli: Personalized Federated Learning Alignment with Prototype Layers
-for Generalized Mobile Services, 2024, arXiv 2411.10595, section 4 and algorithm 1; the layer itself is `models.alp`.
+for Generalized Mobile Services, 2024, arXiv 2411.10595, section 4 and algorithm 1; the layer: `models.layers.alp`.
 
 Differs from the paper: a cluster that k-means empties keeps its previous centre (the authors' code drops it), so the
 number of prototypes never shrinks. As in the authors' code, of which the paper says nothing, the first round trains

@@ -23,8 +23,8 @@ from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.readers.spool import Spool
-from har_pipeline.recording import UNLABELLED, Recording, Sensor, Words, device_of, subject_of
+from har_pipeline.readers.temporary_columns import TemporaryColumns
+from har_pipeline.recording import UNLABELLED, Categorical, Recording, Sensor, device_of, subject_of
 from har_pipeline.settings import nearest
 from har_pipeline.tables import Table, read_chunks
 
@@ -50,18 +50,18 @@ Handset = tuple[str, str]
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield both sensors of each handset in step, in chunks of ten minutes."""
     names: dict[Sensor, str] = {}
-    with Spool[tuple[Handset, Sensor]](ROW) as spool:
+    with TemporaryColumns[tuple[Handset, Sensor]](ROW) as stored:
         for match, member in found(source, "hhar").members():
             sensor = SENSORS[match[1]]
             names[sensor] = member.name
-            _spool(member, sensor, clients, spool)
+            _spool(member, sensor, clients, stored)
         if len(names) < 2:
             raise SourceError(f"hhar: found only {list(names.values())}; expected {LAYOUT.expected}")
-        for handset in sorted({handset for handset, _ in spool}):
-            yield from _walk(handset, spool, names)
+        for handset in sorted({handset for handset, _ in stored}):
+            yield from _walk(handset, stored, names)
 
 
-def _spool(member: Member, sensor: Sensor, clients: Clients, spool: Spool[tuple[Handset, Sensor]]) -> None:
+def _spool(member: Member, sensor: Sensor, clients: Clients, stored: TemporaryColumns[tuple[Handset, Sensor]]) -> None:
     with member.open() as stream:
         for table in read_chunks(stream, member.name, NUMBERS, WORDS):
             rows = _rows(table)
@@ -73,7 +73,7 @@ def _spool(member: Member, sensor: Sensor, clients: Clients, spool: Spool[tuple[
                 user, model, device = (str(word.names[word.codes[low]]) for word in words)
                 handset = (f"{user}_{model}", device)
                 if chosen(handset[0], clients):
-                    spool.append((handset, sensor), _timed(rows[low:high]))
+                    stored.append((handset, sensor), _timed(rows[low:high]))
 
 
 def _rows(table: Table) -> np.ndarray:
@@ -97,14 +97,16 @@ def _timed(rows: np.ndarray) -> np.ndarray:
     return rows[~lost] if lost.any() else rows
 
 
-def _walk(handset: Handset, spool: Spool[tuple[Handset, Sensor]], names: dict[Sensor, str]) -> Iterator[Recording]:
+def _walk(
+    handset: Handset, stored: TemporaryColumns[tuple[Handset, Sensor]], names: dict[Sensor, str]
+) -> Iterator[Recording]:
     """Yield ten minutes of one sensor, then the same ten minutes of the other."""
-    if any((handset, sensor) not in spool for sensor in SENSORS.values()):
+    if any((handset, sensor) not in stored for sensor in SENSORS.values()):
         return
     words = np.array([*LABELS, "null"])
     streams: dict[Sensor, tuple[np.ndarray, np.ndarray]] = {}
     for sensor in SENSORS.values():
-        rows = spool.mapped((handset, sensor))
+        rows = stored.mapped((handset, sensor))
         times = _on_arrival_clock(rows, names[sensor])
         if (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
@@ -118,7 +120,7 @@ def _walk(handset: Handset, spool: Spool[tuple[Handset, Sensor]], names: dict[Se
             part = rows[low:high]
             if len(part):
                 line = int(part["line"][0])
-                activity = Words(words, part["label"])
+                activity = Categorical(words, part["label"])
                 yield Recording(
                     handset[0], handset[1], activity, sensor, times[low:high], part["values"], names[sensor], line
                 )

@@ -28,7 +28,7 @@ from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.readers.spool import COLUMNS, SampleSpool
+from har_pipeline.readers.temporary_columns import COLUMNS, SampleColumns
 from har_pipeline.recording import UNLABELLED, Recording, Sensor
 from har_pipeline.settings import nearest
 from har_pipeline.tables import read_columns, read_table
@@ -57,33 +57,33 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
     """Yield accelerometer and gyroscope of each trial; client `s07` is subject 7, session `WAL_1` walking's trial 1."""
     source = found(source, "mobiact")
     annotated = any(match[2] for match, _ in source.members())
-    with SampleSpool[Key](3) as spool:
+    with SampleColumns[Key](3) as stored:
         for match, member in source.members():
             client = f"s{int(match[2] or match[5]):02d}"
             if chosen(client, clients) and bool(match[2]) == annotated:
-                (_read_annotated if annotated else _read_raw)(match, member, client, spool)
-        for _, keys in groupby(sorted(spool), key=lambda key: key[0]):
-            yield from _on_one_clock(list(keys), spool)
+                (_read_annotated if annotated else _read_raw)(match, member, client, stored)
+        for _, keys in groupby(sorted(stored), key=lambda key: key[0]):
+            yield from _on_one_clock(list(keys), stored)
 
 
-def _read_annotated(match: re.Match[str], member: Member, client: str, spool: SampleSpool[Key]) -> None:
+def _read_annotated(match: re.Match[str], member: Member, client: str, stored: SampleColumns[Key]) -> None:
     with member.open() as stream:
         table = read_table(stream, member.name, ANNOTATED, ("label",))
     codes = _codes(np.asarray(table.text["label"]), table.source, table.line)
     trial = _order(match[1]), int(match[3])
     for sensor, columns in COLUMNS:
         values = table.numbers[:, 1:][:, columns]
-        spool.add((client, trial, sensor), table.numbers[:, 0] * 1e-9, values, codes, table)
+        stored.add((client, trial, sensor), table.numbers[:, 0] * 1e-9, values, codes, table)
 
 
-def _read_raw(match: re.Match[str], member: Member, client: str, spool: SampleSpool[Key]) -> None:
+def _read_raw(match: re.Match[str], member: Member, client: str, stored: SampleColumns[Key]) -> None:
     sensor: Sensor = "acc" if match[4] == "acc" else "gyro"
     code = LABELS.index(match[1]) if match[1] in LABELS else -1
     with member.open() as stream:
         line = _skip_header(stream, member.name)
         for table in read_columns(stream, member.name, 4, range(4), separator=",", line=line):
             times, values = table.numbers[:, 0] * 1e-9, table.numbers[:, 1:]
-            spool.add((client, (_order(match[1]), int(match[6])), sensor), times, values, code, table)
+            stored.add((client, (_order(match[1]), int(match[6])), sensor), times, values, code, table)
 
 
 def _skip_header(stream: IO[bytes], name: str) -> int:
@@ -107,10 +107,10 @@ def _order(activity: str) -> int:
     return (*LABELS, *SCENARIOS).index(activity)
 
 
-def _on_one_clock(keys: list[Key], spool: SampleSpool[Key]) -> Iterator[Recording]:
+def _on_one_clock(keys: list[Key], stored: SampleColumns[Key]) -> Iterator[Recording]:
     clock_s = 0.0
     for trial, pair in groupby(keys, key=lambda key: key[1]):
-        rows = {sensor: spool.samples((client, trial, sensor)) for client, _, sensor in pair}
+        rows = {sensor: stored.samples((client, trial, sensor)) for client, _, sensor in pair}
         begin_s = min(float(np.fmin.reduce(each.times_s)) for each in rows.values())
         end_s = max(float(np.fmax.reduce(each.times_s)) for each in rows.values())
         session = f"{(*LABELS, *SCENARIOS)[trial[0]]}_{trial[1]}"

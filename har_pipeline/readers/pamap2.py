@@ -21,7 +21,7 @@ from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.readers.spool import SampleSpool, in_step
+from har_pipeline.readers.temporary_columns import SampleColumns, in_step
 from har_pipeline.recording import Recording, device_of, subject_of
 from har_pipeline.tables import read_columns
 
@@ -62,15 +62,15 @@ LAYOUT = Layout(
 
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield both sensors of each place, subject by subject, the protocol before the optional recording."""
-    with SampleSpool[tuple[str, str]](6 * len(PLACES)) as spool:
+    with SampleColumns[tuple[str, str]](6 * len(PLACES)) as stored:
         for match, member in found(source, "pamap2").members():
             if any(chosen(f"{match[2]}_{place}", clients) for place in PLACES):
-                _read(member, (match[2], match[1]), spool)
-        for subject in sorted({subject for subject, _ in spool}):
-            yield from _sessions(subject, spool, clients)
+                _read(member, (match[2], match[1]), stored)
+        for subject in sorted({subject for subject, _ in stored}):
+            yield from _sessions(subject, stored, clients)
 
 
-def _read(member: Member, key: tuple[str, str], spool: SampleSpool[tuple[str, str]]) -> None:
+def _read(member: Member, key: tuple[str, str], stored: SampleColumns[tuple[str, str]]) -> None:
     with member.open() as stream:
         for table in read_columns(stream, member.name, COLUMNS, USED):
             codes = table.numbers[:, 1]
@@ -81,15 +81,15 @@ def _read(member: Member, key: tuple[str, str], spool: SampleSpool[tuple[str, st
                     f"{member.name}, line {table.line + at}: activity {codes[at]:g}; expected 0 or one of "
                     f"{', '.join(map(str, ACTIVITIES))}"
                 )
-            spool.add(key, table.numbers[:, 0], table.numbers[:, 2:], codes, table)
+            stored.add(key, table.numbers[:, 0], table.numbers[:, 2:], codes, table)
 
 
-def _sessions(subject: str, spool: SampleSpool[tuple[str, str]], clients: Clients) -> Iterator[Recording]:
+def _sessions(subject: str, stored: SampleColumns[tuple[str, str]], clients: Clients) -> Iterator[Recording]:
     clock_s = 0.0
     for session in SESSIONS:
-        if (subject, session) not in spool:
+        if (subject, session) not in stored:
             continue
-        rows = spool.samples((subject, session))
+        rows = stored.samples((subject, session))
         times = clock_s + rows.times_s
         clock_s = float(np.ceil(np.fmax.reduce(times))) + PAUSE_S
         activity = NAMES[rows.codes]

@@ -25,7 +25,7 @@ from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
-from har_pipeline.readers.spool import SampleSpool, in_step
+from har_pipeline.readers.temporary_columns import SampleColumns, in_step
 from har_pipeline.recording import Recording, device_of, subject_of
 from har_pipeline.tables import read_columns
 
@@ -47,7 +47,7 @@ Key = tuple[str, str, str]
 
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield both sensors of each phone in step, in chunks of ten minutes, day by day."""
-    with SampleSpool[Key](6) as motion, SampleSpool[Key](0) as labels:
+    with SampleColumns[Key](6) as motion, SampleColumns[Key](0) as labels:
         for match, member in found(source, "shl").members():
             user, day, place = match[1].lower(), match[4] + match[3] + match[2], (match[5] or "").lower()
             if not place:
@@ -58,13 +58,13 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
             yield from _day(user, day, place, motion, labels)
 
 
-def _read_motion(member: Member, key: Key, spool: SampleSpool[Key]) -> None:
+def _read_motion(member: Member, key: Key, stored: SampleColumns[Key]) -> None:
     with member.open() as stream:
         for table in read_columns(stream, member.name, MOTION_COLUMNS, range(7)):
-            spool.add(key, table.numbers[:, 0] / 1000, table.numbers[:, 1:], 0, table)
+            stored.add(key, table.numbers[:, 0] / 1000, table.numbers[:, 1:], 0, table)
 
 
-def _read_labels(member: Member, key: Key, spool: SampleSpool[Key]) -> None:
+def _read_labels(member: Member, key: Key, stored: SampleColumns[Key]) -> None:
     with member.open() as stream:
         for table in read_columns(stream, member.name, LABEL_COLUMNS, range(2)):
             codes = table.numbers[:, 1]
@@ -74,10 +74,12 @@ def _read_labels(member: Member, key: Key, spool: SampleSpool[Key]) -> None:
                 raise SourceError(
                     f"{member.name}, line {table.line + at}: coarse label {codes[at]:g}; expected 0 to {len(LABELS)}"
                 )
-            spool.add(key, table.numbers[:, 0] / 1000, np.empty((len(codes), 0)), codes, table)
+            stored.add(key, table.numbers[:, 0] / 1000, np.empty((len(codes), 0)), codes, table)
 
 
-def _day(user: str, day: str, place: str, motion: SampleSpool[Key], labels: SampleSpool[Key]) -> Iterator[Recording]:
+def _day(
+    user: str, day: str, place: str, motion: SampleColumns[Key], labels: SampleColumns[Key]
+) -> Iterator[Recording]:
     rows = motion.samples((user, day, place))
     if (user, day, "") not in labels:
         raise SourceError(f"{rows.source}: no Label.txt beside it; expected {LAYOUT.expected}")

@@ -52,5 +52,5 @@ READER = Reader(
     layout=lambda options: LAYOUT,
     recordings=recordings,
     origin=lambda client: Origin("spsw", subject_of(client), device_of(client), PLACES[device_of(client)]),
-    settings=PipelineSettings(step=16),
+    settings=PipelineSettings(stride=16),
 )

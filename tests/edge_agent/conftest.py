@@ -11,9 +11,9 @@ import pytest
 from edge_agent.machine.events import DataReady, Event
 from edge_agent.sensors import open_source
 from har_pipeline import ClientWindows, prepare
+from tests.edge_agent.factories import DEVICE, OPTIONS, make_config
 from tests.edge_agent.reference import PLANS
-from tests.edge_agent.scene import DEVICE, OPTIONS, make_config
-from tests.edge_agent.supervised import Scene
+from tests.edge_agent.supervised import SupervisedDevice
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,6 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def scene(device: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Scene:
+def supervised_device(device: Path, tmp_path: Path, request: pytest.FixtureRequest) -> SupervisedDevice:
     """A supervisor over a copy of that folder; the parameter is the number of epochs."""
-    return Scene(Path(shutil.copytree(device, tmp_path / "device")), request.param)
+    return SupervisedDevice(Path(shutil.copytree(device, tmp_path / "device")), request.param)

@@ -21,7 +21,7 @@ from federation.training.forward import initial_client, initial_model, network
 from federation.tree import flatten
 from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, split_client
 from models import build
-from tests.edge_agent.scene import DEVICE, make_config, make_plan, pointer
+from tests.edge_agent.factories import DEVICE, make_config, make_plan, pointer
 
 PLANS = {
     "fedavg": make_plan(),

@@ -21,8 +21,8 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from federation import wire
 from federation.protocol.messages import BlobPointer
+from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, make_plan
 from tests.edge_agent.reference import Federation
-from tests.edge_agent.scene import DEVICE, announcement, invitation, make_config, make_plan
 
 GOOD = Conditions(charging=True, temperature_c=60.0)
 
@@ -75,7 +75,7 @@ def run(supervisor: Supervisor, play: Callable[[], None]) -> None:
         raise director.failure
 
 
-class Scene:
+class SupervisedDevice:
     """A supervisor whose federation has invited it, with its broadcast on disk, and the machine that it runs on."""
 
     def __init__(self, folder: Path, epochs: int) -> None:

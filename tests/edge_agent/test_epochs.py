@@ -25,9 +25,9 @@ from edge_agent.status import describe_device
 from edge_agent.storage.files import sha256_of
 from edge_agent.storage.state_store import RELEASE_REPORT, StateStore
 from federation.protocol.messages import ReleaseReport, write
-from tests.edge_agent.machine import A, answer, ready, training, uploading
-from tests.edge_agent.scene import DEVICE, INSTANCE, announcement, invitation, make_config, pointer
-from tests.edge_agent.test_store import make_job
+from tests.edge_agent.factories import DEVICE, INSTANCE, announcement, invitation, make_config, pointer
+from tests.edge_agent.state_machine import A, answer, ready, training, uploading
+from tests.edge_agent.storage.test_state_store import make_job
 
 EPOCH = 1_800_000_000
 BEGUN = BeginEpoch(EPOCH, round=2, at=1_800_000_000.0)

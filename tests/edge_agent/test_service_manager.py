@@ -19,7 +19,7 @@ from edge_agent.config.settings import BrokerSection
 from edge_agent.drivers import Mailbox, open_drivers
 from edge_agent.service_manager import ServiceManager
 from edge_agent.supervisor import Supervisor
-from tests.edge_agent.scene import make_config
+from tests.edge_agent.factories import make_config
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy" / "edge-agent.service"
 

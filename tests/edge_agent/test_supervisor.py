@@ -29,8 +29,8 @@ from edge_agent.supervisor import Supervisor
 from edge_agent.training.job import UPDATE
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
-from tests.edge_agent.scene import DEVICE, OPTIONS, announcement, invitation, make_config
-from tests.edge_agent.test_store import make_job
+from tests.edge_agent.factories import DEVICE, OPTIONS, announcement, invitation, make_config
+from tests.edge_agent.storage.test_state_store import make_job
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

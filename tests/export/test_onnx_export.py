@@ -19,7 +19,7 @@ from export.onnx_export import export_onnx
 from export.runtime import InputError, ModelFileError, Session
 from export.sample_windows import generated_windows
 from models import ModelOutput
-from models.alp import ALP, set_inference
+from models.layers.alp import ALP, set_inference
 from tests.export.conftest import MEAN, STD, Exported, metadata, trained, waves
 
 

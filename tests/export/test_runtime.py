@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from export.runtime import InputError, ModelFileError, ModelMetadata, Session, Stream
+from export.runtime import InputError, ModelFileError, ModelMetadata, Session
 from tests.export.conftest import metadata
 
 
@@ -79,48 +77,17 @@ def test_large_logits_do_not_overflow() -> None:
     np.testing.assert_allclose(result.probabilities, 0.25)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-@given(cuts=st.lists(st.integers(0, 500), max_size=12))
-def test_a_stream_gives_the_windows_of_the_whole_in_any_chunking(cuts: list[int]) -> None:
-    recording = samples(500)
-    found = list(SESSION.predict_stream(np.split(recording, sorted(cuts))))
-    starts = list(range(0, 500 - 128 + 1, 40))
-    assert [p.first_sample for p in found] == starts
-    wanted = SESSION.predict(np.stack([recording[s : s + 128] for s in starts]))
-    assert tuple(p.label for p in found) == wanted.labels
-    np.testing.assert_allclose([p.embedding for p in found], wanted.embedding, atol=1e-6)
-
-
-def test_a_stride_longer_than_the_window_skips_samples_across_chunks() -> None:
-    session = Session.load(model_bytes(metadata("m", stride=200)))
-    recording = samples(900)
-    found = list(session.predict_stream(np.split(recording, [130, 190, 210, 500])))
-    assert [p.first_sample for p in found] == [0, 200, 400, 600]
-    np.testing.assert_allclose(found[1].embedding, recording[200:328].mean(axis=0), atol=1e-6)
-
-
-def test_reset_lets_no_window_span_a_gap() -> None:
-    stream = Stream(SESSION)
-    assert stream.feed(samples(127)) == []
-    stream.reset()
-    assert stream.feed(samples(127)) == []
-    (prediction,) = stream.feed(samples(1))
-    assert prediction.first_sample == 0
-
-
 @pytest.mark.parametrize("shape", [(128, 6), (2, 6, 128), (2, 127, 6)])
 def test_windows_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match=r"expected \(n, 128, 6\)"):
         SESSION.predict(np.zeros(shape))
 
 
-def test_samples_that_are_not_finite_or_of_another_shape_are_refused() -> None:
-    bad = samples(10)
-    bad[3, 2] = np.nan
+def test_windows_that_are_not_finite_are_refused() -> None:
+    bad = samples(128)[None]
+    bad[0, 3, 2] = np.nan
     with pytest.raises(InputError, match="not finite"):
-        Stream(SESSION).feed(bad)
-    with pytest.raises(InputError, match=r"expected \(n, 6\)"):
-        Stream(SESSION).feed(samples(10)[:, :5])
+        SESSION.predict(bad)
 
 
 def test_metadata_round_trip() -> None:

@@ -16,8 +16,8 @@ from federation.plan import Task
 from federation.records import Batch, Client, Output, Tree, Update
 from federation.training.client_round import train_stacked
 from federation.training.losses import class_stats, no_training
-from models.alp import ALP
-from models.matching import similarity, transport_plan
+from models.layers.alp import ALP
+from models.layers.matching import similarity, transport_plan
 from tests.federation.by_hand import Play, TwoWeights, scalars, sigmoid, update, weight
 from tests.federation.federated import federation
 

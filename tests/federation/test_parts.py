@@ -150,7 +150,7 @@ def test_seeds_depend_on_every_name() -> None:
 
 
 def test_reseed_sets_only_noise() -> None:
-    from models.dropout import Dropout
+    from models.layers.dropout import Dropout
 
     client = initial_client(torch.nn.Sequential(Dropout(0.5), torch.nn.Linear(2, 2), Dropout(0.5)))
     once, again, other = (reseed(client, 1, name, 2) for name in ("a", "a", "b"))

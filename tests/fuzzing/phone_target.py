@@ -19,8 +19,8 @@ from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.sensor_logger.http import PATH, Listener
 from edge_agent.sensors.sensor_logger.inbox import Inbox, Vocabulary
 from edge_agent.sensors.sensor_logger.stream import MOST_WAITING, PhoneStream
-from tests.edge_agent.phone import BEGAN_S, LABELS, annotation, entries, messages, walk
-from tests.edge_agent.scene import make_config, make_plan
+from tests.edge_agent.factories import make_config, make_plan
+from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, LABELS, annotation, entries, messages, walk
 from tests.fuzzing.mutants import bytes_of, hostile, json_of, value_of
 
 TOKEN = "a-token-of-this-device"

@@ -48,7 +48,7 @@ def test_a_hit_equals_the_build_and_reads_no_recording(tmp_path, root, monkeypat
 def test_settings_clients_and_inputs_each_have_their_own_entry(tmp_path, root):
     at = {"cache_dir": tmp_path / "cache"}
     prepare("motionsense", root, **at)
-    prepare("motionsense", root, PipelineSettings(step=32), **at)
+    prepare("motionsense", root, PipelineSettings(stride=32), **at)
     prepare("motionsense", root, clients=["s01"], **at)
     assert len(kept(tmp_path)) == 3
     file = next(root.rglob("sub_1.csv"))

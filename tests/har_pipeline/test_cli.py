@@ -39,7 +39,7 @@ def test_info_lists_every_set_and_describes_one(call, tmp_path):
     layouts.unpacked(layouts.motionsense(), tmp_path)
     text = call("info", "motionsense", "--root", str(tmp_path)).output
     assert "4 files" in text
-    assert '"step": 64' in text
+    assert '"stride": 64' in text
     assert "climbingup" in call("info", "combined").output
     merged = [line.replace("│", " ").split() for line in call("info", "union").output.splitlines()]
     assert ["sitting", "sit", "SITTING", "SEATED"] in merged
@@ -62,7 +62,7 @@ def test_prepare_counts_windows_and_the_second_run_is_the_same(call, tmp_path):
     assert "2 clients" in first.output
     windows = next(line for line in call(*arguments).output.splitlines() if "clients," in line)
     assert windows.split(" in ")[0] in first.output
-    fewer = call(*arguments, "--client", "s00_phone100-waist", "--step", "128", "--label-share", "0.9")
+    fewer = call(*arguments, "--client", "s00_phone100-waist", "--stride", "128", "--label-share", "0.9")
     assert "1 clients" in fewer.output
 
 

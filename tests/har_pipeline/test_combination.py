@@ -80,14 +80,14 @@ def test_union_gives_each_member_its_own_preset_and_the_same_windows_as_alone(ro
 def test_settings_of_a_combination_change_all_its_members_and_keep_the_rest_of_their_presets(root):
     changed = PipelineSettings(label_share=0.9, keep_unlabelled=True)
     members = {each.name: each.settings for each in (prepare("hhar", root), prepare("spsw", root))}
-    assert members["spsw"].step == 16
+    assert members["spsw"].stride == 16
     dataset = prepare("hhar+spsw", root, changed)
     assert dataset.settings == changed
     assert {each.settings.label_share for each in prepare_members("hhar+spsw", root, changed)} == {0.9}
-    assert [each.settings.step for each in prepare_members("hhar+spsw", root, changed)] == [64, 16]
+    assert [each.settings.stride for each in prepare_members("hhar+spsw", root, changed)] == [64, 16]
     assert -1 in dataset.clients["hhar-a_nexus4"].y
     with pytest.raises(SettingsError, match="union, member ucihar: ucihar is published as windows"):
-        prepare("union", root, PipelineSettings(step=32))
+        prepare("union", root, PipelineSettings(stride=32))
 
 
 def test_options_are_given_by_member(root):
@@ -102,7 +102,7 @@ def test_options_are_given_by_member(root):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("union", {"step": 16}, r"union takes options by member, as in \{'motionsense': .*came with 'step'"),
+        ("union", {"stride": 16}, r"union takes options by member, as in \{'motionsense': .*came with 'stride'"),
         ("union", {"spsv": {}}, "did you mean 'spsw'"),
         ("union", {"spsw": 16}, "the options of its member spsw are 16; expected a mapping"),
         ("union", {"spsw": {"rate": 3}}, "union, member spsw: unknown option 'rate' for spsw"),
@@ -151,5 +151,5 @@ def test_pretraining_pools_five_sets_that_can_be_passed_one_at_a_time(root, tmp_
 def test_every_combination_has_json_settings_and_distinct_labels():
     for name in ("combined", "union", "pretraining"):
         assert name in DATASETS
-        assert PipelineSettings.from_json(json.loads(json.dumps(dataset_settings(name).to_json()))).step == 64
+        assert PipelineSettings.from_json(json.loads(json.dumps(dataset_settings(name).to_json()))).stride == 64
         assert len(set(dataset_labels(name))) == len(dataset_labels(name))

@@ -124,7 +124,7 @@ def test_spsw_labels_change_within_a_file_and_windows_advance_by_16(sources):
     assert read.activity[200] == "TURNING"
     assert read.times_s[0] == pytest.approx(1657544418.323)
     dataset = prepare("spsw", sources["spsw"]["folder"])
-    assert dataset.settings.step == 16
+    assert dataset.settings.stride == 16
     windows = dataset.clients["s03_sw"]
     assert np.diff(windows.start_s[windows.session == 0]) == pytest.approx(0.32)
     assert {dataset.labels[y] for y in windows.y} == {"WALKING", "TURNING"}
@@ -142,7 +142,7 @@ def test_ucihar_takes_the_windows_as_they_are_in_chains_that_do_not_leak(sources
     np.testing.assert_allclose(first.x[4, :, 2], acc[4] * G, rtol=1e-5)
     np.testing.assert_allclose(first.x[4, :, 3], gyro[4], rtol=1e-5)
     with pytest.raises(SettingsError, match="published as windows"):
-        prepare("ucihar", sources["ucihar"]["folder"], PipelineSettings(step=16))
+        prepare("ucihar", sources["ucihar"]["folder"], PipelineSettings(stride=16))
     with pytest.raises(SettingsError, match="has no recordings"):
         next(recordings("ucihar", sources["ucihar"]["folder"]))
 
@@ -329,6 +329,8 @@ def test_every_data_set_has_a_name_labels_and_settings():
     assert (*readers, "generic_csv", "synthetic", "combined", "union", "pretraining") == DATASETS
     sizes = [len(dataset_labels(name)) for name in readers]
     assert sizes == [6, 6, 5, 6, 8, 18, 16, 8]
-    assert {name: dataset_settings(name).step for name in DATASETS if dataset_settings(name).step != 64} == {"spsw": 16}
+    assert {name: dataset_settings(name).stride for name in DATASETS if dataset_settings(name).stride != 64} == {
+        "spsw": 16
+    }
     with pytest.raises(SettingsError, match="did you mean 'hhar'"):
         prepare("hha", None)

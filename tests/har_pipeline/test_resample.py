@@ -18,7 +18,7 @@ def response(tone_hz: float, rate_hz: float, *, jitter_s: float = 0.0) -> tuple[
     times = times + random.uniform(-jitter_s, jitter_s, len(times))
     phase = 2 * np.pi * tone_hz * (times - 1e9)
     values = np.stack([np.cos(phase), np.sin(phase), 0 * phase], axis=1)
-    windows = run(both(times, values), PipelineSettings(step=128))[1:-1]
+    windows = run(both(times, values), PipelineSettings(stride=128))[1:-1]
     out = np.concatenate([window.x[:, 0] + 1j * window.x[:, 1] for window in windows]).astype(complex)
     at = np.concatenate([window.start_s - 1e9 + np.arange(128) / 50 for window in windows])
     return out, np.exp(2j * np.pi * tone_hz * at)

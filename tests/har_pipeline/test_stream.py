@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from har_pipeline import PipelineSettings, SettingsError, SignalError, StreamPipeline, prepare, recordings
-from har_pipeline.recording import Words
+from har_pipeline.recording import Categorical
 from tests.har_pipeline.streams import LABELS, assert_same, both, cut, record, run
 
 
@@ -38,7 +38,7 @@ def wander(seed: int, seconds: float, rate_hz: float, *, jitter: float = 0.1, ga
 )
 def test_any_chunking_gives_the_windows_of_the_batch(seed, rates, gaps, bursts, largest, step):
     random = np.random.default_rng(seed)
-    settings = PipelineSettings(step=step)
+    settings = PipelineSettings(stride=step)
     pieces, whole = [], []
     for index, (sensor, rate_hz) in enumerate(zip(("acc", "gyro"), rates, strict=True)):
         times, values = wander(seed + index, 14.0, rate_hz, gaps=gaps, bursts=bursts)
@@ -220,13 +220,15 @@ def test_unlabelled_windows_are_dropped_unless_they_are_asked_for():
 def test_coded_words_are_the_words_themselves():
     times = np.arange(256) / 50
     activity = np.array(["walk"] * 100 + ["null"] * 28 + ["sit"] * 128)
-    words = Words.of(activity)
+    words = Categorical.of(activity)
     assert np.asarray(words).tolist() == activity.tolist()
     assert np.asarray(words[90:130]).tolist() == activity[90:130].tolist()
     plain, coded = (run(both(times, np.zeros((256, 3)), activity=each)) for each in (activity, words))
     assert_same(plain, coded)
     assert [w.y for w in coded] == [0, 1, 1]
-    unknown = record(times, np.zeros((256, 3)), activity=Words(np.array(["sit", "wlak"]), 1 * (times > 3)), line=2)
+    unknown = record(
+        times, np.zeros((256, 3)), activity=Categorical(np.array(["sit", "wlak"]), 1 * (times > 3)), line=2
+    )
     with pytest.raises(SettingsError, match="line 153: activity 'wlak' is no label; did you mean 'walk'"):
         run([unknown])
     with pytest.raises(SignalError, match="256 samples but 255 activities"):
@@ -253,14 +255,15 @@ def test_buffers_of_a_running_stream_stay_short():
         times = start + np.arange(100) / 100
         for each in both(times, np.zeros((100, 3))):
             stream.push(each)
-    assert max(len(sensor.times) for sensor in stream._sensors.values()) < 120
-    assert len(stream._rows) < 128 + 64
+    samples, rows = stream.buffered
+    assert samples < 120
+    assert rows < 128 + 64
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"step": 0}, "step is 0"),
+        ({"stride": 0}, "stride is 0"),
         ({"label_share": 1.5}, "label_share"),
         ({"max_gap_s": 0.2}, "half_width_s .* must exceed max_gap_s"),
         ({"reorder_s": -1.0}, "reorder_s"),
@@ -273,7 +276,7 @@ def test_settings_that_cannot_work_are_refused(changes, message):
 
 
 def test_settings_travel_as_json_and_an_unknown_key_names_the_nearest():
-    settings = PipelineSettings(step=16, label_share=0.7)
+    settings = PipelineSettings(stride=16, label_share=0.7)
     assert PipelineSettings.from_json(settings.to_json()) == settings
     with pytest.raises(SettingsError, match="did you mean 'window'"):
         PipelineSettings.from_json({"windows": 3})

@@ -28,7 +28,7 @@ from edge_agent.status import describe_device
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from edge_agent.transport.enrolment import Applicant, enrol
-from tests.edge_agent.scene import DEVICE, make_config, make_plan
+from tests.edge_agent.factories import DEVICE, make_config, make_plan
 from tests.live.real_parts import Mosquitto, free_port
 
 FEDERATION = "f"

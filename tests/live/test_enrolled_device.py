@@ -25,7 +25,7 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered
 from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
-from tests.edge_agent.scene import DEVICE, OPTIONS, make_plan
+from tests.edge_agent.factories import DEVICE, OPTIONS, make_plan
 from tests.live.fleet import Program
 from tests.live.real_parts import Given, Mosquitto, free_port, mosquitto
 

@@ -25,8 +25,8 @@ from edge_agent.transport.trust import Trust
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, write
 from federation.protocol.signing import Kind, wrap
-from tests.edge_agent.scene import DEVICE, announcement, invitation, make_config, pointer
-from tests.edge_agent.test_store import make_job
+from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, pointer
+from tests.edge_agent.storage.test_state_store import make_job
 from tests.live.fleet import Program, mosquitto_of
 from tests.live.real_parts import free_port, wait_for_port
 

@@ -16,11 +16,11 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import tiny_plan
-from tests.edge_agent.conftest import device, scene
-from tests.edge_agent.scene import make_config
-from tests.edge_agent.supervised import Scene, run, until
+from tests.edge_agent.conftest import device, supervised_device
+from tests.edge_agent.factories import make_config
+from tests.edge_agent.supervised import SupervisedDevice, run, until
 
-__all__ = ["device", "scene"]
+__all__ = ["device", "supervised_device"]
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def test_a_server_that_did_a_round_leaves_nothing_to_others(tmp_path: Path) -> N
         bench.runtime.stop()
 
 
-@pytest.mark.parametrize("scene", [1], indirect=True)
-def test_an_agent_that_trained_leaves_nothing_to_others(scene: Scene, open_umask: None) -> None:
-    folder = scene.folder
+@pytest.mark.parametrize("supervised_device", [1], indirect=True)
+def test_an_agent_that_trained_leaves_nothing_to_others(supervised_device: SupervisedDevice, open_umask: None) -> None:
+    folder = supervised_device.folder
 
     def play() -> None:
-        scene.invite()
+        supervised_device.invite()
 
         def trained() -> bool:
             store = StateStore(folder)
@@ -85,7 +85,7 @@ def test_an_agent_that_trained_leaves_nothing_to_others(scene: Scene, open_umask
         assert {path.name for path in folder.iterdir()} >= {"outbox", "clients", "windows.sqlite", "agent.sqlite-wal"}
         assert readable_by_others(folder) == []
 
-    run(scene.supervisor, play)
+    run(supervised_device.supervisor, play)
     assert readable_by_others(folder) == []
 
 

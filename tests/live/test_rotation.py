@@ -24,7 +24,7 @@ from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.enrolment import Applicant, EnrolmentAnswer, claim
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.protocol.messages import BlobPointer
-from tests.edge_agent.scene import make_config
+from tests.edge_agent.factories import make_config
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 from tests.live.real_parts import mosquitto
 

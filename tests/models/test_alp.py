@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from models import OptionError, build
-from models.alp import ALP, set_inference
 from models.hart import Block
-from models.matching import assign, similarity, top_entries, transport_plan
-from models.vit import VitBlock
+from models.image.vit import VitBlock
+from models.layers.alp import ALP, set_inference
+from models.layers.matching import assign, similarity, top_entries, transport_plan
 from tests.models import alp_reference as reference
 from tests.models.small_models import small
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from models.alp import ALP
-from models.matching import similarity, top_entries, transport_plan
+from models.layers.alp import ALP
+from models.layers.matching import similarity, top_entries, transport_plan
 
 DIM, COUNT = 32, 24
 
@@ -92,7 +92,7 @@ def test_top_entries_of_many_columns_are_those_of_each_alone(monkeypatch: pytest
     """Columns are sorted some at a time; equal entries, which the row decides, lie in each of them."""
     scores = signs * torch.randint(4, (12, 50)).float()[:, :23]
     alone = [top_entries(scores[:, g : g + 1], 5) for g in range(23)]
-    monkeypatch.setattr(sys.modules[top_entries.__module__], "_KEYS", {True: 48, False: 48})
+    monkeypatch.setattr(sys.modules[top_entries.__module__], "KEYS", {True: 48, False: 48})
     before = scores.clone()
     entries, index = top_entries(scores, 5)
     assert torch.equal(scores, before)

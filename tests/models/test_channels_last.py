@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from models.channels_last import Conv1d, Conv2d, GroupNorm, MaxPool2d, channels_last
+from models.layers.channels_last import Conv1d, Conv2d, GroupNorm, MaxPool2d, channels_last
 
 
 def test_a_copy_is_made_once_and_shapes_stay() -> None:

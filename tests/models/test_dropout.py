@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call, vmap
 
 from models import OptionError
-from models.dropout import ChannelDropout, Dropout, DropPath, keep_mask, lowbias32
+from models.layers.dropout import ChannelDropout, Dropout, DropPath, keep_mask, lowbias32
 
 
 def lowbias32_of_an_int(x: int) -> int:

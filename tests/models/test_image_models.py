@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models import OptionError, build
-from models.attention import Attention
-from models.vit import Patches
+from models.image.vit import Patches
+from models.layers.attention import Attention
 
 
 def count(model: nn.Module, kind: str = "") -> int:

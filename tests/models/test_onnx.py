@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 
-from models.alp import set_inference
+from models.layers.alp import set_inference
 from tests.models.small_models import CASES, small
 
 # HART and the HAR CNN are exported for real in tests/export; of the rest the quickest in every run.

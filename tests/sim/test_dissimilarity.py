@@ -16,8 +16,7 @@ from federation.records import Examples
 from federation.training.client_round import Setup
 from federation.training.forward import functional, initial_client, network
 from federation.tree import flatten
-from models.model import Model
-from models.output import ModelOutput
+from models.model import Model, ModelOutput
 from sim import checkpoint
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import Serial

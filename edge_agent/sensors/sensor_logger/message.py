@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edge_agent.errors import MessageError
+from edge_agent.errors import MessageError, first_problem
 from edge_agent.machine.events import PhoneConditions
 
 MOST_ENTRIES = 20_000
@@ -111,9 +111,7 @@ def parse(body: bytes) -> Batch | None:
     try:
         message = Message.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))[:100]
-        raise MessageError(f"not a message of Sensor Logger: {where + ': ' if where else ''}{first['msg']}") from error
+        raise MessageError(f"not a message of Sensor Logger: {first_problem(error)}") from error
     if not message.payload:
         return None
     return batch_of(message.session_id, message.device_id, message.message_id, message.payload)

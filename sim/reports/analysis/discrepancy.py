@@ -98,7 +98,7 @@ def _per_client(run: FinishedRun, reference: Tensor, width: float) -> dict[str, 
     for done, (name, features) in enumerate(run.own_features.items()):
         run.progress(f"MMD of client {name}", done, len(run.own_features))
         rows = subsample(len(features), MOST_VECTORS, seed, "mmd", name)
-        found[name] = float(_squared_mmd(features[rows], reference, width, within))
+        found[name] = float(mean_discrepancy(features[rows], reference, width, within))
     return found
 
 
@@ -109,12 +109,8 @@ def kernel(x: Tensor, y: Tensor, width: float) -> Tensor:
     return torch.exp(-(distance**2) / (2 * width**2))
 
 
-def squared_mmd(x: Tensor, y: Tensor, width: float) -> float:
-    """Mean k(x, x′) + mean k(y, y′) − 2 mean k(x, y), pairs of a vector with itself included."""
-    return float(_squared_mmd(x, y, width, kernel(y, y, width).mean()))
-
-
-def _squared_mmd(x: Tensor, y: Tensor, width: float, within_y: Tensor) -> Tensor:
+def mean_discrepancy(x: Tensor, y: Tensor, width: float, within_y: Tensor) -> Tensor:
+    """Mean k(x, x′) + mean k(y, y′) − 2 mean k(x, y), a vector with itself included; `within_y` is the second."""
     return kernel(x, x, width).mean() + within_y - 2 * kernel(x, y, width).mean()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from federation.records import Examples
-from models.alp import ALP
+from models.layers.alp import ALP
 from sim.errors import AnalysisError
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, Look, bare
 from sim.reports.analysis.finished import FinishedRun

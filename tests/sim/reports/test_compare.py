@@ -161,7 +161,7 @@ def test_rows_of_one_method_are_told_apart(tmp_path: Path) -> None:
 OTHER_EXAMPLES: list[tuple[dict[str, Any], str]] = [
     ({"data": {"split": "random80", "normalization": "federated"}, "split_leaks": True}, "split=random80"),
     ({"labels": ["a", "b", "c", "d", "e", "f"]}, "labels=('a', 'b', 'c', 'd', 'e', 'f')"),
-    ({"data": {"pipeline": {"step": 16}, "normalization": "federated"}}, "step=16"),
+    ({"data": {"pipeline": {"stride": 16}, "normalization": "federated"}}, "stride=16"),
     ({"dataset_options": {"subjects": 3}}, "subjects=3"),
 ]
 

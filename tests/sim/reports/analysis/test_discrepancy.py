@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sim.errors import AnalysisError
-from sim.reports.analysis.discrepancy import discrepancy, ffd, median_distance, squared_mmd
+from sim.reports.analysis.discrepancy import discrepancy, ffd, kernel, mean_discrepancy, median_distance
 from tests.sim.reports.analysis.conftest import Finished
 
 
@@ -25,6 +25,10 @@ def by_loops(x: torch.Tensor, y: torch.Tensor, width: float) -> float:
         return math.fsum(values) / len(values)
 
     return mean(x, x) + mean(y, y) - 2 * mean(x, y)
+
+
+def squared_mmd(x: torch.Tensor, y: torch.Tensor, width: float) -> float:
+    return float(mean_discrepancy(x, y, width, kernel(y, y, width).mean()))
 
 
 def test_mmd_is_that_of_a_double_loop() -> None:

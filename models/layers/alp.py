@@ -1,0 +1,166 @@
+"""The ALP layer: tokens are matched to prototypes by an optimal-transport plan and drawn towards them.
+
+Ek, Wang, Portet and Lalanda, 'Federated Learning with Prototype Alignment (FedAli)', 2024, section 3.1:
+eq. 3 active prototypes, eq. 4 plan, eq. 5 moving average, eq. 6 GLU, eq. 7 alignment, appendix A pseudo-code.
+
+Differs from the paper: a prototype's top entries are normalised to sum 1 and average the tokens themselves, as the
+text of section 3.1 says; appendix A averages normalised tokens with the raw entries.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.errors import OptionError
+from models.layers.matching import assign, move_prototypes, similarity, top_entries, transport_plan
+
+PROTOTYPES = (2048, 1024, 512, 256, 128, 64)
+"""The paper's G for each of six blocks."""
+
+
+class ALP(nn.Module):
+    """Align tokens (B, Z, d) with prototypes, the buffers `local_prototypes` and `global_prototypes`, each (G, d).
+
+    In training a token takes the global prototype with the largest entry in its row of the plan, and each
+    local prototype moves towards the max(1, ⌈N/G⌉) tokens with the largest entries in its column (N real
+    tokens). In evaluation a token takes a local prototype and nothing moves. Ties go to the lowest index.
+    `local_prototypes` is rebound to a new tensor, never changed in place, so torch.func may swap it.
+
+    `match`: "plan" is the paper; "cosine" and "euclidean" (its ablation) use exp(similarity/ε) without
+    Sinkhorn, the similarity being the cosine, or minus the distance of the vectors as they are.
+    `prototypes`: the paper's ablation, which its text does not define. "local", without global prototypes:
+    aligns with the local ones in training too. "global", without local prototypes: aligns with the global
+    ones in evaluation too; the local buffer still moves, since the server's next centres come from it.
+    `inference`: "plan" is the paper; its column sums run over the batch, so a window's output depends on
+    its neighbours. "row" takes the row's largest similarity: independent of the batch, to export and serve.
+    The buffer `beta_scale` () multiplies β: 1, or 0 in FedAli's first rounds, where the output is x / ‖x‖.
+    """
+
+    local_prototypes: Tensor
+    global_prototypes: Tensor
+    beta_scale: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_prototypes: int,
+        beta: float = 0.2,
+        gamma: float = 0.999,
+        epsilon: float = 0.05,
+        iterations: int = 3,
+        match: str = "plan",
+        glu: bool = True,
+        *,
+        prototypes: str = "both",
+        inference: str = "plan",
+    ) -> None:
+        super().__init__()
+        _check_choice("match", match, ("plan", "cosine", "euclidean"))
+        _check_choice("prototypes", prototypes, ("both", "local", "global"))
+        _check_choice("inference", inference, ("plan", "row"))
+        if num_prototypes < 1 or epsilon <= 0 or iterations < 1:
+            raise OptionError(
+                f"ALP needs num_prototypes >= 1, epsilon > 0 and iterations >= 1; "
+                f"got {num_prototypes}, {epsilon}, {iterations}"
+            )
+        self.num_prototypes, self.beta, self.gamma = num_prototypes, beta, gamma
+        self.epsilon, self.iterations = epsilon, iterations
+        self.match, self.prototypes, self.inference = match, prototypes, inference
+        self.glu = nn.Linear(dim, 2 * dim) if glu else None
+        self.register_buffer("local_prototypes", torch.randn(num_prototypes, dim))
+        self.register_buffer("global_prototypes", torch.randn(num_prototypes, dim))
+        self.register_buffer("beta_scale", torch.ones(()))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map x (B, Z, d) to aligned tokens of unit length (B, Z, d); mask (B,) is 0 for padding examples."""
+        batch, tokens, dim = x.shape
+        flat = x.reshape(batch * tokens, dim)
+        valid = None if mask is None else (mask > 0)[:, None].expand(batch, tokens).reshape(-1)
+        # Detached tokens and buffers without gradient: autograd records nothing of the plan (the paper's sg).
+        detached = flat.detach().to(torch.promote_types(x.dtype, torch.float32))
+        with _without_autocast(x.device):
+            matched = self._train_match(detached, valid) if self.training else self._match(detached, valid)
+        pulled = self._gate(matched.to(x.dtype))
+        beta = self.beta * self.beta_scale.to(x.dtype)
+        aligned = beta * pulled + (1.0 - beta) * flat
+        return F.normalize(aligned, dim=-1).reshape(batch, tokens, dim)
+
+    def scores(self, x: Tensor, active: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return what tokens x (N, d) are assigned by, (N, M): the plan, or the ablation's similarity."""
+        similar = similarity(x, active, self.match)
+        if self.match == "plan":
+            return transport_plan(similar, self.epsilon, self.iterations, valid)
+        return similar if valid is None else similar.masked_fill(~valid[:, None], -torch.inf)
+
+    def _train_match(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Move the local prototypes and return each token's prototype of before the move (N, d)."""
+        local, shared = self.local_prototypes.detach(), self.global_prototypes.detach()
+        only_local = self.prototypes == "local"
+        active = local if only_local else torch.cat([local, shared])
+        scores = self.scores(x, active.to(x.dtype), valid)
+        self.local_prototypes = self._moved(scores[:, : self.num_prototypes], x, valid).to(local.dtype)
+        if only_local:
+            return local[assign(scores)]
+        return shared[assign(scores[:, self.num_prototypes :])]
+
+    def _moved(self, scores: Tensor, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Return the local prototypes (G, d) after one step of their moving average; scores (N, G)."""
+        entries, index = top_entries(scores, -(-x.shape[0] // self.num_prototypes))
+        if self.match != "plan":
+            # exp(similarity/ε) relative to the column's best; a column of padding alone has −inf there.
+            best = entries[:, :1]
+            entries = ((entries - torch.where(best > -torch.inf, best, 0.0)) / self.epsilon).exp()
+        local = self.local_prototypes.detach().to(x.dtype)
+        return move_prototypes(local, x, entries, index, valid, self.gamma)
+
+    def _match(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """Return each token's prototype in evaluation (N, d)."""
+        active = (self.global_prototypes if self.prototypes == "global" else self.local_prototypes).detach()
+        if self.inference == "row":
+            return active[assign(similarity(x, active.to(x.dtype), self.match))]
+        return active[assign(self.scores(x, active.to(x.dtype), valid))]
+
+    def _gate(self, matched: Tensor) -> Tensor:
+        if self.glu is None:
+            return matched
+        value, gate = self.glu(matched).chunk(2, dim=-1)
+        gated: Tensor = value * torch.sigmoid(gate)
+        return gated
+
+    def extra_repr(self) -> str:
+        return f"prototypes={tuple(self.local_prototypes.shape)}, match={self.match}, inference={self.inference}"
+
+
+def set_inference(module: nn.Module, inference: str) -> int:
+    """Set `inference` ("plan" or "row") of every ALP layer in the module; return how many there are."""
+    _check_choice("inference", inference, ("plan", "row"))
+    layers = [layer for layer in module.modules() if isinstance(layer, ALP)]
+    for layer in layers:
+        layer.inference = inference
+    return len(layers)
+
+
+def prototype_counts(blocks: int, prototypes: Sequence[int] | None) -> list[int]:
+    """Return how many prototypes each block has; None stands for the paper's."""
+    counts = list(PROTOTYPES[:blocks] if prototypes is None else prototypes)
+    if len(counts) != blocks:
+        raise OptionError(f"prototypes={counts}: expected one count for each of the {blocks} blocks")
+    return counts
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Keep the plan and the prototypes in float32: γ = 0.999 moves a prototype by less than bfloat16 can tell.
+
+    Nothing is entered where autocast is off, so that an exported graph knows of no such region.
+    """
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise OptionError(f"{option}={value!r}: expected one of {', '.join(choices)}")

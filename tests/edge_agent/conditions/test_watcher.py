@@ -1,0 +1,84 @@
+"""A supervisor with a real training process, on a machine whose conditions the test sets."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from edge_agent.storage.state_store import StateStore
+from edge_agent.training.job import CHECKPOINTS
+from federation import wire
+from har_pipeline import ClientWindows
+from tests.edge_agent.reference import assert_same
+from tests.edge_agent.supervised import GOOD, SupervisedDevice, run, until
+
+
+@pytest.mark.parametrize("supervised_device", [2], indirect=True)
+def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(
+    supervised_device: SupervisedDevice,
+) -> None:
+    supervised_device.drivers.jobs.program = "tests.edge_agent.unresponsive_trainer"
+
+    def play() -> None:
+        first = supervised_device.invite()
+        until(lambda: first.status() == psutil.STATUS_SLEEPING)
+        broken_at = time.monotonic()
+        supervised_device.machine.found = replace(GOOD, temperature_c=85.0)
+        until(lambda: not first.is_running())
+        assert time.monotonic() - broken_at < 2.0
+        until(lambda: supervised_device.status_says("not training for round 1: it is 85 °C hot, the limit is 75 °C"))
+        supervised_device.machine.found = replace(GOOD, temperature_c=76.0)  # cool enough to go on, not to begin
+        time.sleep(1.2)
+        assert supervised_device.drivers.jobs.pid is None
+        supervised_device.machine.found = GOOD
+        until(lambda: supervised_device.drivers.jobs.pid)
+
+    run(supervised_device.supervisor, play)
+
+
+@pytest.mark.parametrize("supervised_device", [2], indirect=True)
+def test_a_device_that_nobody_has_invited_says_that_it_would_not_train(supervised_device: SupervisedDevice) -> None:
+    supervised_device.machine.found = replace(GOOD, metered=True)
+
+    def play() -> None:
+        until(lambda: supervised_device.status_says("It would not train now: its network connection is metered."))
+        supervised_device.machine.found = GOOD
+        until(lambda: not supervised_device.status_says("It would not train now"))
+
+    run(supervised_device.supervisor, play)
+
+
+@pytest.mark.slow
+@pytest.mark.service
+@pytest.mark.parametrize("supervised_device", [60], indirect=True)
+def test_real_training_is_stopped_and_goes_on_to_the_same_bits(
+    supervised_device: SupervisedDevice, prepared: ClientWindows
+) -> None:
+    folder, federation = supervised_device.folder, supervised_device.federation
+
+    def play() -> None:
+        first = supervised_device.invite()
+        until(lambda: list((folder / CHECKPOINTS).glob("*")))
+        assert first.nice() == 10
+        assert first.rlimit(psutil.RLIMIT_DATA)[0] == 1024 << 20
+        broken_at = time.monotonic()
+        supervised_device.machine.found = replace(GOOD, charging=False)
+        until(lambda: not first.is_running())
+        assert time.monotonic() - broken_at < 2.0
+        until(lambda: supervised_device.status_says("not training for round 1: it is not charging"))
+        assert list((folder / CHECKPOINTS).glob("*"))
+        supervised_device.machine.found = GOOD
+        store = StateStore(folder)
+        until(store.outbox, 120.0)
+        store.close()
+
+    run(supervised_device.supervisor, play)
+    store = StateStore(folder)
+    (update,) = store.outbox().values()
+    store.close()
+    expected = federation.round(federation.joined, prepared, 1)
+    assert_same(wire.decode(update.read_bytes(), limit_bytes=1 << 24), expected.upload)
+    assert not (folder / CHECKPOINTS).exists()
