@@ -24,7 +24,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from federation.plan import ModelSpec, Plan, Task
+from federation.plan import ModelSpec, Plan, TrainingConfig
 from federation.protocol import topics
 from federation.protocol.messages import Announcement, DeviceStatus, read, write
 from har_pipeline import dataset_labels
@@ -78,8 +78,8 @@ class Operator:
         self._client.loop_start()
         self._client.subscribe(topics.all_statuses(FEDERATION), 1)
         labels = dataset_labels("synthetic")
-        task = Task(classes=len(labels))
-        plan = Plan(labels=labels, model=ModelSpec(name="cnn"), method={"name": "fedavg"}, task=task)
+        training = TrainingConfig(classes=len(labels))
+        plan = Plan(labels=labels, model=ModelSpec(name="cnn"), method={"name": "fedavg"}, training=training)
         said = Announcement(
             state="waiting", round=0, model=None, plan=plan, created=0.0, federation=FEDERATION, instance="0" * 32
         )

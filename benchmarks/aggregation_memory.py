@@ -34,7 +34,7 @@ def plan(method: str) -> Plan:
             "labels": ["downstairs", "jogging", "sitting", "standing", "upstairs", "walking"],
             "model": {"name": "cnn" if method != "fedali" else "cnn_alp"},
             "method": {"name": method},
-            "task": {"classes": 6},
+            "training": {"classes": 6},
         }
     )
 

@@ -59,7 +59,7 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
             "labels": ["still", "walking"],
             "model": model,
             "method": {"name": "fedali", "kmeans_iterations": iterations, "kmeans_tolerance": 0.0},
-            "task": {"classes": 2},
+            "training": {"classes": 2},
             "rounds": {"rounds": 1, "minimum_clients": devices, "norm_factor": None},
         }
     )

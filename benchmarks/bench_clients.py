@@ -101,7 +101,7 @@ def play(clients: int, given: argparse.Namespace) -> None:
     """Draw the data, play the round and write a checkpoint, setting a mark after each."""
     import torch
 
-    from federation.plan import ModelSpec, RoundSettings, Task
+    from federation.plan import ModelSpec, RoundSettings, TrainingConfig
     from sim import checkpoint
     from sim.client_store import DiskStore, MemoryStore
     from sim.experiment import Experiment
@@ -114,7 +114,7 @@ def play(clients: int, given: argparse.Namespace) -> None:
         validation_share=0.0,
         model=ModelSpec(name="cnn"),
         method={"name": "fedavg"},
-        task=Task(classes=6, feature_dim=_feature_dim(), batch_size=16, lr=1e-3),
+        training=TrainingConfig(classes=6, feature_dim=_feature_dim(), batch_size=16, lr=1e-3),
         rounds=RoundSettings(rounds=1),
         engine=given.engine,
     )

@@ -35,7 +35,7 @@ PLAN: dict[str, Any] = {
     "labels": ["still", "walking", "up", "down", "sitting", "standing"],
     "model": {"name": "cnn"},
     "method": {"name": "fedavg"},
-    "task": {"classes": 6, "feature_dim": 192},
+    "training": {"classes": 6, "feature_dim": 192},
 }
 ASK_EVERY_S = 0.05
 MEGA = 1e6

@@ -40,8 +40,8 @@ def parts(tree: Tree) -> dict[str, Callable[[], object]]:
     """Return what is timed, by name."""
     data, small, schema = wire.encode(tree), wire.encode(tree, precision="float16"), schema_of(tree)
     limit, flat = size_limit(schema), flatten(tree)
-    origin = map_tree(lambda value: 0.99 * value, tree)
-    packed, residual = uploads.encode(tree, origin, {}, precision="int8")
+    delta_reference = map_tree(lambda value: 0.99 * value, tree)
+    packed, residual = uploads.encode(tree, delta_reference, {}, precision="int8")
     return {
         "encode": partial(wire.encode, tree),
         "decode": partial(wire.decode, data, limit_bytes=limit),
@@ -49,8 +49,8 @@ def parts(tree: Tree) -> dict[str, Callable[[], object]]:
         "sha256": partial(wire.digest, data),
         "encode float16": partial(wire.encode, tree, precision="float16"),
         "decode float16": partial(wire.decode, small, limit_bytes=limit),
-        "encode int8": partial(uploads.encode, tree, origin, residual, precision="int8"),
-        "decode int8": partial(uploads.decode, packed, schema, lambda: origin, precision="int8"),
+        "encode int8": partial(uploads.encode, tree, delta_reference, residual, precision="int8"),
+        "decode int8": partial(uploads.decode, packed, schema, lambda: delta_reference, precision="int8"),
         "encode by safetensors": partial(safetensors.torch.save, flat),
         "one copy into new memory": partial(bytearray, data),
     }

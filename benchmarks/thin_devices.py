@@ -168,7 +168,7 @@ class Device:
             method=plan.method["name"],
             base_version=invitation.model.sha256,
             examples=EXAMPLES,
-            steps=plan.task.epochs * -(-EXAMPLES // plan.task.batch_size),
+            steps=plan.training.epochs * -(-EXAMPLES // plan.training.batch_size),
             size=len(body.model),
             sha256=sha256,
             chunk_bytes=announcement.chunk_bytes,

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import har_pipeline
 import models
 from federation import methods
-from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings, Task
+from federation.plan import DataSpec, ModelSpec, Plan, RoundSettings, TrainingConfig
 from processes import DemoError
 
 FEDERATION = "demo"
@@ -109,12 +109,12 @@ def make_plan(scenario: Scenario, *, model: str, method: str, rounds: int, epoch
     options = MODELS[model]
     classes = len(scenario.labels)
     width = models.build(model, classes=classes, **options).feature_dim
-    task = Task(classes=classes, feature_dim=width, epochs=epochs, batch_size=32, lr=lr, seed=seed)
+    training = TrainingConfig(classes=classes, feature_dim=width, epochs=epochs, batch_size=32, lr=lr, seed=seed)
     return Plan(
         labels=scenario.labels,
         model=ModelSpec(name=model, options=options),
         method={"name": method},
-        task=task,
+        training=training,
         rounds=RoundSettings(rounds=rounds, minimum_clients=len(scenario.clients)),
         data=DataSpec(normalization=scenario.suited.normalization),
     )

@@ -11,7 +11,7 @@ class FederationError(Exception):
 
 
 class SettingsError(FederationError):
-    """A method, task or plan was described with an unknown name or an impossible value."""
+    """A method, training or plan was described with an unknown name or an impossible value."""
 
 
 class WireError(FederationError):

@@ -18,8 +18,8 @@ from torch import Tensor
 from federation.aggregation import robust
 from federation.aggregation.averaging import add_weighted, mean_of
 from federation.errors import RoundError, SettingsError
-from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Forward, Phase, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Batch, Broadcast, Client, Forward, Phase, Tensors, TrainingStats, Tree, Update
 from federation.training.forward import Network
 from federation.training.losses import cross_entropy
 from federation.tree import merge, select
@@ -33,7 +33,7 @@ class Method:
     has_global_model: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset()
     """When the client measures `ClassStats` of its examples: "before" and/or "after" training."""
-    sends_prototypes: ClassVar[bool] = False
+    requires_alp: ClassVar[bool] = False
     """Whether the model must have ALP layers, whose buffers the method shares."""
     averages_parameters: ClassVar[bool] = True
     """Whether the server takes one weighted mean of parameters, which `aggregation` may replace."""
@@ -76,7 +76,7 @@ class Method:
         """Whether the parameter of that name travels."""
         return True
 
-    def join(self, client: Client, task: Task) -> Client:
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Give a client that has not taken part in anything yet what the method keeps on it between rounds."""
         return client
 
@@ -84,9 +84,9 @@ class Method:
         """Lay what came from the server over the client; return it and what the round's loss needs."""
         return client._replace(params=merge(client.params, broadcast["params"])), {}
 
-    def phases(self, task: Task) -> tuple[Phase, ...]:
+    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
         """Say which parameters train, and for how many epochs, one stretch after the other."""
-        return (Phase(lambda name: True, task.epochs),)
+        return (Phase(lambda name: True, training.epochs),)
 
     def loss(
         self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
@@ -98,11 +98,11 @@ class Method:
         output = network.train(params, buffers, batch.x, batch.mask)
         return cross_entropy(output, batch), output.buffers
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Return the client as it is kept, and the tree that travels."""
         return client, {"params": select(client.params, self.shared)}
 
-    def origin(self, broadcast: Broadcast) -> Tree:
+    def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Return where those tensors of an upload started that each round moves on from what the server sent.
 
         A lossy wire sends their change, and keeps what it lost of it for the next one (`federation.wire.quantization`).
@@ -122,18 +122,18 @@ class Method:
         """
         return client
 
-    def deployed(self, client: Client) -> Client:
+    def serving_model(self, client: Client) -> Client:
         """Return the client reduced to the one network that it serves with."""
         return client
 
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Score the classes: x (B, ...) -> (B, C), larger is likelier."""
-        served = self.deployed(client)
+        served = self.serving_model(client)
         return forward(served.params, served.buffers, x, mask).logits
 
     # ---- server half
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Make the server's state from the initial model."""
         return {"params": select(params, self.shared)}
 

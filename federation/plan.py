@@ -1,4 +1,4 @@
-"""What a federation has agreed on before its first round, as JSON: the task, the model, the method, the rounds.
+"""What a federation has agreed on before its first round, as JSON: the model, the method, the training, the rounds.
 
 The simulation reads it from `--plan` and its command line, the server from REST, a device from the announcement.
 """
@@ -19,8 +19,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Task(Strict):
-    """The learning problem and one client's work in a round."""
+class TrainingConfig(Strict):
+    """How a client trains in a round, and the size of what it learns."""
 
     classes: int = Field(ge=2, le=10_000)
     feature_dim: int = Field(default=192, ge=1, le=65_536)
@@ -111,10 +111,15 @@ class RolloutSettings(Strict):
     waves: Waves = Field(
         default=(0.05, 0.25, 1.0), description='shares of the devices, or groups of them: {"tags": ["pilot"]}'
     )
-    enough: float = Field(default=0.8, gt=0, le=1, description="share of a wave that must have adopted the model")
+    success_threshold: float = Field(
+        default=0.8, gt=0, le=1, description="share of a wave that must have adopted the model"
+    )
     soak_s: float = Field(default=3600.0, ge=0, le=3.2e7, description="a wave lasts at least so long")
-    patience_s: float = Field(
-        default=86_400.0, ge=0, le=3.2e7, description="after so long a wave no longer waits for silent devices"
+    wave_timeout_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        le=3.2e7,
+        description="after so long a wave no longer waits for devices that have not answered",
     )
     halt_share: float = Field(default=0.1, gt=0, le=1, description="halted when so many of the answers are failures,")
     halt_devices: int = Field(default=2, ge=1, le=10**9, description="and at least so many devices have failed")
@@ -175,7 +180,7 @@ class Plan(Strict):
         default=(), description="other models that a device may choose, if the method mixes architectures"
     )
     method: dict[str, Any] = Field(description='{"name": "fedali", …hyper-parameters}')
-    task: Task
+    training: TrainingConfig
     rounds: RoundSettings = RoundSettings()
     rollout: RolloutSettings = RolloutSettings()
     data: DataSpec = DataSpec()

@@ -48,7 +48,7 @@ class Phase(NamedTuple):
 
     trainable: Callable[[str], bool]
     epochs: int
-    rate: float = 1.0  # what the task's learning rate is multiplied by
+    rate: float = 1.0  # what the plan's learning rate is multiplied by
 
 
 class ClassStats(NamedTuple):
@@ -59,7 +59,7 @@ class ClassStats(NamedTuple):
     square: Tensor  # (C,) sum of squared feature norms
 
 
-class Training(NamedTuple):
+class TrainingStats(NamedTuple):
     """What the local round measured for the upload."""
 
     before: ClassStats  # with the received model, if the method asked for it

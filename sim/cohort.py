@@ -33,7 +33,7 @@ def draw_cohort(
 
     A straggler is lost to the round, before it trains, unless the round keeps partial work.
     """
-    seed = setup.task.seed
+    seed = setup.training.seed
     examples = sizes if rounds.sampling == "examples" else None
     cohort = sample_cohort(rounds, sizes, seed=seed, round_number=round_number, examples=examples)
     slow = stragglers(straggling, cohort, seed=seed, round_number=round_number)

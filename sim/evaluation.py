@@ -124,7 +124,7 @@ def subsample(union: Examples, limit: int | None, seed: int) -> Examples:
 
 
 def _confusion(model: Model, predicted: npt.NDArray[np.int64], examples: Examples) -> Matrix:
-    return confusion(examples.y.cpu().numpy(), predicted, model.setup.task.classes)
+    return confusion(examples.y.cpu().numpy(), predicted, model.setup.training.classes)
 
 
 def spread(matrices: Mapping[str, Matrix]) -> dict[str, Any] | None:

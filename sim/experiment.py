@@ -224,15 +224,15 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     ),
     "method": Option("training", _METHOD, "Name of the method, such as fedavg.", ("method", "name")),
     "rounds": Option("training", _TRAINING, "Rounds.", ("rounds", "rounds")),
-    "epochs": Option("training", _TRAINING, "Local epochs a round.", ("task", "epochs")),
-    "batch": Option("training", _TRAINING, "Examples of a batch.", ("task", "batch_size")),
-    "lr": Option("training", _TRAINING, "Learning rate.", ("task", "lr")),
-    "optimizer": Option("training", _TRAINING, "adam or sgd.", ("task", "optimizer")),
-    "momentum": Option("training", _TRAINING, "Of SGD.", ("task", "momentum")),
-    "weight_decay": Option("training", _TRAINING, "L2 term of the optimizer.", ("task", "weight_decay")),
+    "epochs": Option("training", _TRAINING, "Local epochs a round.", ("training", "epochs")),
+    "batch": Option("training", _TRAINING, "Examples of a batch.", ("training", "batch_size")),
+    "lr": Option("training", _TRAINING, "Learning rate.", ("training", "lr")),
+    "optimizer": Option("training", _TRAINING, "adam or sgd.", ("training", "optimizer")),
+    "momentum": Option("training", _TRAINING, "Of SGD.", ("training", "momentum")),
+    "weight_decay": Option("training", _TRAINING, "L2 term of the optimizer.", ("training", "weight_decay")),
     "clients_per_round": Option("training", _TRAINING, "Default: every client.", ("rounds", "clients_per_round")),
     "sampling": Option("training", _TRAINING, "uniform, or examples: in proportion to them.", ("rounds", "sampling")),
-    "seed": Option("training", _TRAINING, "One seed repeats a run.", ("task", "seed")),
+    "seed": Option("training", _TRAINING, "One seed repeats a run.", ("training", "seed")),
 }
 """Options whose fields are the plan's."""
 

@@ -60,13 +60,13 @@ def _matrices(simulation: Simulation, holdout: Holdout, shots: int) -> dict[str,
 def _model(simulation: Simulation, network: Architecture, name: str, holdout: Holdout, shots: int) -> Model:
     if not shots:
         return Model(network.setup, _served(simulation, network, name))
-    task = network.setup.task.model_copy(update={"epochs": holdout.epochs})
-    setup = replace(network.setup, task=task)
+    training = network.setup.training.model_copy(update={"epochs": holdout.epochs})
+    setup = replace(network.setup, training=training)
     result = train_one(
         setup,
         network.initial,
         setup.method.broadcast(simulation.state, name),
-        few_shot(simulation.data.new_clients[name].train, shots, name, task.seed),
+        few_shot(simulation.data.new_clients[name].train, shots, name, training.seed),
         client_id=name,
         round_number=simulation.rounds.rounds + 1,
     )

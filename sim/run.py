@@ -83,7 +83,7 @@ def run(
 
 def load_data(settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
     """Read, divide and normalize the examples; hold the new clients out, and leave as much as the scale says."""
-    data, seed = source_named(settings.dataset).load(settings, root, cache, progress), settings.task.seed
+    data, seed = source_named(settings.dataset).load(settings, root, cache, progress), settings.training.seed
     return scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed)
 
 

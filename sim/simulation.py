@@ -17,7 +17,7 @@ from federation.aggregation.screening import Claim, NormHistory, Screening, scre
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import privatized
 from federation.records import Client, Examples, Tree, Update
-from federation.rounds.in_memory_round import RollCall
+from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -170,7 +170,7 @@ class Simulation:
         A round that fails, because too few updates came or were found fit, leaves the server's state as it was.
         """
         self.screening = Screening()
-        call = RollCall.of(self.rounds, self.round_number, cohort.clients)
+        call = InMemoryRound.of(self.rounds, self.round_number, cohort.clients)
         call.feed(Opened())
         events: list[Event] = [
             *map(DeviceLost, cohort.lost),
@@ -187,7 +187,7 @@ class Simulation:
             lambda name: self._update(name, results[name], cohort.steps[name], call.received[name]),
         )
         if self.attack is not None:
-            came = self.attack.on_updates(came, broadcasts, self.setup.task.seed, self.round_number)
+            came = self.attack.on_updates(came, broadcasts, self.setup.training.seed, self.round_number)
         claims = {update.client_id: self._claim(update, broadcasts) for update in came}
         self.screening = screen(self.rounds, claims, self.norms)
         if reason := shortfall(self.rounds, claims, self.screening):
@@ -195,7 +195,7 @@ class Simulation:
             return call.feed(AggregationFailed(reason)).round
         self.norms = self.norms.published(self.screening.norms)
         updates = _used(came, self.screening)
-        noise = generator(self.setup.task.seed, "noise", self.round_number)
+        noise = generator(self.setup.training.seed, "noise", self.round_number)
         private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
         before, self.state = self.state, self.setup.method.aggregate(self.state, private)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
@@ -274,7 +274,7 @@ class Simulation:
         with self._phase("evaluate"):
             # a model of everybody's examples is no client's
             own = [name for name in sorted(chosen.clients) if chosen.matrices[name].sum()]
-            union = subsample(self.data.union_test(), self.generalization_examples, self.setup.task.seed)
+            union = subsample(self.data.union_test(), self.generalization_examples, self.setup.training.seed)
             return self.evaluator.on_union(self.models(own, chosen.clients), union)
 
     def models(self, names: Iterable[str], clients: Clients) -> Mapping[str, Model]:
@@ -337,7 +337,7 @@ class Simulation:
         return self.client_store.put(LocalRound(ordered, {}, torch.zeros(())))[0]
 
     def _initial_state(self) -> Tree:
-        return self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.task)
+        return self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.training)
 
 
 def _check_whole(whose: str, saved: Tree, like: Tree) -> None:

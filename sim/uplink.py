@@ -37,7 +37,7 @@ class Uplink:
 
         def begun(job: Job) -> Job:
             """Return the job with the client as its method knows it, and remember the rest."""
-            client, residual = uploads.parted(job.client)
+            client, residual = uploads.split_residual(job.client)
             waiting[job.client_id] = job._replace(client=client), residual
             return waiting[job.client_id][0]
 
@@ -50,9 +50,12 @@ class Uplink:
         return int(np.mean(sizes)) if sizes else 0
 
     def _arrived(self, result: LocalRound, job: Job, residual: Tree) -> LocalRound:
-        upload, origin = _moved(result.upload, "cpu"), _moved(job.setup.method.origin(job.broadcast), "cpu")
-        sent = uploads.encode(upload, origin, _moved(residual, "cpu"), precision=self._wire)
-        came = uploads.decode(sent.data, schema_of(upload), lambda: origin, precision=self._wire)
+        upload, delta_reference = (
+            _moved(result.upload, "cpu"),
+            _moved(job.setup.method.delta_reference(job.broadcast), "cpu"),
+        )
+        sent = uploads.encode(upload, delta_reference, _moved(residual, "cpu"), precision=self._wire)
+        came = uploads.decode(sent.data, schema_of(upload), lambda: delta_reference, precision=self._wire)
         home = next((str(value.device) for value in leaves(result.upload)), "cpu")
         kept = _moved(sent.residual, home) if self.precision == "int8" else {}
         return result._replace(client=uploads.with_residual(result.client, kept), upload=_moved(came, home))

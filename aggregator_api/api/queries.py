@@ -33,7 +33,7 @@ from aggregator_api.rollouts import adoptions
 from aggregator_api.storage import epochs
 from aggregator_api.updates.screening import LEFT_OUT
 from federation.protocol.messages import UpdateManifest, VersionScore
-from federation.rounds.server_round import Standing
+from federation.rounds.server_round import ClientStatus
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -114,8 +114,8 @@ def round_detail(session: Session, row: RoundRow) -> resources.RoundDetail:
         **resources.RoundView.model_validate(row).model_dump(),
         base_model=row.base_version.broadcast_sha256,
         invited=sum(count for invited, _, count in counts if invited),
-        received=sum(count for _, outcome, count in counts if outcome == Standing.RECEIVED),
-        lost=sum(count for _, outcome, count in counts if outcome == Standing.LOST),
+        received=sum(count for _, outcome, count in counts if outcome == ClientStatus.RECEIVED),
+        lost=sum(count for _, outcome, count in counts if outcome == ClientStatus.LOST),
     )
 
 

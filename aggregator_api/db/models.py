@@ -235,7 +235,7 @@ class RolloutDeviceRow(Base):
     rollout_id: Mapped[int] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
     wave: Mapped[int]  # in which it was told
-    answer: Mapped[str] = mapped_column(String(16))  # silent, adopted, refused, failed, rolled_back
+    answer: Mapped[str] = mapped_column(String(16))  # pending, adopted, refused, failed, rolled_back
     score: Mapped[float | None]
     reason: Mapped[str] = mapped_column(Text)
     told_at: Mapped[float]

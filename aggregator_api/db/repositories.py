@@ -38,7 +38,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.storage.blobs import Blob
-from federation.rounds.server_round import Round, RoundPhase, Standing
+from federation.rounds.server_round import ClientStatus, Round, RoundPhase
 
 log = logging.getLogger("aggregator_api")
 
@@ -255,9 +255,9 @@ def participation(session: Session, row: RoundRow, device: DeviceRow) -> Partici
     return session.get(ParticipationRow, (row.id, device.id))
 
 
-def standing(part: ParticipationRow | None) -> Standing:
+def status(part: ParticipationRow | None) -> ClientStatus:
     """Say where a device stands in a round."""
-    return Standing(part.outcome) if part is not None else Standing.UNINVITED
+    return ClientStatus(part.outcome) if part is not None else ClientStatus.UNINVITED
 
 
 def invited(session: Session, row: RoundRow) -> int:
@@ -281,7 +281,7 @@ def add_round(
     )
     session.add(row)
     session.flush()
-    parts = {"round_id": row.id, "invited": True, "outcome": str(Standing.WAITING), "rounds_late": None}
+    parts = {"round_id": row.id, "invited": True, "outcome": str(ClientStatus.WAITING), "rounds_late": None}
     given = {"broadcast_sha256": base.broadcast_sha256, "broadcast_size": base.broadcast_size}
     if cohort:
         put(session, _ADD_PART, [{**parts, **given, "device_id": device.id} for device in cohort])
@@ -318,12 +318,12 @@ def write_round(session: Session, federation: Named, row_id: int, old: Round, ne
     put(session, _SET_ROUND, {**values, "row_id": row_id})
 
 
-def write_standing(
-    session: Session, row_id: int, device_id: int, old: Standing, new: Standing, rounds_late: int | None
+def write_status(
+    session: Session, row_id: int, device_id: int, old: ClientStatus, new: ClientStatus, rounds_late: int | None
 ) -> None:
     """Write where the device of an event stands now; one that was not invited comes with a late update."""
     values = {"outcome": str(new), "rounds_late": rounds_late}
-    if old is Standing.UNINVITED:
+    if old is ClientStatus.UNINVITED:
         put(session, _ADD_PART, {**values, "round_id": row_id, "device_id": device_id, "invited": False})
     else:
         put(session, _SET_PART, {**values, "row_id": row_id, "device_row_id": device_id})

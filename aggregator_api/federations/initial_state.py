@@ -48,7 +48,7 @@ def found(plan: Plan, *, max_model_bytes: int) -> Founding:
     founding = _first_state(plan, method, client)
     for spec in plan.alternatives:
         other = _initial_client(plan, spec, max_model_bytes)
-        if schema.upload_schema(method, plan.task, other) != founding.upload_schema:
+        if schema.upload_schema(method, plan.training, other) != founding.upload_schema:
             raise UnprocessableError(f"plan.alternatives: {spec.name!r} would upload other tensors than the model")
     return founding
 
@@ -66,8 +66,10 @@ def check_rollout(method: Method, rollout: RolloutSettings) -> None:
 
 
 def _check_labels(plan: Plan) -> None:
-    if len(plan.labels) != plan.task.classes:
-        raise UnprocessableError(f"plan.task.classes is {plan.task.classes}, but plan.labels has {len(plan.labels)}")
+    if len(plan.labels) != plan.training.classes:
+        raise UnprocessableError(
+            f"plan.training.classes is {plan.training.classes}, but plan.labels has {len(plan.labels)}"
+        )
     if len(set(plan.labels)) != len(plan.labels):
         raise UnprocessableError("plan.labels names a label twice")
 
@@ -104,15 +106,15 @@ def _check_alternatives(plan: Plan, method: Method) -> None:
 
 
 def _first_state(plan: Plan, method: Method, client: Client) -> Founding:
-    if method.sends_prototypes and not any(name.endswith("prototypes") for name in client.buffers):
+    if method.requires_alp and not any(name.endswith("prototypes") for name in client.buffers):
         raise UnprocessableError(
             f"plan.method: {method.name} shares prototypes, but the model {plan.model.name!r} has no ALP layer; "
             "choose one that has, such as hart_alp or cnn_alp"
         )
     try:
         check_private(method, plan.rounds)
-        state = method.server_init(client.params, client.buffers, plan.task)
-        uploads = schema.upload_schema(method, plan.task, client)
+        state = method.server_init(client.params, client.buffers, plan.training)
+        uploads = schema.upload_schema(method, plan.training, client)
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
     return Founding(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads)
@@ -133,12 +135,12 @@ def _initial_client(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client
             raise UnprocessableError(
                 f"{where}: {size:,} bytes of weights, at most {max_model_bytes:,} are allowed (max_model_bytes)"
             )
-        module = initial_model(make, plan.task.seed)
+        module = initial_model(make, plan.training.seed)
     except (ModelError, TypeError, ValueError, RuntimeError) as error:
         raise UnprocessableError(f"{where}: {error}") from error
-    if module.feature_dim != plan.task.feature_dim:
+    if module.feature_dim != plan.training.feature_dim:
         raise UnprocessableError(
             f"{where}: the features of {spec.name!r} have {module.feature_dim} dimensions, "
-            f"but plan.task.feature_dim is {plan.task.feature_dim}"
+            f"but plan.training.feature_dim is {plan.training.feature_dim}"
         )
     return initial_client(module)

@@ -134,7 +134,7 @@ def _leave_rollout(session: Session, federation: FederationRow, row: DeviceRow) 
         return
     release.members -= 1
     release.good -= told.answer == Answer.ADOPTED
-    release.bad -= told.answer not in (Answer.ADOPTED, Answer.SILENT)
+    release.bad -= told.answer not in (Answer.ADOPTED, Answer.PENDING)
 
 
 def require_no_open_part(session: Session, federation: FederationRow, row: DeviceRow) -> None:

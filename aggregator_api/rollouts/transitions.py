@@ -30,9 +30,9 @@ from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Offer, Rel
 from federation.rounds.rollout import (
     Answer,
     Answered,
+    ClockTick,
     Event,
     Joined,
-    Looked,
     Rollout,
     RolloutPhase,
     is_within,
@@ -123,7 +123,7 @@ def start_next(session: Session, federation: FederationRow, now: float) -> None:
 def is_due(session: Session, row: RolloutRow, now: float) -> bool:
     """Whether time or new devices change a rollout."""
     current = _read(row)
-    if step(_settings(row), current, Looked(now)) != current:
+    if step(_settings(row), current, ClockTick(now)) != current:
         return True
     return session.execute(_unasked(row).limit(1)).first() is not None
 
@@ -132,7 +132,7 @@ def look(session: Session, federation: FederationRow, row: RolloutRow, now: floa
     """Take new devices into the wave, and go on if it is time; returns whether devices must be told."""
     new = _enlist(session, federation, row, now)
     by_group = bool(new and _tags(row))  # by a share devices know it themselves
-    return apply(session, federation, row, Looked(now), now) or by_group
+    return apply(session, federation, row, ClockTick(now), now) or by_group
 
 
 def hear(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
@@ -145,7 +145,7 @@ def hear(session: Session, federation: FederationRow, name: str, report: Release
     if told is None:
         if not is_within(name, row.version.version, _millionths(row)):
             return False  # it was not asked
-        told = RolloutDeviceRow(**_silent(row, device.id, now))
+        told = RolloutDeviceRow(**_pending(row, device.id, now))
         session.add(told)
         apply(session, federation, row, Joined(1), now)
     before, told.answer = Answer(told.answer), report.answer
@@ -213,7 +213,7 @@ def offers(session: Session, federation: FederationRow) -> Iterator[tuple[str, O
     said = Offer(instance=federation.instance, epoch=epochs.current(session).epoch, rollout=row.number)
     awaited = select(DeviceRow.name).join(RolloutDeviceRow, RolloutDeviceRow.device_id == DeviceRow.id)
     awaited = awaited.where(RolloutDeviceRow.rollout_id == row.id, RolloutDeviceRow.wave.in_(waves))
-    for name in session.scalars(awaited.where(RolloutDeviceRow.answer == Answer.SILENT).order_by(DeviceRow.id)):
+    for name in session.scalars(awaited.where(RolloutDeviceRow.answer == Answer.PENDING).order_by(DeviceRow.id)):
         yield name, said
 
 
@@ -239,7 +239,7 @@ def _enlist(session: Session, federation: FederationRow, row: RolloutRow, now: f
     """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
     version, share, all_asked, enlisted = row.version.version, _millionths(row), bool(_tags(row)), 0
     while asked := session.execute(_unasked(row).limit(BATCH)).all():
-        new = [_silent(row, one.id, now) for one in asked if all_asked or is_within(one.name, version, share)]
+        new = [_pending(row, one.id, now) for one in asked if all_asked or is_within(one.name, version, share)]
         enlisted += len(new)
         if new:
             repositories.put(session, _ADD_DEVICE, new)
@@ -269,8 +269,8 @@ def _unasked(row: RolloutRow) -> Select[int, str]:
     )
 
 
-def _silent(row: RolloutRow, device_id: int, now: float) -> dict[str, Any]:
-    said = {"answer": str(Answer.SILENT), "score": None, "reason": "", "answered_at": None}
+def _pending(row: RolloutRow, device_id: int, now: float) -> dict[str, Any]:
+    said = {"answer": str(Answer.PENDING), "score": None, "reason": "", "answered_at": None}
     return {"rollout_id": row.id, "device_id": device_id, "wave": row.wave, "told_at": now, **said}
 
 

@@ -206,19 +206,19 @@ class Coordinator:
         self, session: Session, federation: repositories.Named, device: repositories.Named, now: Open, event: Arrival
     ) -> Step:
         """Apply an event about a device to the open round, as `transition` does, from what is known of both."""
-        result = step(self._contracts[federation.name].plan.rounds, now.round, event, now.standing)
+        result = step(self._contracts[federation.name].plan.rounds, now.round, event, now.status)
         repositories.write_round(session, federation, now.id, now.round, result.round)
-        if result.standing is not None:
+        if result.status is not None:
             late = now.round.number - event.base_round if isinstance(event, UpdateArrived) else None
-            repositories.write_standing(session, now.id, device.id, now.standing, result.standing, late)
+            repositories.write_status(session, now.id, device.id, now.status, result.status, late)
         return result
 
     def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
         current, device = repositories.read_round(row), repositories.device_named(session, federation, event.client_id)
         if device is None:
             return Step(current)
-        standing = repositories.standing(repositories.participation(session, row, device))
-        return self.arrived(session, federation, device, Open(row.id, current, standing), event)
+        status = repositories.status(repositories.participation(session, row, device))
+        return self.arrived(session, federation, device, Open(row.id, current, status), event)
 
     def act(self, name: str, actions: Iterable[Action]) -> None:
         """Do what a committed transition asks for."""

@@ -44,7 +44,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         return False
     online = repositories.online_devices(session, federation, plan.rounds.cohort_tags)
     cohort = sample_cohort(
-        plan.rounds, online, seed=plan.task.seed, round_number=number, examples=_weights(plan, online)
+        plan.rounds, online, seed=plan.training.seed, round_number=number, examples=_weights(plan, online)
     )
     deadline = now + plan.rounds.deadline_s if plan.rounds.deadline_s else None
     repositories.add_round(session, federation, number, [online[name] for name in cohort], deadline)

@@ -11,7 +11,7 @@ from aggregator_api.db.models import FederationRow, ParticipationRow, RoundRow
 from aggregator_api.db.repositories import journal
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import epsilon
-from federation.rounds.server_round import RoundPhase, Standing
+from federation.rounds.server_round import ClientStatus, RoundPhase
 
 
 def note_privacy(
@@ -42,7 +42,7 @@ def _most_spent(session: Session, federation: FederationRow) -> float:
         .where(
             RoundRow.federation_id == federation.id,
             RoundRow.phase == RoundPhase.PUBLISHED,
-            ParticipationRow.outcome == Standing.RECEIVED,
+            ParticipationRow.outcome == ClientStatus.RECEIVED,
         )
         .group_by(ParticipationRow.device_id)
         .subquery()

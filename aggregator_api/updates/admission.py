@@ -141,6 +141,6 @@ def _check_round(found: Situation, device: Device, manifest: UpdateManifest, set
 
 def _ask(now: Open, device: Device, manifest: UpdateManifest, settings: RoundSettings) -> None:
     # the machine is pure: asking it changes nothing, and its answer is the one that counts later
-    answer = step(settings, now.round, UpdateArrived(device.name, manifest.round), now.standing)
+    answer = step(settings, now.round, UpdateArrived(device.name, manifest.round), now.status)
     if Action.REFUSE in answer.actions:
         raise UpdateRefusedError(answer.reason)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, aliased
 
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow, UpdateRow
 from aggregator_api.db.repositories import ENDED, machine_round
-from federation.rounds.server_round import Round, Standing
+from federation.rounds.server_round import ClientStatus, Round
 
 TAKEN = ("accepted", "held")
 """Statuses of updates that are safe here, as their device is told."""
@@ -61,7 +61,7 @@ class Open(NamedTuple):
 
     id: int
     round: Round
-    standing: Standing
+    status: ClientStatus
 
 
 class Situation(NamedTuple):
@@ -145,4 +145,4 @@ def _device(row: Row[tuple[object, ...]], name: str) -> Device:
 
 
 def _open(row: Row[tuple[object, ...]]) -> Open:
-    return Open(row.open_id, machine_round(row, row.round_reason), Standing(row.outcome or Standing.UNINVITED))
+    return Open(row.open_id, machine_round(row, row.round_reason), ClientStatus(row.outcome or ClientStatus.UNINVITED))

@@ -43,12 +43,12 @@ class Contract:
 
     def steps(self, examples: int) -> int:
         """Count the optimizer steps that the plan asks of a client with that many examples."""
-        epochs = sum(phase.epochs for phase in self.method.phases(self.plan.task))
-        return epochs * math.ceil(examples / self.plan.task.batch_size)
+        epochs = sum(phase.epochs for phase in self.method.phases(self.plan.training))
+        return epochs * math.ceil(examples / self.plan.training.batch_size)
 
     def most_examples(self, announced: int) -> int:
         """Return how many examples are plausible of a device that announced so many: it may have collected since."""
-        return 2 * announced + self.plan.task.batch_size
+        return 2 * announced + self.plan.training.batch_size
 
     def partial_work(self, manifest: UpdateManifest) -> str:
         """Say how little of its work a straggler did; empty if it did all."""
@@ -71,8 +71,8 @@ class Contract:
         if manifest.steps > (asked := self.steps(manifest.examples)):
             raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
         counts = manifest.class_counts
-        if counts is not None and (len(counts) != self.plan.task.classes or min(counts) < 0):
-            raise _bad(f"class_counts must be {self.plan.task.classes} numbers of at least 0")
+        if counts is not None and (len(counts) != self.plan.training.classes or min(counts) < 0):
+            raise _bad(f"class_counts must be {self.plan.training.classes} numbers of at least 0")
         if (partial := self.partial_work(manifest)) and not keeps_partial_work(self.plan.rounds, self.method):
             raise UpdateRefusedError(f"{partial}, which this federation drops (rounds.partial_work)")
 
@@ -89,7 +89,7 @@ class Contract:
             return uploads.decode(
                 data,
                 self.schema,
-                lambda: self.method.origin(read_broadcast(manifest.base_version)),
+                lambda: self.method.delta_reference(read_broadcast(manifest.base_version)),
                 precision=precision,
                 compression=compression,
             )

@@ -11,7 +11,7 @@ import torch
 from contest import play
 from works import Work
 
-from federation.plan import ModelSpec, RoundSettings, Task
+from federation.plan import ModelSpec, RoundSettings, TrainingConfig
 from federation.records import Examples
 from sim.client_store import NullStore, remembered
 from sim.data.federated_data import ClientData, FederatedData
@@ -32,7 +32,7 @@ def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[],
         labels=data.labels, dataset="generated", validation_share=0.0,
         model=ModelSpec(name=work.model, options=work.options),
         method={"name": work.method},
-        task=Task(
+        training=TrainingConfig(
             classes=work.classes, epochs=work.epochs, batch_size=work.batch, optimizer=work.optimizer, lr=work.lr,
             feature_dim=int(work.network().feature_dim),
         ),

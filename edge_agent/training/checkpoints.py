@@ -23,7 +23,7 @@ from edge_agent.training.job import Job
 from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tensors, Tree
-from federation.training.callbacks import Checkpoint, Watch
+from federation.training.callbacks import Checkpoint, TrainingCallback
 from federation.wire.schema import schema_of
 from har_pipeline import ClientWindows
 
@@ -51,10 +51,10 @@ def checkpoint_path(folder: Path, job: Job, windows: ClientWindows) -> Path:
     return folder / (hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:40] + SUFFIX)
 
 
-class EpochCheckpoints(Watch):
+class EpochCheckpoints(TrainingCallback):
     """Keeps each epoch in the file, begins after the last one kept, and stops when `budget_s` seconds are used up."""
 
-    follows = True
+    wants_checkpoints = True
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class EpochCheckpoints(Watch):
         self.epochs = found.epoch
         return found
 
-    def enough(self, steps: int) -> bool:
+    def should_stop(self, steps: int) -> bool:
         """Say after at least one step whether the time is over."""
         if steps == 0 or self.used_s < self.budget_s:
             return False
         self.stopped_at = steps
         return True
 
-    def epoch_done(self, checkpoint: Checkpoint) -> None:
+    def on_epoch_end(self, checkpoint: Checkpoint) -> None:
         """Replace the file."""
         self.epochs = checkpoint.epoch
         progress = {

@@ -68,7 +68,9 @@ def main(arguments: list[str]) -> int:
         client = train(context) if job.kind == "train" else final_client(context)
         own = job.kind == "train" and job.plan.rollout.used  # nobody would use it: devices use what is released
         if client is not None and not own:
-            export_candidate(job, context.settings, context.data, context.module, context.setup.method.deployed(client))
+            export_candidate(
+                job, context.settings, context.data, context.module, context.setup.method.serving_model(client)
+            )
     except EXPECTED as error:
         emit(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, NonRetryableJobError))
         return 1
@@ -101,8 +103,11 @@ def build_context(job: Job) -> TrainingContext:
     if not len(data.train):
         raise JobError(f"client {job.client} has no training windows for this plan")
     plan, spec, method = job.plan, job.network, method_from_json(job.plan.method)
-    module = initial_model(lambda: build(spec.name, classes=len(plan.labels), **spec.options), plan.task.seed)
-    initial, setup = method.join(initial_client(module), plan.task), Setup(method, plan.task, network(module))
+    module = initial_model(lambda: build(spec.name, classes=len(plan.labels), **spec.options), plan.training.seed)
+    initial, setup = (
+        method.init_client_state(initial_client(module), plan.training),
+        Setup(method, plan.training, network(module)),
+    )
     return TrainingContext(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
 
 
@@ -110,7 +115,7 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     if sha256_of(job.broadcast) != job.broadcast_sha256:
         raise JobError(f"the broadcast in {job.broadcast} is damaged: its sha256 is not the announced one")
     method = setup.method
-    reference = method.broadcast(method.server_init(initial.params, initial.buffers, setup.task), job.device)
+    reference = method.broadcast(method.server_init(initial.params, initial.buffers, setup.training), job.device)
     schema = schema_of(reference)
     tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
     check_tree(tree, schema)
@@ -138,10 +143,10 @@ def train(context: TrainingContext) -> Client:
         Examples(x, y),
         client_id=job.device,
         round_number=job.round,
-        watch=epochs,
+        callback=epochs,
     )
     steps, work = _work_done(setup, job, epochs, len(y))
-    check_tree(result.upload, upload_schema(setup.method, setup.task, context.initial))
+    check_tree(result.upload, upload_schema(setup.method, setup.training, context.initial))
     metrics = {**holdout_metrics(before, _on_holdout(context, result.client)), **work, "train_loss": float(result.loss)}
     record = {
         "examples": len(y),
@@ -153,7 +158,7 @@ def train(context: TrainingContext) -> Client:
     }
     sent = uploads.encode(
         result.upload,
-        setup.method.origin(context.broadcast),
+        setup.method.delta_reference(context.broadcast),
         residual,
         precision=job.precision,
         compression=job.compression,
@@ -199,7 +204,7 @@ def load_client(context: TrainingContext) -> tuple[Client, Tree]:
         return initial, {}
     tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
     params = _in_order(tree.get("params", {}), initial.params, "parameters")
-    kept, residual = uploads.parted(Client(params, tree.get("buffers", {}), tree.get("memory", {})))
+    kept, residual = uploads.split_residual(Client(params, tree.get("buffers", {}), tree.get("memory", {})))
     if schema_of(kept.memory) != schema_of(initial.memory):
         raise JobError("the kept client state has another memory than the plan's method; delete the data folder")
     memory = _in_key_order(kept.memory, initial.memory)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import ClassStats, Tensors, Tree, Update
 from federation.training.losses import class_prototypes
 
@@ -20,10 +20,13 @@ def uploaded(stats: ClassStats) -> Tree:
     return {"prototypes": class_prototypes(stats), "counts": stats.counts}
 
 
-def nothing_known(task: Task, params: Tensors) -> Tree:
+def empty_prototypes(training: TrainingConfig, params: Tensors) -> Tree:
     """Prototypes before the first round: none; where the parameters are, in their dtype."""
     like = next(iter(params.values()))
-    return {"prototypes": like.new_zeros(task.classes, task.feature_dim), "known": like.new_zeros(task.classes)}
+    return {
+        "prototypes": like.new_zeros(training.classes, training.feature_dim),
+        "known": like.new_zeros(training.classes),
+    }
 
 
 def squared_error(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:

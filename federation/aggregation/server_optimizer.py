@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from federation.method import Method
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Tensors, Tree
 
 
@@ -31,9 +31,9 @@ class ServerOptimizer(Method):
     def move(self, moments: Tree, change: Tensors) -> tuple[Tree, Tensors]:
         """Return the next state and the direction, from the mean change Δ."""
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model."""
-        start = super().server_init(params, buffers, task)
+        start = super().server_init(params, buffers, training)
         return {**start, "moments": self.moments(start["params"])}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:

@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from federation.method import Method
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
 from federation.training.forward import Network
 from federation.training.losses import cross_entropy
@@ -31,13 +31,13 @@ class Ditto(Method):
 
     name: ClassVar[str] = "ditto"
 
-    pull: float = 0.1  # λ
+    lam: float = 0.1  # λ
 
     def shared(self, name: str) -> bool:
         """Share the global model, not the personal one."""
         return not name.startswith(_PERSONAL)
 
-    def join(self, client: Client, task: Task) -> Client:
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Start the personal model where the global one starts."""
         personal = {_PERSONAL + name: value for name, value in client.params.items()}
         return client._replace(params={**client.params, **personal})
@@ -54,13 +54,13 @@ class Ditto(Method):
         loss, moved = super().loss(network, _global(params), buffers, batch, round_state)
         personal = _personal(params)
         own = cross_entropy(network.train(personal, buffers, batch.x, batch.mask), batch)
-        return loss + own + self.pull / 2 * squared_distance(personal, round_state["anchor"]), moved
+        return loss + own + self.lam / 2 * squared_distance(personal, round_state["anchor"]), moved
 
-    def deployed(self, client: Client) -> Client:
+    def serving_model(self, client: Client) -> Client:
         """Serve with the personal model."""
         return client._replace(params=_personal(client.params))
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model."""
         return {"params": _global(params)}
 

@@ -23,8 +23,8 @@ from federation.aggregation.averaging import add_weighted, mean_of
 from federation.aggregation.kmeans import kmeans
 from federation.errors import RoundError, SettingsError
 from federation.method import Method
-from federation.plan import Task
-from federation.records import Broadcast, Client, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Broadcast, Client, Tensors, TrainingStats, Tree, Update
 from federation.tree import merge
 
 LOCAL, GLOBAL, BETA = "local_prototypes", "global_prototypes", "beta_scale"
@@ -35,7 +35,7 @@ class FedAli(Method):
     """Share weights and local prototypes; start every round from P_l = P_g = the k-means centres."""
 
     name: ClassVar[str] = "fedali"
-    sends_prototypes: ClassVar[bool] = True
+    requires_alp: ClassVar[bool] = True
 
     kmeans_iterations: int = 300
     kmeans_tolerance: float = 1e-4
@@ -59,20 +59,20 @@ class FedAli(Method):
         centres = {block + kind: value for block, value in broadcast["prototypes"].items() for kind in (LOCAL, GLOBAL)}
         return _with_beta(client._replace(buffers=merge(client.buffers, centres)), broadcast["beta_scale"]), state
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters and each block's local prototypes (G, d)."""
-        client, tensors = super().upload(client, round_state, training)
+        client, tensors = super().upload(client, round_state, stats)
         return client, {**tensors, "prototypes": _blocks(client.buffers, LOCAL)}
 
-    def origin(self, broadcast: Broadcast) -> Tree:
+    def delta_reference(self, broadcast: Broadcast) -> Tree:
         """Prototypes, too, start at what came: the centres."""
-        return {**super().origin(broadcast), "prototypes": broadcast["prototypes"]}
+        return {**super().delta_reference(broadcast), "prototypes": broadcast["prototypes"]}
 
     def global_model(self, client: Client, broadcast: Broadcast) -> Client:
         """Serve with the β that the weights were trained with, not with the next round's."""
         return _with_beta(super().global_model(client, broadcast), broadcast["served_beta_scale"])
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the model's own global prototypes, drawn from N(0, 1).
 
         Raises:
@@ -82,7 +82,7 @@ class FedAli(Method):
         if not prototypes:
             raise SettingsError("fedali needs a model with ALP layers, such as hart_alp or cnn_alp; this one has none")
         rounds = torch.zeros((), dtype=torch.int64)
-        return {**super().server_init(params, buffers, task), "prototypes": prototypes, "rounds": rounds}
+        return {**super().server_init(params, buffers, training), "prototypes": prototypes, "rounds": rounds}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:
         """Send parameters and centres, and β's factor in the round to come and in the one that made them."""

@@ -20,8 +20,8 @@ from federation.aggregation.averaging import add_weighted, mean_of
 from federation.aggregation.simplex_qp import minimize_on_simplex
 from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
 from federation.methods.fedpr import FedPr
-from federation.plan import Task
-from federation.records import Client, Phase, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Client, Phase, Tensors, TrainingStats, Tree, Update
 from federation.training.losses import class_prototypes
 from federation.tree import select
 
@@ -48,14 +48,14 @@ class FedPac(FedPr):
         super().__post_init__()
         check_head_lr_factor(self.name, self.head_lr_factor)
 
-    def phases(self, task: Task) -> tuple[Phase, ...]:
+    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
         """Train the head alone, at its own learning rate, then the base alone."""
-        return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, task.epochs)
+        return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, training.epochs)
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the model, the prototypes, and the received base's h_k[c] = π_c · mean e of c, and its variance v_k."""
-        client, tensors = super().upload(client, round_state, training)
-        before = training.before
+        client, tensors = super().upload(client, round_state, stats)
+        before = stats.before
         examples = before.counts.sum().clamp(min=1)
         share = before.counts / examples  # π_c
         weighted = share[:, None] * class_prototypes(before)

@@ -20,8 +20,8 @@ from torch import Tensor
 from federation.aggregation import prototypes
 from federation.method import Method
 from federation.methods.fedproto import FedProto
-from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Output, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Batch, Broadcast, Client, Output, Tensors, TrainingStats, Tree, Update
 from federation.training.losses import masked_mean
 from federation.tree import merge
 
@@ -48,14 +48,14 @@ class FedPr(FedProto):
         client, known = super().receive(client, broadcast)
         return client._replace(params=merge(client.params, broadcast["params"])), known
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, p_k[c] and n_k[c]."""
-        client, tensors = super().upload(client, round_state, training)
+        client, tensors = super().upload(client, round_state, stats)
         return client, {"params": client.params, **tensors}
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model, and know no prototype."""
-        return {"params": params, **super().server_init(params, buffers, task)}
+        return {"params": params, **super().server_init(params, buffers, training)}
 
     def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
         """Add a client's parameters, and its prototypes."""

@@ -22,8 +22,8 @@ from torch import Tensor
 from federation.aggregation import prototypes
 from federation.errors import SettingsError
 from federation.method import Method
-from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Forward, Output, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Batch, Broadcast, Client, Forward, Output, Tensors, TrainingStats, Tree, Update
 from federation.training.forward import Network
 from federation.training.losses import cross_entropy, masked_mean
 
@@ -38,7 +38,7 @@ class FedProto(Method):
     mixes_architectures: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset({"after"})
 
-    pull: float = 1.0  # λ
+    lam: float = 1.0  # λ
     predict_by: Literal["prototype", "head"] = "prototype"
     predict_classes: Literal["all", "own"] = "all"
 
@@ -59,10 +59,10 @@ class FedProto(Method):
         """Share no parameter."""
         return False
 
-    def join(self, client: Client, task: Task) -> Client:
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Make room for the prototypes that the client predicts with, and for its examples of each class."""
-        nothing = prototypes.nothing_known(task, client.params)
-        return client._replace(memory={**nothing, "counts": torch.zeros_like(nothing["known"])})
+        empty = prototypes.empty_prototypes(training, client.params)
+        return client._replace(memory={**empty, "counts": torch.zeros_like(empty["known"])})
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Remember the global prototypes."""
@@ -73,13 +73,13 @@ class FedProto(Method):
     ) -> tuple[Tensor, Tensors]:
         """Add the pull towards the prototype of each example's class (eq. 8)."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        return cross_entropy(output, batch) + self.pull * self._regularization(
+        return cross_entropy(output, batch) + self.lam * self._regularization(
             output, batch, round_state
         ), output.buffers
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send p_k[c] and n_k[c], measured with the trained model; keep the latter."""
-        sent = prototypes.uploaded(training.after)
+        sent = prototypes.uploaded(stats.after)
         return client._replace(memory={**client.memory, "counts": sent["counts"]}), sent
 
     @property
@@ -101,9 +101,9 @@ class FedProto(Method):
         among = memory["known"] * self._candidates(memory["counts"])
         return prototypes.nearest(output.features, memory["prototypes"], among, output.logits)
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Know no prototype."""
-        return prototypes.nothing_known(task, params)
+        return prototypes.empty_prototypes(training, params)
 
     def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
         """Add a client's prototypes."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from federation.aggregation import prototypes
 from federation.aggregation.averaging import add_weighted, mean_of
 from federation.method import Method
-from federation.plan import Task
-from federation.records import Client, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Client, Tensors, TrainingStats, Tree, Update
 from federation.training.losses import class_prototypes
 
 
@@ -36,17 +36,17 @@ class FedProtoMargin(Method):
     margins: Literal["both", "lpm", "apm"] = "both"
     distance: Literal["margin", "positive"] = "margin"
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, the prototypes after training, and the local margins μ[c]."""
-        client, tensors = super().upload(client, round_state, training)
-        before, after = (normalized(class_prototypes(stats)) for stats in (training.before, training.after))
-        present = (training.after.counts > 0).to(after.dtype)
+        client, tensors = super().upload(client, round_state, stats)
+        before, after = (normalized(class_prototypes(part)) for part in (stats.before, stats.after))
+        present = (stats.after.counts > 0).to(after.dtype)
         margin = class_margins(before, after, present, self.distance)
-        return client, {**tensors, **prototypes.uploaded(training.after), "margins": margin}
+        return client, {**tensors, **prototypes.uploaded(stats.after), "margins": margin}
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model, and know no prototype."""
-        return {**super().server_init(params, buffers, task), **prototypes.nothing_known(task, params)}
+        return {**super().server_init(params, buffers, training), **prototypes.empty_prototypes(training, params)}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:
         """Send the parameters; the aggregate prototypes stay on the server."""

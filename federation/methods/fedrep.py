@@ -4,7 +4,7 @@ L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai: Exploiting Shared Representa
 Learning, ICML 2021, arXiv 2102.07078, algorithm 1.
 
 Differs from the paper: it takes one epoch for the base and more for the head; here `head_epochs` is an option and the
-base trains for the task's epochs, as every other method's does. The paper gives
+base trains for the plan's epochs, as every other method's does. The paper gives
 both one learning rate; here the head's is ten times the base's, as for `fedpac`.
 """
 
@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
 from federation.methods.fedper import FedPer
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Phase
 
 
@@ -33,6 +33,6 @@ class FedRep(FedPer):
         super().__post_init__()
         check_head_lr_factor(self.name, self.head_lr_factor)
 
-    def phases(self, task: Task) -> tuple[Phase, ...]:
+    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
         """Return the two phases; the head trains at its own learning rate."""
-        return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, task.epochs)
+        return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, training.epochs)

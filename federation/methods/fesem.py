@@ -20,7 +20,7 @@ from torch import Tensor
 from federation.aggregation.averaging import mean_of
 from federation.errors import RoundError
 from federation.method import Method
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, Tree, Update
 from federation.training.forward import Network
 from federation.tree import squared_distance
@@ -52,7 +52,7 @@ class FeSem(Method):
             loss = loss + self.mu / 2 * squared_distance(params, round_state["anchor"])
         return loss, buffers
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start all centres at the initial model; nobody has been assigned one."""
         return {"centres": {str(c): dict(params) for c in range(self.centres)}}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from federation.method import Method
-from federation.plan import Task
-from federation.records import Broadcast, Client, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Broadcast, Client, Tensors, TrainingStats, Tree, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class Local(Method):
         """Keep the client's own model."""
         return client, {}
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send nothing."""
         return client, {}
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """The server has no state."""
         return {}
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
 from federation.method import Method
-from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Tensors, Training, Tree
+from federation.plan import TrainingConfig
+from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree
 from federation.training.forward import Network
 from federation.training.losses import cross_entropy, masked_mean
 from federation.tree import leaves, where
@@ -34,7 +34,7 @@ class Moon(Method):
     mu: float = 1.0
     temperature: float = 0.5
 
-    def join(self, client: Client, task: Task) -> Client:
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Note that the client's model is not one that it has trained."""
         return client._replace(memory={"trained": leaves(client.params)[0].new_zeros(())})
 
@@ -56,9 +56,9 @@ class Moon(Method):
         contrast = masked_mean(softplus((unlike - alike) / self.temperature), batch.mask)
         return cross_entropy(output, batch) + self.mu * contrast, output.buffers
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, and note that from now on there is a previous model."""
-        client, tensors = super().upload(client, round_state, training)
+        client, tensors = super().upload(client, round_state, stats)
         return client._replace(memory={"trained": torch.ones_like(client.memory["trained"])}), tensors
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from federation.aggregation.averaging import add_weighted
 from federation.errors import SettingsError
 from federation.method import Method
-from federation.plan import Task
-from federation.records import Batch, Broadcast, Client, Tensors, Training, Tree, Update
+from federation.plan import TrainingConfig
+from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree, Update
 from federation.training.forward import Network
 from federation.tree import map_tree
 
@@ -36,7 +36,7 @@ class Scaffold(Method):
 
     server_lr: float = 1.0
 
-    def join(self, client: Client, task: Task) -> Client:
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Start the client's variate c_i at zero."""
         return client._replace(memory={"variate": map_tree(torch.zeros_like, client.params)})
 
@@ -54,28 +54,28 @@ class Scaffold(Method):
         linear = [(params[name] * value).sum() for name, value in round_state["correction"].items()]
         return loss + torch.stack(linear).sum(), buffers
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """c_i⁺ = c_i − c + (w − y)/(K η_l) (eq. 4, option II), K η_l as in `lr_sum`; send y and c_i⁺ − c_i."""
-        client, tensors = super().upload(client, round_state, training)
-        walked = training.lr_sum.clamp(min=torch.finfo(training.lr_sum.dtype).tiny)
+        client, tensors = super().upload(client, round_state, stats)
+        walked = stats.lr_sum.clamp(min=torch.finfo(stats.lr_sum.dtype).tiny)
         slope = {name: (value - client.params[name]) / walked for name, value in round_state["anchor"].items()}
         change = map_tree(torch.sub, slope, round_state["variate"])
         variate = map_tree(torch.add, client.memory["variate"], change)
         return client._replace(memory={"variate": variate}), {**tensors, "variate": change}
 
-    def origin(self, broadcast: Broadcast) -> Tree:
+    def delta_reference(self, broadcast: Broadcast) -> Tree:
         """What is sent of a variate is its change, which the server adds up: it starts at zero."""
-        return {**super().origin(broadcast), "variate": map_tree(torch.zeros_like, broadcast["variate"])}
+        return {**super().delta_reference(broadcast), "variate": map_tree(torch.zeros_like, broadcast["variate"])}
 
-    def server_init(self, params: Tensors, buffers: Tensors, task: Task) -> Tree:
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model with c = 0.
 
         Raises:
             SettingsError: with Adam, whose steps say nothing about the size of the gradient.
         """
-        if task.optimizer != "sgd":
-            raise SettingsError(f"scaffold reads gradients off SGD's steps, not off {task.optimizer}'s: choose sgd")
-        start = super().server_init(params, buffers, task)
+        if training.optimizer != "sgd":
+            raise SettingsError(f"scaffold reads gradients off SGD's steps, not off {training.optimizer}'s: choose sgd")
+        start = super().server_init(params, buffers, training)
         return {**start, "variate": map_tree(torch.zeros_like, start["params"])}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:

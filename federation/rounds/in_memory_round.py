@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from federation.plan import RoundSettings
-from federation.rounds.server_round import DeviceLost, Event, Round, Standing, Step, UpdateArrived, step
+from federation.rounds.server_round import ClientStatus, DeviceLost, Event, Round, Step, UpdateArrived, step
 
 
 @dataclass
-class RollCall:
+class InMemoryRound:
     """Feeds events to the round machine, and keeps where each client stands."""
 
     settings: RoundSettings
     round: Round
-    standings: dict[str, Standing]
+    statuses: dict[str, ClientStatus]
     received: dict[str, int] = field(default_factory=dict)
     """How many rounds late the accepted update of each client is."""
 
     @classmethod
-    def of(cls, settings: RoundSettings, number: int, cohort: Sequence[str]) -> RollCall:
+    def of(cls, settings: RoundSettings, number: int, cohort: Sequence[str]) -> InMemoryRound:
         """Begin a round with a cohort."""
-        return cls(settings, Round(number, len(cohort)), dict.fromkeys(cohort, Standing.WAITING))
+        return cls(settings, Round(number, len(cohort)), dict.fromkeys(cohort, ClientStatus.WAITING))
 
     def feed(self, event: Event) -> Step:
         """Apply one event.
@@ -31,10 +31,10 @@ class RollCall:
             RoundError: if the event cannot happen in this phase.
         """
         client = event.client_id if isinstance(event, UpdateArrived | DeviceLost) else ""
-        result = step(self.settings, self.round, event, self.standings.get(client, Standing.UNINVITED))
-        if result.standing is not None:
-            self.standings[client] = result.standing
-        if result.standing is Standing.RECEIVED and isinstance(event, UpdateArrived):
+        result = step(self.settings, self.round, event, self.statuses.get(client, ClientStatus.UNINVITED))
+        if result.status is not None:
+            self.statuses[client] = result.status
+        if result.status is ClientStatus.RECEIVED and isinstance(event, UpdateArrived):
             self.received[client] = self.round.number - event.base_round
         self.round = result.round
         return result

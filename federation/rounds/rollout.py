@@ -32,7 +32,7 @@ class RolloutPhase(StrEnum):
 class Answer(StrEnum):
     """What became of the model on one device of the wave."""
 
-    SILENT = "silent"
+    PENDING = "pending"
     ADOPTED = "adopted"
     REFUSED = "refused"  # worse than its present model, on its own holdout
     FAILED = "failed"  # it does not work there
@@ -55,7 +55,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Looked:
+class ClockTick:
     """The time is `at`, in seconds."""
 
     at: float
@@ -80,7 +80,7 @@ class Halted:
     reason: str
 
 
-Event = Joined | Answered | Looked | Paused | Resumed | Halted
+Event = Joined | Answered | ClockTick | Paused | Resumed | Halted
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
             return replace(current, members=current.members + devices)
         case Answered(before, now):
             return _answered(settings, current, before, now)
-        case Looked(at):
+        case ClockTick(at):
             return _go_on(settings, current, at) if current.phase is RolloutPhase.ROLLING else current
         case Paused():
             _expect(current, RolloutPhase.ROLLING)
@@ -156,8 +156,8 @@ def _go_on(settings: RolloutSettings, current: Rollout, at: float) -> Rollout:
     if not current.members:  # of a few devices none may fall into a small wave
         return current if last else _next_wave(current, at)
     waited = at - current.wave_at
-    enough = current.good / current.members >= settings.enough and waited >= settings.soak_s
-    overdue = current.good + current.bad > 0 and waited >= max(settings.patience_s, settings.soak_s)
+    enough = current.good / current.members >= settings.success_threshold and waited >= settings.soak_s
+    overdue = current.good + current.bad > 0 and waited >= max(settings.wave_timeout_s, settings.soak_s)
     if not (enough or overdue):
         return current
     if not last:
@@ -180,7 +180,7 @@ def _is_good(answer: Answer) -> bool:
 
 
 def _is_bad(answer: Answer) -> bool:
-    return answer not in (Answer.ADOPTED, Answer.SILENT)
+    return answer not in (Answer.ADOPTED, Answer.PENDING)
 
 
 def _expect(current: Rollout, *phases: RolloutPhase) -> None:

@@ -31,7 +31,7 @@ class RoundPhase(StrEnum):
     FAILED = "failed"
 
 
-class Standing(StrEnum):
+class ClientStatus(StrEnum):
     """Where one client stands in a round."""
 
     UNINVITED = "uninvited"
@@ -125,16 +125,16 @@ class Round:
 
 @dataclass(frozen=True)
 class Step:
-    """The result of an event; `standing` is where its client stands now, None if that is as it was."""
+    """The result of an event; `status` is its client's now, None if that is as it was."""
 
     round: Round
     actions: tuple[Action, ...] = ()
     reason: str = ""
-    standing: Standing | None = None
+    status: ClientStatus | None = None
 
 
-def step(settings: RoundSettings, current: Round, event: Event, standing: Standing = Standing.UNINVITED) -> Step:
-    """Apply one event; `standing` is where its client stands, for the events that have one.
+def step(settings: RoundSettings, current: Round, event: Event, status: ClientStatus = ClientStatus.UNINVITED) -> Step:
+    """Apply one event; `status` is its client's, for the events that have one.
 
     Raises:
         RoundError: if the event cannot happen in this phase.
@@ -144,12 +144,12 @@ def step(settings: RoundSettings, current: Round, event: Event, standing: Standi
             _expect(current, event, RoundPhase.ANNOUNCED)
             return Step(replace(current, phase=RoundPhase.COLLECTING), (Action.ANNOUNCE,))
         case UpdateArrived():
-            return _arrive(settings, current, event, standing)
+            return _arrive(settings, current, event, status)
         case DeviceLost():
-            if current.phase is not RoundPhase.COLLECTING or standing is not Standing.WAITING:
+            if current.phase is not RoundPhase.COLLECTING or status is not ClientStatus.WAITING:
                 return Step(current)
             left = _close_if_done(settings, replace(current, awaited=current.awaited - 1))
-            return replace(left, standing=Standing.LOST)
+            return replace(left, status=ClientStatus.LOST)
         case DeadlinePassed():
             if current.phase is not RoundPhase.COLLECTING:
                 return Step(current)
@@ -210,17 +210,17 @@ def keeps_partial_work(settings: RoundSettings, method: Method) -> bool:
     return settings.partial_work == "use"
 
 
-def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived, standing: Standing) -> Step:
-    if refusal := _refusal(settings, current, event, standing):
+def _arrive(settings: RoundSettings, current: Round, event: UpdateArrived, status: ClientStatus) -> Step:
+    if refusal := _refusal(settings, current, event, status):
         return Step(current, (Action.REFUSE,), refusal)
-    awaited = current.awaited - (standing is Standing.WAITING)
+    awaited = current.awaited - (status is ClientStatus.WAITING)
     closed = _close_if_done(settings, replace(current, awaited=awaited, received=current.received + 1))
-    return replace(closed, actions=(Action.ACCEPT, *closed.actions), standing=Standing.RECEIVED)
+    return replace(closed, actions=(Action.ACCEPT, *closed.actions), status=ClientStatus.RECEIVED)
 
 
-def _refusal(settings: RoundSettings, current: Round, event: UpdateArrived, standing: Standing) -> str:
+def _refusal(settings: RoundSettings, current: Round, event: UpdateArrived, status: ClientStatus) -> str:
     late = current.number - event.base_round
-    if standing is Standing.RECEIVED:
+    if status is ClientStatus.RECEIVED:
         return f"{event.client_id} has already reported in round {current.number}"
     if current.phase is not RoundPhase.COLLECTING:
         return f"round {current.number} is {current.phase}"
@@ -228,7 +228,7 @@ def _refusal(settings: RoundSettings, current: Round, event: UpdateArrived, stan
         return f"round {event.base_round} has not begun"
     if late and settings.late == "drop":
         return f"round {event.base_round} is over"
-    if not late and standing is Standing.UNINVITED:
+    if not late and status is ClientStatus.UNINVITED:
         return f"{event.client_id} is not in the cohort of round {current.number}"
     return ""
 

@@ -21,19 +21,19 @@ class Checkpoint(NamedTuple):
     examples: Tensor  # ()
 
 
-class Watch:
+class TrainingCallback:
     """Sees a round of one client; this one lets it run undisturbed."""
 
-    follows = False
+    wants_checkpoints = False
     """Whether it wants `epoch_done`, which costs a copy of the parameters each time."""
 
     def resume(self) -> Checkpoint | None:
         """Return where an earlier run of the same round came to; None to begin with the first epoch."""
         return None
 
-    def enough(self, steps: int) -> bool:
+    def should_stop(self, steps: int) -> bool:
         """Whether no further step is to begin after `steps` of them; what was done is then partial work."""
         return False
 
-    def epoch_done(self, checkpoint: Checkpoint) -> None:
+    def on_epoch_end(self, checkpoint: Checkpoint) -> None:
         """Take note of a whole epoch; the tensors are not changed afterwards."""

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from federation.method import Method
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Broadcast, Client, Examples
-from federation.training.callbacks import Watch
+from federation.training.callbacks import TrainingCallback
 from federation.training.forward import Network, reseed
 from federation.training.local_round import Compile, LocalRound, Work, local_round
 from federation.training.optimizers import optimizer_for
 from federation.training.schedule import Schedule, in_order, schedule, stack_schedules
 from federation.tree import expand, stack, unstack
 
-SWEEP = 64
+STATS_BATCH_SIZE = 64
 """Examples a batch, or more, in which class statistics are measured: small batches only cost time there."""
 
 
@@ -30,7 +30,7 @@ class Setup:
     """What all clients of a federation have in common."""
 
     method: Method
-    task: Task
+    training: TrainingConfig
     network: Network
 
 
@@ -43,14 +43,16 @@ def train_one(
     client_id: str,
     round_number: int,
     max_steps: int | None = None,
-    watch: Watch | None = None,
+    callback: TrainingCallback | None = None,
 ) -> LocalRound:
-    """Run one client's round; `max_steps` cuts a straggler's work short, a `watch` resumes it or ends it."""
-    client = reseed(client, setup.task.seed, client_id, round_number)
+    """Run one client's round; `max_steps` cuts a straggler's work short, a `callback` may resume it or end it."""
+    client = reseed(client, setup.training.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
-    work = Work(examples, order, _sweep(setup, len(examples.y)))
-    optimizer = optimizer_for(setup.task)
-    return local_round(setup.method, setup.task, setup.network, optimizer, client, broadcast, work, watch=watch)
+    work = Work(examples, order, _stats_order(setup, len(examples.y)))
+    optimizer = optimizer_for(setup.training)
+    return local_round(
+        setup.method, setup.training, setup.network, optimizer, client, broadcast, work, callback=callback
+    )
 
 
 def train_stacked(
@@ -73,18 +75,19 @@ def train_stacked(
         _order(setup, len(mine.y), name, round_number, limit)
         for mine, name, limit in zip(examples, client_ids, limits, strict=True)
     ]
-    sweeps = [_sweep(setup, len(mine.y)) for mine in examples]
-    work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(sweeps))
+    stats_orders = [_stats_order(setup, len(mine.y)) for mine in examples]
+    work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders))
     seeded = [
-        reseed(client, setup.task.seed, name, round_number) for client, name in zip(clients, client_ids, strict=True)
+        reseed(client, setup.training.seed, name, round_number)
+        for client, name in zip(clients, client_ids, strict=True)
     ]
     same = all(broadcast is broadcasts[0] for broadcast in broadcasts)
     received = expand(broadcasts[0], len(clients)) if same else stack(broadcasts)
     result = local_round(
         setup.method,
-        setup.task,
+        setup.training,
         setup.network,
-        optimizer_for(setup.task, stacked=True),
+        optimizer_for(setup.training, stacked=True),
         stack(seeded),
         received,
         work,
@@ -112,17 +115,17 @@ def pad_examples(examples: Sequence[Examples]) -> Examples:
     )
 
 
-def _sweep(setup: Setup, count: int) -> Schedule:
-    return in_order(count, max(SWEEP, setup.task.batch_size))
+def _stats_order(setup: Setup, count: int) -> Schedule:
+    return in_order(count, max(STATS_BATCH_SIZE, setup.training.batch_size))
 
 
 def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:
-    epochs = sum(phase.epochs for phase in setup.method.phases(setup.task))
+    epochs = sum(phase.epochs for phase in setup.method.phases(setup.training))
     return schedule(
         count,
-        setup.task.batch_size,
+        setup.training.batch_size,
         epochs,
-        seed=setup.task.seed,
+        seed=setup.training.seed,
         client_id=client_id,
         round_number=round_number,
         max_steps=max_steps,

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from federation.method import Method
-from federation.plan import Task
-from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, Training, Tree
-from federation.training.callbacks import Checkpoint, Watch
+from federation.plan import TrainingConfig
+from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, TrainingStats, Tree
+from federation.training.callbacks import Checkpoint, TrainingCallback
 from federation.training.forward import Network
-from federation.training.losses import class_stats, no_stats
+from federation.training.losses import class_stats, empty_class_stats
 from federation.training.optimizers import Optimizer
 from federation.training.schedule import Schedule
 from federation.tree import map_tree, merge, select, total, where
@@ -31,7 +31,7 @@ class Work(NamedTuple):
 
     examples: Examples
     order: Schedule
-    sweep: Schedule
+    stats_order: Schedule
 
 
 class LocalRound(NamedTuple):
@@ -48,12 +48,12 @@ class _State(NamedTuple):
     loss: Tensor  # Σ loss · examples of the last epoch that began
     examples: Tensor
     steps: int = 0  # of a single client; stacked ones count theirs in the schedule
-    stopped: bool = False  # by the watch, before the last step
+    stopped: bool = False  # by the callback, before the last step
 
 
 def local_round(
     method: Method,
-    task: Task,
+    training: TrainingConfig,
     network: Network,
     optimizer: Optimizer,
     client: Client,
@@ -61,23 +61,23 @@ def local_round(
     work: Work,
     *,
     stacked: bool = False,
-    watch: Watch | None = None,
+    callback: TrainingCallback | None = None,
     compiled: Compile | None = None,
 ) -> LocalRound:
     """Receive, train through the method's phases, and make the upload.
 
     Stacked, every tensor of `client`, `broadcast` and `work` has a first dimension K, and so has the result. A step
-    whose mask is all zero changes nothing. A `watch` may resume or end a single client's round. `compiled` may give a
-    faster step for the one of stacked clients, which is pure.
+    whose mask is all zero changes nothing. A `callback` may resume or end a single client's round. `compiled` may give
+    a faster step for the one of stacked clients, which is pure.
     """
     if stacked and optimizer.in_place:
-        raise ValueError("an optimizer that works in place cannot be stacked: optimizer_for(task, stacked=True)")
+        raise ValueError("an optimizer that works in place cannot be stacked: optimizer_for(training, stacked=True)")
     lift = _stacked if stacked else _single
     client, round_state = lift(method.receive)(client, broadcast)
-    before = _statistics("before", method, task, network, client, work, stacked)
+    before = _statistics("before", method, training, network, client, work, stacked)
     zero = work.examples.x.new_zeros(work.examples.y.shape[:1] if stacked else ())
-    state, done, watch = _State(client.params, client.buffers, zero, zero), 0, watch or Watch()
-    begun, phases = watch.resume(), method.phases(task)
+    state, done, callback = _State(client.params, client.buffers, zero, zero), 0, callback or TrainingCallback()
+    begun, phases = callback.resume(), method.phases(training)
     if begun:
         state = _State(begun.params, begun.buffers, begun.loss, begun.examples, begun.steps)
     for phase in phases:
@@ -85,13 +85,13 @@ def local_round(
         done += phase.epochs
         if begun is None or epochs.stop > begun.epoch:
             state = _train(
-                method, network, optimizer, phase, state, round_state, work, epochs, stacked, watch, begun, compiled
+                method, network, optimizer, phase, state, round_state, work, epochs, stacked, callback, begun, compiled
             )
     client = client._replace(params=state.params, buffers=state.buffers)
-    after = _statistics("after", method, task, network, client, work, stacked)
-    rates = _rates(task, phases, work.order, None if stacked else state.steps)
-    training = Training(before, after, task.lr * torch.as_tensor(rates).to(zero))
-    client, upload = lift(method.upload)(client, round_state, training)
+    after = _statistics("after", method, training, network, client, work, stacked)
+    rates = _rates(training, phases, work.order, None if stacked else state.steps)
+    stats = TrainingStats(before, after, training.lr * torch.as_tensor(rates).to(zero))
+    client, upload = lift(method.upload)(client, round_state, stats)
     return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
 
 
@@ -105,7 +105,7 @@ def _train(
     work: Work,
     epochs: range,
     stacked: bool,
-    watch: Watch,
+    callback: TrainingCallback,
     begun: Checkpoint | None,
     compiled: Compile | None,
 ) -> _State:
@@ -116,7 +116,7 @@ def _train(
     momenta, buffers = lift(optimizer.init)(trained), state.buffers
     if begun and begun.epoch > epochs.start:  # in the middle of this phase
         momenta, epochs = begun.momenta, epochs[begun.epoch - epochs.start :]
-    # an optimizer that works in place gets its own tensors, and a watch never those
+    # an optimizer that works in place gets its own tensors, and a callback never those
     own = _copied if optimizer.in_place else _single
     trained, momenta = own(trained), own(momenta)
 
@@ -136,36 +136,38 @@ def _train(
     for epoch in epochs:
         epoch_loss = epoch_examples = torch.zeros_like(state.loss)
         for batch in _batches(work.examples, work.order, epoch, stacked):
-            if stopped := stopped or watch.enough(steps):
+            if stopped := stopped or callback.should_stop(steps):
                 break
             (trained, buffers, momenta), part, count = run(trained, buffers, momenta, batch, frozen, round_state)
             epoch_loss, epoch_examples, steps = epoch_loss + part, epoch_examples + count, steps + 1
         began = epoch_examples > 0  # a straggler stops before the last epoch
         loss, examples = torch.where(began, epoch_loss, loss), torch.where(began, epoch_examples, examples)
-        if watch.follows and not stopped:
+        if callback.wants_checkpoints and not stopped:
             params = merge(state.params, own(trained))
-            watch.epoch_done(Checkpoint(epoch + 1, steps, params, buffers, own(momenta), loss, examples))
+            callback.on_epoch_end(Checkpoint(epoch + 1, steps, params, buffers, own(momenta), loss, examples))
     return _State(merge(state.params, trained), buffers, loss, examples, steps, stopped)
 
 
 def _statistics(
-    when: str, method: Method, task: Task, network: Network, client: Client, work: Work, stacked: bool
+    when: str, method: Method, training: TrainingConfig, network: Network, client: Client, work: Work, stacked: bool
 ) -> ClassStats:
     """Sum the class statistics over all examples, in evaluation mode, if the method wants them now."""
     lift = _stacked if stacked else _single
     if when not in method.class_stats_at:
-        return no_stats(task, work.examples.x, work.examples.y.shape[:1] if stacked else ())
+        return empty_class_stats(training, work.examples.x, work.examples.y.shape[:1] if stacked else ())
 
     def one(client: Client, batch: Batch) -> ClassStats:
         output = network.evaluate(client.params, client.buffers, batch.x, batch.mask)
-        return class_stats(output, batch, task.classes)
+        return class_stats(output, batch, training.classes)
 
     with torch.no_grad():
-        stats: ClassStats = total(lift(one)(client, batch) for batch in _batches(work.examples, work.sweep, 0, stacked))
+        stats: ClassStats = total(
+            lift(one)(client, batch) for batch in _batches(work.examples, work.stats_order, 0, stacked)
+        )
     return stats
 
 
-def _rates(task: Task, phases: Sequence[Phase], order: Schedule, limit: int | None) -> Any:
+def _rates(training: TrainingConfig, phases: Sequence[Phase], order: Schedule, limit: int | None) -> Any:
     """Sum the phases' rates over the steps that have examples, or the first `limit`: (), or (K,) where stacked.
 
     SGD with momentum m takes a constant gradient Σ_{s≤t} m^(t−s) = (1 − m^t)/(1 − m) times in a phase's step t, which
@@ -175,7 +177,7 @@ def _rates(task: Task, phases: Sequence[Phase], order: Schedule, limit: int | No
     if limit is not None:
         real &= np.cumsum(real).reshape(real.shape) <= limit
     ends = np.cumsum([phase.epochs for phase in phases])[:-1]
-    m = task.momentum if task.optimizer == "sgd" else 0.0
+    m = training.momentum if training.optimizer == "sgd" else 0.0
     counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)]
     steps = [(count - m * (1 - m**count) / (1 - m)) / (1 - m) for count in counts]
     return sum(phase.rate * taken for phase, taken in zip(phases, steps, strict=True))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from federation.plan import Task
-from federation.records import Batch, ClassStats, Output, Training
+from federation.plan import TrainingConfig
+from federation.records import Batch, ClassStats, Output, TrainingStats
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -32,13 +32,13 @@ def class_prototypes(stats: ClassStats) -> Tensor:
     return stats.total / stats.counts.clamp(min=1)[:, None]
 
 
-def no_stats(task: Task, like: Tensor, clients: tuple[int, ...] = ()) -> ClassStats:
+def empty_class_stats(training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ClassStats:
     """Empty statistics, for a method that asked for none; with a first dimension where clients are stacked."""
-    zeros = like.new_zeros((*clients, task.classes))
-    return ClassStats(zeros, like.new_zeros((*clients, task.classes, task.feature_dim)), zeros)
+    zeros = like.new_zeros((*clients, training.classes))
+    return ClassStats(zeros, like.new_zeros((*clients, training.classes, training.feature_dim)), zeros)
 
 
-def no_training(task: Task, like: Tensor) -> Training:
+def empty_training_stats(training: TrainingConfig, like: Tensor) -> TrainingStats:
     """What a round of one client measures that has not trained."""
-    empty = no_stats(task, like)
-    return Training(empty, empty, like.new_zeros(()))
+    empty = empty_class_stats(training, like)
+    return TrainingStats(empty, empty, like.new_zeros(()))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.adam import adam as fused_adam
 
 from federation.errors import unknown_name
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Tensors
 
 
@@ -100,17 +100,17 @@ def adam(
     return Optimizer(init, change, in_place=True) if in_place else Optimizer(init, apply)
 
 
-def optimizer_for(task: Task, *, stacked: bool = False) -> Optimizer:
-    """Return the task's optimizer for one client, in place, or for stacked ones.
+def optimizer_for(training: TrainingConfig, *, stacked: bool = False) -> Optimizer:
+    """Return the plan's optimizer for one client, in place, or for stacked ones.
 
     Raises:
         SettingsError: for a name that is neither "adam" nor "sgd".
     """
-    if task.optimizer == "adam":
-        return adam(task.lr, task.weight_decay, in_place=not stacked)
-    if task.optimizer == "sgd":
-        return sgd(task.lr, task.momentum, task.weight_decay, in_place=not stacked)
-    raise unknown_name("optimizer", task.optimizer, ["adam", "sgd"])
+    if training.optimizer == "adam":
+        return adam(training.lr, training.weight_decay, in_place=not stacked)
+    if training.optimizer == "sgd":
+        return sgd(training.lr, training.momentum, training.weight_decay, in_place=not stacked)
+    raise unknown_name("optimizer", training.optimizer, ["adam", "sgd"])
 
 
 def _check_contiguous(trees: dict[str, Tensors]) -> None:

@@ -7,8 +7,9 @@ sent = C(p), e ← p − sent. C rounds blocks of numbers to multiples of a scal
 S. Shleifer, L. Zettlemoyer: 8-bit Optimizers via Block-wise Quantization, ICLR 2022, arXiv 2110.02861, section 2.
 
 Differs from the papers: levels are evenly spaced, and the change is that of a whole local round. Only tensors of
-`Method.origin` are sent as changes and have a residual: what one round lost of them no later round would bring. Others,
-such as prototypes, are measured anew each round, so a residual would only add the last round's error to this one's.
+`Method.delta_reference` are sent as changes and have a residual: what one round lost of them no later round would
+bring. Others, such as prototypes, are measured anew each round, so a residual would only add the last round's error to
+this one's.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ def packed_schema(schema: Schema) -> Schema:
     return {**values, **scales}
 
 
-def pack(upload: Tree, origin: Tree, residual: Tree) -> Packed:
-    """Quantize an upload; of what is in `origin`, its change from there plus the residual of the round before.
+def pack(upload: Tree, delta_reference: Tree, residual: Tree) -> Packed:
+    """Quantize an upload; of what is in `delta_reference`, its change from there plus the residual of the round before.
 
     Raises:
         UpdateError: if a tensor, or its change, is not finite.
     """
-    start, before = flatten(origin), flatten(residual)
+    start, before = flatten(delta_reference), flatten(residual)
     values: Tensors = {}
     scales: Tensors = {}
     kept: Tensors = {}
@@ -76,14 +77,14 @@ def pack(upload: Tree, origin: Tree, residual: Tree) -> Packed:
     return Packed({"values": unflatten(values), "scales": unflatten(scales)}, unflatten(kept))
 
 
-def unpack(packed: Tree, schema: Schema, origin: Tree) -> Tree:
+def unpack(packed: Tree, schema: Schema, delta_reference: Tree) -> Tree:
     """Return the upload that was packed, within half a step of each number.
 
     Raises:
         UpdateError: if the packed tensors are not those of `packed_schema`, all finite, with scales above 0.
     """
     check_tree(packed, packed_schema(schema))
-    start = flatten(origin)
+    start = flatten(delta_reference)
     values, scales = flatten(packed.get("values", {})), flatten(packed.get("scales", {}))
     for name, scale in scales.items():
         if not bool((scale > 0).all()):

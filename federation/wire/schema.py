@@ -9,9 +9,9 @@ import torch
 
 from federation.errors import UpdateError
 from federation.method import Method
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Client, Tree
-from federation.training.losses import no_training
+from federation.training.losses import empty_training_stats
 from federation.tree import flatten
 
 
@@ -28,11 +28,11 @@ HEADER_BYTES = 1 << 20
 """Room for a safetensors header beside the tensors."""
 
 
-def upload_schema(method: Method, task: Task, client: Client) -> Schema:
+def upload_schema(method: Method, training: TrainingConfig, client: Client) -> Schema:
     """Ask the method what a client of this shape uploads, without training it."""
-    state = method.server_init(client.params, client.buffers, task)
-    received, round_state = method.receive(method.join(client, task), method.broadcast(state, ""))
-    _, tree = method.upload(received, round_state, no_training(task, next(iter(client.params.values()))))
+    state = method.server_init(client.params, client.buffers, training)
+    received, round_state = method.receive(method.init_client_state(client, training), method.broadcast(state, ""))
+    _, tree = method.upload(received, round_state, empty_training_stats(training, next(iter(client.params.values()))))
     return schema_of(tree)
 
 

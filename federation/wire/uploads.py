@@ -30,23 +30,23 @@ def with_residual(client: Client, residual: Tree) -> Client:
     return client._replace(memory={**client.memory, RESIDUAL: residual}) if residual else client
 
 
-def parted(client: Client) -> tuple[Client, Tree]:
+def split_residual(client: Client) -> tuple[Client, Tree]:
     """Return a kept client as its method knows it, and the residual of its last upload: {} if there was none."""
     memory = {name: value for name, value in client.memory.items() if name != RESIDUAL}
     return client._replace(memory=memory), client.memory.get(RESIDUAL, {})
 
 
 def encode(
-    upload: Tree, origin: Tree, residual: Tree, *, precision: Precision, compression: Compression = "none"
+    upload: Tree, delta_reference: Tree, residual: Tree, *, precision: Precision, compression: Compression = "none"
 ) -> Encoded:
-    """Write an upload that started at `origin`; only int8 looks at that, and leaves a residual.
+    """Write an upload whose changes start at `delta_reference`; only int8 looks at that, and leaves a residual.
 
     Raises:
         UpdateError: if a tensor that is to be quantized is not finite.
         WireError: if a tensor has a dtype that the wire does not carry.
     """
     if precision == "int8":
-        packed = pack(upload, origin, residual)
+        packed = pack(upload, delta_reference, residual)
         return Encoded(wire.encode(packed.tree, compression=compression), packed.residual)
     return Encoded(wire.encode(upload, compression=compression, precision=precision), {})
 
@@ -54,12 +54,12 @@ def encode(
 def decode(
     data: bytes,
     schema: Schema,
-    origin: Callable[[], Tree],
+    delta_reference: Callable[[], Tree],
     *,
     precision: Precision,
     compression: Compression = "none",
 ) -> Tree:
-    """Read an upload as exactly the tensors of the schema, in its order, all finite; only int8 asks for the origin.
+    """Read an upload as exactly the tensors of the schema, in its order, all finite; only int8 asks for the reference.
 
     Raises:
         WireError: if the bytes are too many, or not a tree.
@@ -67,7 +67,7 @@ def decode(
     """
     tree = wire.decode(data, limit_bytes=limit_bytes(schema, precision), compression=compression)
     if precision == "int8":
-        tree = unpack(tree, schema, origin())
+        tree = unpack(tree, schema, delta_reference())
     check_tree(tree, schema)
     flat = flatten(tree)
     return unflatten({name: flat[name] for name in schema})

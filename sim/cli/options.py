@@ -20,7 +20,7 @@ from sim.experiment import OPTIONS, PLAN_OPTIONS, Experiment
 from sim.networks.initialization import initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 
-SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "task", "rounds", "rollout")
+SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "rollout")
 _READ_APART = frozenset({"data", "partition", "holdout", "init"})
 """Options whose text is not the field's value."""
 
@@ -49,8 +49,8 @@ def build_experiment(
         source_named(options["data"]).shape(dataset_options(options["set"])),
         len(labels),
     )
-    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("task", "rounds", "data")}
-    task = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
+    sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("training", "rounds", "data")}
+    training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
     pipeline = {**sections["data"].get("pipeline", {}), **extra["pipeline"]}
     try:
@@ -60,7 +60,7 @@ def build_experiment(
                 model=networks[0],
                 alternatives=tuple(networks[1:]),
                 method=method_to_json(method),
-                task={**sections["task"], **extra["task"], **task},
+                training={**sections["training"], **extra["training"], **training},
                 rounds={**sections["rounds"], **extra["rounds"]},
                 rollout={**base.get("rollout", {}), **extra["rollout"]},
                 data={**sections["data"], **data, "pipeline": pipeline},

@@ -52,7 +52,7 @@ def _fixed(
         typer.Option(
             "--set",
             help="A method's hyper-parameter (mu=0.1), or model.KEY (model.2.KEY for the second of several), "
-            "data.KEY, partition.KEY, pipeline.KEY, task.KEY, rounds.KEY, rollout.KEY, holdout.epochs; repeatable. "
+            "data.KEY, partition.KEY, pipeline.KEY, training.KEY, rounds.KEY, rollout.KEY, holdout.epochs; repeatable. "
             "As on a server, weights are capped and updates that go too far are left out: rounds.max_weight_ratio=null "
             "and rounds.norm_factor=null switch it off, as every preset does.",
             rich_help_panel=_METHOD,
@@ -202,7 +202,7 @@ def _tell_own_optimizer(experiment: Experiment) -> None:
     """Say what a method starts with that nobody has asked for."""
     from federation.methods import METHODS
 
-    method, task = METHODS[experiment.method["name"]], experiment.task
-    if method.default_optimizer and (task.optimizer, task.lr) == (method.default_optimizer, method.default_lr):
+    method, training = METHODS[experiment.method["name"]], experiment.training
+    if method.default_optimizer and (training.optimizer, training.lr) == (method.default_optimizer, method.default_lr):
         own = f"{method.name}'s own; --optimizer and --lr say otherwise"
-        console.print(f"Optimizer: {task.optimizer}, learning rate {task.lr:g} ({own})")
+        console.print(f"Optimizer: {training.optimizer}, learning rate {training.lr:g} ({own})")

@@ -147,14 +147,14 @@ def longest_first(jobs: Sequence[Job]) -> list[int]:
 
 def work_of(job: Job) -> int:
     """Return what a job takes, in examples."""
-    count, task = len(job.examples.y), job.setup.task
-    epochs = sum(phase.epochs for phase in job.setup.method.phases(task))
-    return count * epochs if job.max_steps is None else min(count * epochs, job.max_steps * task.batch_size)
+    count, training = len(job.examples.y), job.setup.training
+    epochs = sum(phase.epochs for phase in job.setup.method.phases(training))
+    return count * epochs if job.max_steps is None else min(count * epochs, job.max_steps * training.batch_size)
 
 
 def _one_batch(job: Job) -> Job:
     return job._replace(
-        examples=Examples(*(part[: job.setup.task.batch_size] for part in job.examples)), max_steps=None
+        examples=Examples(*(part[: job.setup.training.batch_size] for part in job.examples)), max_steps=None
     )
 
 

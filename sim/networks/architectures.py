@@ -28,7 +28,7 @@ class Architecture(NamedTuple):
 
 
 def architectures(settings: Experiment) -> tuple[Architecture, ...]:
-    """Build every network with its initial weights, which depend on the task's seed, and a file if one was given.
+    """Build every network with its initial weights, which depend on the plan's seed, and a file if one was given.
 
     Raises:
         SettingsError: for several networks, if the method needs all clients to have one.
@@ -41,15 +41,15 @@ def architectures(settings: Experiment) -> tuple[Architecture, ...]:
 
 
 def _architecture(spec: ModelSpec, method: Method, settings: Experiment) -> Architecture:
-    task = settings.task
-    module = initial_model(lambda: _built(spec, settings), task.seed).to(settings.device)
+    training = settings.training
+    module = initial_model(lambda: _built(spec, settings), training.seed).to(settings.device)
     cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
-    setup = Setup(method, task, network(module, autocast=cast))
-    return Architecture(spec, setup, method.join(initial_client(module), task))
+    setup = Setup(method, training, network(module, autocast=cast))
+    return Architecture(spec, setup, method.init_client_state(initial_client(module), training))
 
 
 def _built(spec: ModelSpec, settings: Experiment) -> models.Model:
-    module = models.build(spec.name, classes=settings.task.classes, **spec.options)
+    module = models.build(spec.name, classes=settings.training.classes, **spec.options)
     if settings.init is not None:
         initialize(module, settings.init)
     return module

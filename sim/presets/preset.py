@@ -26,7 +26,7 @@ SMALL_DATA = "Data at hand"
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """Data, partition, model and task of an experiment; the method is whatever the user asks for.
+    """Data, partition, model and training of an experiment; the method is whatever the user asks for.
 
     `by_method` holds what the paper changes with the method: FedAli's network has ALP layers, every proximal term has
     its own μ. `pretraining` names the recordings that the network was pretrained on without labels: a run of such a

@@ -25,7 +25,7 @@ class Setting(NamedTuple):
 
     model: str
     stdev: int
-    pull: float  # λ
+    lam: float  # λ
     rounds: dict[str, int]
     mixture: tuple[str, ...]  # options of the networks of fedproto-mh
 
@@ -50,7 +50,7 @@ _SETTINGS = {
 
 def _by_method(setting: Setting, *, mixed: bool) -> dict[str, Options]:
     options: dict[str, dict[str, Any]] = {method: {"rounds": n} for method, n in setting.rounds.items() if method}
-    sets = {"fedproto": f"pull={setting.pull}", "fedprox": "mu=0.01" if setting.model == "resnet18" else "mu=1"}
+    sets = {"fedproto": f"lam={setting.lam}", "fedprox": "mu=0.01" if setting.model == "resnet18" else "mu=1"}
     if setting.model != "resnet18" and not mixed:  # networks of different widths would have different features
         sets |= dict.fromkeys(("fedper", "fedrep"), "model.head_layers=2")
     for method, text in sets.items():

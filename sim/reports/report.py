@@ -176,7 +176,7 @@ def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
     everyone = {"clients_per_round": "all", "deadline_s": "none"}
     sections = {
         "Method": config.method,
-        "Training": {**config.task.model_dump(), **_not_default(config, "training", "Training")},
+        "Training": {**config.training.model_dump(), **_not_default(config, "training", "Training")},
         "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds},
         "Model": {"name": config.model_name, **config.model.options, **_thousands(config.parameters)},
         "Data": {

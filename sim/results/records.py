@@ -71,7 +71,7 @@ class Config(Experiment):
     @property
     def seed(self) -> int:
         """Seed of partitions, cohorts, initial weights and batch orders."""
-        return self.task.seed
+        return self.training.seed
 
 
 class ClientExamples(Record):

@@ -41,7 +41,7 @@ def _save(
         round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
         federation=f"sim-{settings.dataset}",
     )
-    served = network.setup.method.deployed(client)
+    served = network.setup.method.serving_model(client)
     save_checkpoint(out / "models" / f"{name}.safetensors", {**served.params, **served.buffers}, info)
 
 

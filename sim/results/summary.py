@@ -74,8 +74,8 @@ def _summary(simulation: Simulation, settings: Experiment) -> dict[str, Any]:
         "data": settings.dataset,
         "clients": len(simulation.data.clients),
         "rounds": settings.rounds.rounds,
-        "epochs_total": settings.rounds.rounds * settings.task.epochs,
-        "seed": settings.task.seed,
+        "epochs_total": settings.rounds.rounds * settings.training.epochs,
+        "seed": settings.training.seed,
     }
 
 

@@ -50,7 +50,7 @@ def tiny_plan(
             "labels": ["still", "walking"],
             "model": {"name": "cnn", "options": SMALL},
             "method": {"name": method},
-            "task": {"classes": 2, "feature_dim": 8, "optimizer": optimizer},
+            "training": {"classes": 2, "feature_dim": 8, "optimizer": optimizer},
             "rounds": {"rounds": rounds, "clients_per_round": clients, "minimum_clients": 2, **round_settings},
         }
     )
@@ -156,7 +156,7 @@ def parcel(announced: Announcement, device: str, tree: Tree, *, examples: int = 
         "method": announced.plan.method["name"],
         "base_version": announced.model.sha256,
         "examples": examples,
-        "steps": -(-examples // announced.plan.task.batch_size),
+        "steps": -(-examples // announced.plan.training.batch_size),
         "size": len(data),
         "sha256": sha256,
         "chunk_bytes": CHUNK_BYTES,

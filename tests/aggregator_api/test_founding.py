@@ -19,8 +19,8 @@ def founded(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -
     """Found a federation of a tiny CNN and others."""
     plan = tiny_plan().model_dump()
     changes = {"model": CNN, "method": {"name": method}, "alternatives": alternatives}
-    task = {**plan["task"], "feature_dim": feature_dim}
-    return found(Plan.model_validate({**plan, **changes, "task": task}), max_model_bytes=1 << 20)
+    training = {**plan["training"], "feature_dim": feature_dim}
+    return found(Plan.model_validate({**plan, **changes, "training": training}), max_model_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("method", ["fedproto", "local"])

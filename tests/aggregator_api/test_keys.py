@@ -152,7 +152,7 @@ def test_a_key_for_one_federation_sees_nothing_of_another(admin: TestClient, app
 
 def test_a_federations_key_downloads_its_models_alone(admin: TestClient, app: FastAPI) -> None:
     body = {"name": "seeded", "plan": tiny_plan().model_dump(mode="json")}
-    body["plan"]["task"]["seed"] = 5  # the same plan would give the same blob
+    body["plan"]["training"]["seed"] = 5  # the same plan would give the same blob
     assert admin.post("/v1/federations", json=body).status_code == 201
     ours, theirs = (admin.get(f"/v1/federations/{name}").json()["model"]["url"] for name in (FEDERATION, "seeded"))
     assert ours != theirs

@@ -85,7 +85,7 @@ IMPOSSIBLE: tuple[tuple[dict[str, Any], str], ...] = (
     ({"rounds": {"speed": 1}}, "rounds.speed"),
     ({"rounds": {"clients_per_round": 1}}, "2 updates can never come of 1 invited"),
     ({"rounds": {}, "model": {"name": "hart"}}, "model cannot change"),
-    ({"rounds": {}, "labels": ["a", "b"], "task": {}}, "labels, task cannot change"),
+    ({"rounds": {}, "labels": ["a", "b"], "training": {}}, "labels, training cannot change"),
     ({}, "rounds"),
 )
 

@@ -36,7 +36,7 @@ SOAK_S, PATIENCE_S = 1e6, 1e7  # beside which the time that the test takes is no
 
 def plan(mode: str = "manual", *, rounds: int = 1, **settings: Any) -> Plan:
     """One round of devices a and b, whose models are released in waves of two fifths and of all."""
-    rollout = {"mode": mode, "waves": (0.4, 1.0), "soak_s": SOAK_S, "patience_s": PATIENCE_S, **settings}
+    rollout = {"mode": mode, "waves": (0.4, 1.0), "soak_s": SOAK_S, "wave_timeout_s": PATIENCE_S, **settings}
     return Plan.model_validate({**tiny_plan(rounds=rounds).model_dump(), "rollout": rollout})
 
 
@@ -151,7 +151,7 @@ def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it
     assert (done.released, done.candidate, done.millionths) == (order.candidate, None, 0)
     assert done.serial > order.serial
     assert fleet.aliases() == {"previous": 0, "stable": 1, "released": 1}
-    progress = [(wave.devices, wave.adopted, wave.silent) for wave in fleet.rollout().progress]
+    progress = [(wave.devices, wave.adopted, wave.pending) for wave in fleet.rollout().progress]
     assert progress == [(len(first), len(first), 0), (10 - len(first), 10 - len(first), 0)]
     assert [kind for kind in fleet.kinds() if kind != "adopted"] == ["started", "wave", "completed"]
     assert fleet.now().model == before  # what rounds start from did not move

@@ -57,7 +57,16 @@ def test_an_operator_switches_rollouts_on_starts_one_reads_it_and_halts_it(app: 
     begun = client.post(ROLLOUTS, json={"version": 0})
     assert (begun.status_code, begun.headers["Location"]) == (201, f"{ROLLOUTS}/1")
     assert begun.json()["progress"] == [
-        {"share": 1.0, "tags": [], "devices": 2, "silent": 2, "adopted": 0, "refused": 0, "failed": 0, "rolled_back": 0}
+        {
+            "share": 1.0,
+            "tags": [],
+            "devices": 2,
+            "pending": 2,
+            "adopted": 0,
+            "refused": 0,
+            "failed": 0,
+            "rolled_back": 0,
+        }
     ]
     assert "rollout 1 is rolling" in problem(client.post(ROLLOUTS, json={}), 409)["detail"]
     assert "rollout 1 is rolling" in problem(client.patch(HERE, json={"rollout": {"mode": "off"}}), 409)["detail"]

@@ -15,7 +15,7 @@ from aggregator_api.federations import service
 from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import METHODS, method_from_json
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.rounds.server_round import sample_cohort
 from federation.training.client_round import Setup, steps_of
 from federation.training.forward import network
@@ -45,11 +45,11 @@ def phase(bench: Bench) -> tuple[str, str]:
 @settings(deadline=None, max_examples=20)
 @given(examples=st.integers(1, 300), epochs=st.integers(1, 3))
 def test_the_steps_asked_are_those_that_a_device_takes(name: str, examples: int, epochs: int) -> None:
-    task = Task(classes=2, epochs=epochs, batch_size=16, optimizer="sgd")
-    plan = tiny_plan().model_copy(update={"task": task})
+    training = TrainingConfig(classes=2, epochs=epochs, batch_size=16, optimizer="sgd")
+    plan = tiny_plan().model_copy(update={"training": training})
     method = method_from_json({"name": name})
     nothing = network(nn.Identity())
-    assert Contract(plan, method, {}).steps(examples) == steps_of(Setup(method, task, nothing), examples)
+    assert Contract(plan, method, {}).steps(examples) == steps_of(Setup(method, training, nothing), examples)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_devices_are_drawn_by_the_examples_that_they_say_they_have(tmp_path: Pat
         bench.upload(bench.update_of(*bench.invited()))
 
     def expected(examples: dict[str, int] | None) -> list[tuple[str, ...]]:
-        seed = plan.task.seed
+        seed = plan.training.seed
         return [sample_cohort(plan.rounds, said, seed=seed, round_number=n, examples=examples) for n in range(1, 5)]
 
     assert drawn == expected({**said, "c": 500})  # c has not said how many: it counts like the mean of the others

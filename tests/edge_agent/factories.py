@@ -13,7 +13,7 @@ from edge_agent.config.settings import (
     ServerSection,
     TrainingSection,
 )
-from federation.plan import ModelSpec, Plan, RoundSettings, Task
+from federation.plan import ModelSpec, Plan, RoundSettings, TrainingConfig
 from federation.protocol.messages import Announcement, BlobPointer, Invitation
 from har_pipeline import dataset_labels
 
@@ -39,7 +39,7 @@ def make_plan(
         model=ModelSpec(name=model, options={**SMALL, **options}),
         alternatives=alternatives,
         method={"name": method},
-        task=Task(
+        training=TrainingConfig(
             classes=len(labels),
             feature_dim=16,
             epochs=2,

@@ -35,11 +35,11 @@ class Federation:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.method = plan, method_from_json(plan.method)
         spec = plan.model
-        self.module = initial_model(lambda: build(spec.name, classes=6, **spec.options), plan.task.seed)
+        self.module = initial_model(lambda: build(spec.name, classes=6, **spec.options), plan.training.seed)
         self.initial = initial_client(self.module)
-        self.joined = self.method.join(self.initial, plan.task)
-        self.setup = Setup(self.method, plan.task, network(self.module))
-        state = self.method.server_init(self.initial.params, self.initial.buffers, plan.task)
+        self.joined = self.method.init_client_state(self.initial, plan.training)
+        self.setup = Setup(self.method, plan.training, network(self.module))
+        state = self.method.server_init(self.initial.params, self.initial.buffers, plan.training)
         self.broadcast: Tree = self.method.broadcast(state, "")
 
     def round(self, client: Client, windows: ClientWindows, number: int, max_steps: int | None = None) -> Any:

@@ -80,7 +80,7 @@ class SupervisedDevice:
 
     def __init__(self, folder: Path, epochs: int) -> None:
         plan = make_plan()
-        self.plan = plan.model_copy(update={"task": plan.task.model_copy(update={"epochs": epochs})})
+        self.plan = plan.model_copy(update={"training": plan.training.model_copy(update={"epochs": epochs})})
         self.folder, self.machine, self.federation = folder, Machine(), Federation(self.plan)
         data = wire.encode(self.federation.broadcast)
         write_file(folder / "blobs" / wire.digest(data), data)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.method import Method
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tensors, Tree, Update
 from federation.training.client_round import Setup, train_one
 from federation.training.forward import initial_client, network
@@ -55,13 +55,13 @@ class Play:
 
     def __init__(self, method: Method, module: nn.Module | None = None, epochs: int = 1, **changes: Any) -> None:
         self.method, module = method, module or OneWeight()
-        task = Task(
+        training = TrainingConfig(
             classes=2, feature_dim=1, batch_size=8, **{"epochs": epochs, "optimizer": "sgd", "lr": 1.0, **changes}
         )
-        self.setup = Setup(method, task, network(module))
+        self.setup = Setup(method, training, network(module))
         initial = initial_client(module)
-        self.state: Tree = method.server_init(initial.params, initial.buffers, task)
-        self.clients: dict[str, Client] = dict.fromkeys(EXAMPLES, method.join(initial, task))
+        self.state: Tree = method.server_init(initial.params, initial.buffers, training)
+        self.clients: dict[str, Client] = dict.fromkeys(EXAMPLES, method.init_client_state(initial, training))
         self.uploads: dict[str, Tree] = {}
         self.number = 0
 

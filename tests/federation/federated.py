@@ -10,7 +10,7 @@ import torch
 
 import models
 from federation.method import Method
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tree, Update
 from federation.training.client_round import Setup, train_one
 from federation.training.forward import initial_client, initial_model, network
@@ -57,12 +57,14 @@ def federation(
     autocast: torch.dtype | None = None,
 ) -> Federation:
     """Build the federation for a method."""
-    task = Task(classes=3, feature_dim=16, epochs=epochs, batch_size=4, optimizer="sgd", lr=0.05, momentum=0.5)
+    training = TrainingConfig(
+        classes=3, feature_dim=16, epochs=epochs, batch_size=4, optimizer="sgd", lr=0.05, momentum=0.5
+    )
     options = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": dropout, "prototypes": [5]}
-    module = initial_model(lambda: models.build("cnn_alp", classes=3, **options), task.seed).to(dtype)
-    setup = Setup(method, task, network(module, autocast=autocast))
-    initial = method.join(initial_client(module), task)
-    state = method.server_init(initial.params, initial.buffers, task)
+    module = initial_model(lambda: models.build("cnn_alp", classes=3, **options), training.seed).to(dtype)
+    setup = Setup(method, training, network(module, autocast=autocast))
+    initial = method.init_client_state(initial_client(module), training)
+    state = method.server_init(initial.params, initial.buffers, training)
     examples = {name: mine._replace(x=mine.x.to(dtype)) for name, mine in _examples().items()}
     return Federation(setup, initial, examples, state)
 

@@ -14,7 +14,7 @@ from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json, method_to_json
 from federation.training.client_round import train_stacked
 from federation.training.local_round import Work, local_round
-from federation.training.losses import no_training
+from federation.training.losses import empty_training_stats
 from federation.training.optimizers import optimizer_for
 from federation.training.schedule import Schedule, in_order
 from federation.tree import flatten, leaves, map_tree
@@ -87,10 +87,10 @@ def test_a_second_round_stacked_equals_one_by_one(name: str) -> None:
 def test_padding_changes_nothing(name: str) -> None:
     """Steps of nothing but padding, and rows of padding with absurd values, leave no trace."""
     fed = federation(METHODS[name](), dropout=0.3)
-    task, method = fed.setup.task, fed.setup.method
+    training, method = fed.setup.training, fed.setup.method
     mine = fed.examples["ada"]
-    order = in_order(len(mine.y), task.batch_size)
-    epochs = sum(phase.epochs for phase in method.phases(task))
+    order = in_order(len(mine.y), training.batch_size)
+    epochs = sum(phase.epochs for phase in method.phases(training))
     plain = Schedule(order.rows.repeat(epochs, 0), order.mask.repeat(epochs, 0))
     padded = Schedule(*(_pad_steps(part) for part in plain))
     garbage = mine._replace(
@@ -101,15 +101,15 @@ def test_padding_changes_nothing(name: str) -> None:
     def run(examples: Any, schedule: Schedule) -> dict[str, Any]:
         work = map_tree(lambda value: value[None], (fed.initial, method.broadcast(fed.state, "ada"), examples))
         stacked = Schedule(schedule.rows[None], schedule.mask[None])
-        sweep = Schedule(order.rows[None], order.mask[None])
+        stats_order = Schedule(order.rows[None], order.mask[None])
         result = local_round(
             method,
-            task,
+            training,
             fed.setup.network,
-            optimizer_for(task, stacked=True),
+            optimizer_for(training, stacked=True),
             work[0],
             work[1],
-            Work(work[2], stacked, sweep),
+            Work(work[2], stacked, stats_order),
             stacked=True,
         )
         return as_tree(result)
@@ -124,12 +124,12 @@ def _pad_steps(part: Any) -> Any:
 @every_method
 def test_hooks_do_not_change_their_inputs(name: str) -> None:
     fed = federation(METHODS[name]())
-    method, task = fed.setup.method, fed.setup.task
+    method, training = fed.setup.method, fed.setup.training
     updates = fed.updates()
     before = copy.deepcopy((fed.state, fed.initial, updates))
     broadcast = method.broadcast(fed.state, "ada")
     received, round_state = method.receive(fed.initial, broadcast)
-    method.upload(received, round_state, no_training(task, next(iter(fed.initial.params.values()))))
+    method.upload(received, round_state, empty_training_stats(training, next(iter(fed.initial.params.values()))))
     method.global_model(fed.initial, broadcast)
     method.refresh(received, method.broadcast(method.aggregate(fed.state, updates), "ada"))
     method.predict(fed.setup.network.evaluate, received, fed.examples["ada"].x)
@@ -194,8 +194,8 @@ FEDAVG, UNIFORM = {"name": "fedavg"}, {"name": "fedavg", "weighting": "uniform"}
 LIMITS = [
     ("fedprox", {"mu": 0.0}, FEDAVG),
     ("moon", {"mu": 0.0}, FEDAVG),
-    ("fedpr", {"pull": 0.0}, FEDAVG),
-    ("ditto", {"pull": 0.0}, FEDAVG),
+    ("fedpr", {"lam": 0.0}, FEDAVG),
+    ("ditto", {"lam": 0.0}, FEDAVG),
     ("fedavgm", {"momentum": 0.0}, FEDAVG),
     ("fedavg", {"aggregation": "trimmed_mean", "trim": 0.0, "weighting": "uniform"}, UNIFORM),
     ("centralized", {}, FEDAVG),
@@ -221,7 +221,7 @@ def test_fesem_with_one_centre_is_fedavg() -> None:
 
 
 def test_fedproto_without_pull_is_local() -> None:
-    left, right = federation(method_from_json({"name": "fedproto", "pull": 0.0})).next(), federation(METHODS["local"]())
+    left, right = federation(method_from_json({"name": "fedproto", "lam": 0.0})).next(), federation(METHODS["local"]())
     for client in SIZES:
         ours, theirs = left.train(client, round_number=2).client, right.train(client, round_number=2).client
         assert difference(ours.params, theirs.params) < 1e-14
@@ -235,7 +235,7 @@ def test_fedproto_margin_is_fedavg_in_its_first_round() -> None:
 def test_ditto_serves_with_the_personal_model() -> None:
     fed = federation(METHODS["ditto"]())
     client = fed.train("ada").client
-    served = fed.setup.method.deployed(client)
+    served = fed.setup.method.serving_model(client)
     assert set(served.params) == set(federation(METHODS["fedavg"]()).initial.params)
     assert difference(served.params, fed.train("ada").upload["params"]) > 0
 
@@ -264,7 +264,7 @@ def test_a_newer_broadcast_changes_predictions_only_where_a_method_says_so(name:
 @every_method
 def test_the_upload_is_as_its_schema_says(name: str) -> None:
     fed = federation(METHODS[name]())
-    schema = upload_schema(fed.setup.method, fed.setup.task, fed.initial)
+    schema = upload_schema(fed.setup.method, fed.setup.training, fed.initial)
     check_tree(fed.train("ada").upload, schema)
 
 

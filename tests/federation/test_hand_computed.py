@@ -10,7 +10,7 @@ from torch import nn
 
 from federation.errors import RoundError, SettingsError
 from federation.methods import METHODS, method_from_json
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Batch, Client, Output, Tensors, Tree, Update
 from federation.training.forward import Network
 from tests.federation.by_hand import Play, TwoWeights, one_round, scalars, sigmoid, update, weight
@@ -203,7 +203,7 @@ def test_scaffold_counts_everybody_who_has_reported() -> None:
 
 
 def test_ditto() -> None:
-    clients, state = one_round(method_from_json({"name": "ditto", "pull": 1.0}), epochs=2)
+    clients, state = one_round(method_from_json({"name": "ditto", "lam": 1.0}), epochs=2)
     plain = 0.5 - (sigmoid(0.5) - 1)
     held = plain - 1.0 * 0.5  # as fedprox with μ = 1
     assert weight(clients["ada"].params) == pytest.approx(plain) == pytest.approx(0.87754067)
@@ -233,7 +233,7 @@ def test_fedatt() -> None:
 
 def test_fedavgm() -> None:
     method, start = METHODS["fedavgm"](), scalars(w=0.0)
-    state = method.aggregate(method.server_init(start, {}, Task(classes=2)), [update("ada", 1, 1.0)])
+    state = method.aggregate(method.server_init(start, {}, TrainingConfig(classes=2)), [update("ada", 1, 1.0)])
     assert weight(state["params"]) == pytest.approx(1.0)
     state = method.aggregate(state, [update("ada", 1, 1.0)])  # Δ = 0, and the velocity 0.9 goes on
     assert weight(state["params"]) == pytest.approx(1.9)
@@ -243,7 +243,7 @@ def test_fedavgm() -> None:
 def test_adaptive_servers(name: str, v: float, expected: float) -> None:
     """Δ = 1: m = 0.1, and v from τ² = 0.01 by 0.99·0.01 + 0.01 or by 0.01 + 0.01; w = 0.1·0.1/(√v + 0.1)."""
     method = method_from_json({"name": name, "server_lr": 0.1, "tau": 0.1})
-    state = method.aggregate(method.server_init(scalars(w=0.0), {}, Task(classes=2)), [update("ada", 1, 1.0)])
+    state = method.aggregate(method.server_init(scalars(w=0.0), {}, TrainingConfig(classes=2)), [update("ada", 1, 1.0)])
     assert weight(state["moments"]["v"]) == pytest.approx(v)
     assert weight(state["params"]) == pytest.approx(0.01 / (math.sqrt(v) + 0.1)) == pytest.approx(expected)
 
@@ -267,7 +267,7 @@ def test_krum_says_how_many_it_needs() -> None:
 
 def test_scaffold_refuses_adam() -> None:
     with pytest.raises(SettingsError, match="choose sgd"):
-        METHODS["scaffold"]().server_init(scalars(w=0.0), {}, Task(classes=2, optimizer="adam"))
+        METHODS["scaffold"]().server_init(scalars(w=0.0), {}, TrainingConfig(classes=2, optimizer="adam"))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].has_global_model])

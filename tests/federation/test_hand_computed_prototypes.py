@@ -12,10 +12,10 @@ from federation.errors import RoundError, SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedpac import combination_weights
 from federation.methods.fedproto_margin import class_margins, normalized
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Batch, Client, Output, Tree, Update
 from federation.training.client_round import train_stacked
-from federation.training.losses import class_stats, no_training
+from federation.training.losses import class_stats, empty_training_stats
 from models.layers.alp import ALP
 from models.layers.matching import similarity, transport_plan
 from tests.federation.by_hand import Play, TwoWeights, scalars, sigmoid, update, weight
@@ -53,7 +53,7 @@ def test_global_prototypes(options: dict[str, str], expected: list[float]) -> No
 @pytest.mark.parametrize(
     ("options", "pull"),
     [
-        ({"name": "fedproto", "pull": 0.5}, 0.5 * 2 * (1 - 3)),  # ∂ λ(e − P)² = 2λ(e − P)
+        ({"name": "fedproto", "lam": 0.5}, 0.5 * 2 * (1 - 3)),  # ∂ λ(e − P)² = 2λ(e − P)
         ({"name": "fedpr"}, 2 * (1 - 3)),
         ({"name": "fedpr", "distance": "norm"}, -1.0),  # ∂ |e − P| = −1 below P
     ],
@@ -124,8 +124,8 @@ def test_own_classes_are_refused_where_the_head_predicts() -> None:
 
 
 def test_fedproto_sends_four_and_a_half_kilobytes_for_six_classes() -> None:
-    task = Task(classes=6, feature_dim=192)
-    _, tree = METHODS["fedproto"]().upload(Client({}, {}, {}), {}, no_training(task, torch.zeros(1)))
+    stats = TrainingConfig(classes=6, feature_dim=192)
+    _, tree = METHODS["fedproto"]().upload(Client({}, {}, {}), {}, empty_training_stats(stats, torch.zeros(1)))
     assert {name: value.nbytes for name, value in tree.items()} == {"prototypes": 4608, "counts": 24}
 
 
@@ -133,8 +133,10 @@ def test_fedpac_measures_its_statistics() -> None:
     """Features 1, 3 of class 0 and 2 of class 1: h = (⅔·2, ⅓·2), v = ⅓(14/3 − (16/9 + 4/9)) = 22/27."""
     batch = Batch(rows(0, 0, 0), torch.tensor([0, 0, 1]), torch.ones(3).double())
     stats = class_stats(Output(rows(1.0, 3.0, 2.0), rows(0, 0, 0), {}), batch, 2)
-    training = no_training(Task(classes=2, feature_dim=1), torch.zeros(1).double())._replace(before=stats)
-    _, tree = METHODS["fedpac"]().upload(Client({}, {}, {}), {}, training)
+    stats = empty_training_stats(TrainingConfig(classes=2, feature_dim=1), torch.zeros(1).double())._replace(
+        before=stats
+    )
+    _, tree = METHODS["fedpac"]().upload(Client({}, {}, {}), {}, stats)
     assert tree["weighted_means"][:, 0].tolist() == pytest.approx([4 / 3, 2 / 3])
     assert float(tree["variance"]) == pytest.approx(22 / 27)
 
@@ -214,7 +216,7 @@ def test_fedali_begins_without_beta(warmup: int | None, factors: list[int]) -> N
     method = method_from_json({"name": "fedali", **given})
     buffers = {f"alp.{kind}_prototypes": rows(0.0, 0.0) for kind in ("local", "global")}
     client = Client({"w": torch.tensor(0.0)}, {**buffers, "alp.beta_scale": torch.tensor(0.25).double()}, {})
-    state = method.server_init(client.params, client.buffers, Task(classes=2))
+    state = method.server_init(client.params, client.buffers, TrainingConfig(classes=2))
     trained, served = [], []
     for _ in factors:
         broadcast = by_wire(method.broadcast(state, ""))
@@ -273,4 +275,4 @@ def test_fedalis_first_round_trains_on_normalized_tokens_and_its_second_on_align
 
 def test_fedali_says_that_it_needs_prototypes() -> None:
     with pytest.raises(SettingsError, match="fedali needs a model with ALP layers"):
-        METHODS["fedali"]().server_init({"w": torch.zeros(1)}, {}, Task(classes=2))
+        METHODS["fedali"]().server_init({"w": torch.zeros(1)}, {}, TrainingConfig(classes=2))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from federation.errors import SettingsError
 from federation.methods import method_from_json
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.scores import confusion, scores_of
 from federation.seeds import generator, seed_for
 from federation.training.forward import initial_client, reseed
@@ -72,9 +72,11 @@ def test_optimizers_are_torchs_whatever_the_gradients_strides(
         if kind == "adam"
         else torch.optim.SGD([theirs], lr=0.01, momentum=0.9 * (kind == "momentum"), weight_decay=weight_decay)
     )
-    task = Task(classes=2, optimizer="adam" if kind == "adam" else "sgd", lr=0.01, weight_decay=weight_decay)
-    task = task.model_copy(update={"momentum": 0.9 * (kind == "momentum")})
-    ours, params = optimizer_for(task, stacked=not in_place), {"w": value.clone()}
+    training = TrainingConfig(
+        classes=2, optimizer="adam" if kind == "adam" else "sgd", lr=0.01, weight_decay=weight_decay
+    )
+    training = training.model_copy(update={"momentum": 0.9 * (kind == "momentum")})
+    ours, params = optimizer_for(training, stacked=not in_place), {"w": value.clone()}
     state = ours.init(params)
     for gradient in map(RELAID[layout], gradients):
         assert not gradient.is_contiguous()
@@ -99,8 +101,8 @@ def test_adam_in_place_refuses_what_it_would_scramble(name: str) -> None:
 
 
 def test_optimizer_for_reads_the_task() -> None:
-    assert optimizer_for(Task(classes=2, optimizer="sgd", momentum=0.9)).init({"w": torch.ones(1)})
-    assert not optimizer_for(Task(classes=2, optimizer="sgd")).init({"w": torch.ones(1)})
+    assert optimizer_for(TrainingConfig(classes=2, optimizer="sgd", momentum=0.9)).init({"w": torch.ones(1)})
+    assert not optimizer_for(TrainingConfig(classes=2, optimizer="sgd")).init({"w": torch.ones(1)})
 
 
 @given(n=st.integers(1, 40), batch=st.integers(1, 17), epochs=st.integers(1, 3))

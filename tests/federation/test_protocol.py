@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.errors import WireError
-from federation.plan import ModelSpec, Plan, Task
+from federation.plan import ModelSpec, Plan, TrainingConfig
 from federation.protocol import topics
 from federation.protocol.chunks import Assembly, chunk_count, chunk_range
 from federation.protocol.messages import (
@@ -29,7 +29,9 @@ from federation.protocol.messages import (
 
 INSTANCE = "0" * 32
 POINTER = BlobPointer(sha256="a" * 64, size=10, url="/v1/blobs/" + "a" * 64)
-PLAN = Plan(labels=("sit", "walk"), model=ModelSpec(name="cnn"), method={"name": "fedavg"}, task=Task(classes=2))
+PLAN = Plan(
+    labels=("sit", "walk"), model=ModelSpec(name="cnn"), method={"name": "fedavg"}, training=TrainingConfig(classes=2)
+)
 
 
 def manifest(**changes: object) -> UpdateManifest:

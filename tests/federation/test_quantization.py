@@ -42,13 +42,13 @@ def test_by_hand() -> None:
 
 
 def test_feedback_by_hand() -> None:
-    origin, upload = ({"params": {"w": torch.full((BLOCK,), value)}} for value in (10.0, 10.3))
+    delta_reference, upload = ({"params": {"w": torch.full((BLOCK,), value)}} for value in (10.0, 10.3))
     upload["params"]["w"][0] = 137.0  # a change of 127 makes the scale 1, so 0.3 is sent as 0, 0, and then as 1
     sent, residual = [], {}
     for _ in range(3):
-        packed = pack(upload, origin, residual)
+        packed = pack(upload, delta_reference, residual)
         residual = packed.residual
-        sent.append(float(unpack(packed.tree, schema_of(upload), origin)["params"]["w"][1]) - 10.0)
+        sent.append(float(unpack(packed.tree, schema_of(upload), delta_reference)["params"]["w"][1]) - 10.0)
     assert sent == pytest.approx([0.0, 1.0, 0.0], abs=1e-5)  # 0.3, 0.6, and −0.4 + 0.3
     assert float(residual["params"]["w"][1]) == pytest.approx(-0.1, abs=1e-5)
 
@@ -115,9 +115,9 @@ def test_an_upload_takes_a_quarter_of_the_bytes() -> None:
 
 
 def test_the_change_errs_less_than_the_whole_tensor_would() -> None:
-    def error(origin: Tree) -> float:
-        packed = pack(UPLOAD, origin, {})
-        return float((unpack(packed.tree, SCHEMA, origin)["params"]["w"] - UPLOAD["params"]["w"]).norm())
+    def error(delta_reference: Tree) -> float:
+        packed = pack(UPLOAD, delta_reference, {})
+        return float((unpack(packed.tree, SCHEMA, delta_reference)["params"]["w"] - UPLOAD["params"]["w"]).norm())
 
     assert error(ORIGIN) < error({}) / 10
 
@@ -200,13 +200,13 @@ def test_every_method_plays_a_round_in_int8(name: str, monkeypatch: pytest.Monke
     updates = []
     for update in fed.updates():
         upload = map_tree(lambda v: v.float() if v.dtype == torch.float64 else v, update.tensors)
-        origin = method.origin(method.broadcast(single, update.client_id))
-        sent = uploads.encode(upload, origin, {}, precision="int8", compression="zstd")
+        delta_reference = method.delta_reference(method.broadcast(single, update.client_id))
+        sent = uploads.encode(upload, delta_reference, {}, precision="int8", compression="zstd")
         schema = schema_of(upload)
-        came = uploads.decode(sent.data, schema, lambda o=origin: o, precision="int8", compression="zstd")
+        came = uploads.decode(sent.data, schema, lambda o=delta_reference: o, precision="int8", compression="zstd")
         check_tree(came, schema)
         assert list(flatten(came)) == list(schema)
-        assert set(flatten(sent.residual)) <= set(flatten(origin)) & set(schema)
+        assert set(flatten(sent.residual)) <= set(flatten(delta_reference)) & set(schema)
         assert tensor_bytes(packed_schema(schema)) == uploads.payload_bytes(schema, "int8")
         updates.append(update._replace(tensors=came))
     state, exact = method.aggregate(single, updates), method.aggregate(fed.state, fed.updates())
@@ -219,7 +219,7 @@ def test_a_method_says_where_each_tensor_of_its_upload_started() -> None:
     for name, kind in METHODS.items():
         fed = federation(kind())
         broadcast = fed.setup.method.broadcast(fed.state, "ada")
-        origins[name] = set(fed.setup.method.origin(broadcast)) & set(fed.train("ada").upload)
+        origins[name] = set(fed.setup.method.delta_reference(broadcast)) & set(fed.train("ada").upload)
     assert origins.pop("fedali") == {"params", "prototypes"}
     assert origins.pop("scaffold") == {"params", "variate"}
     assert origins.pop("local") == set()
@@ -230,8 +230,8 @@ def test_a_method_says_where_each_tensor_of_its_upload_started() -> None:
 def test_a_kept_client_parts_from_its_residual() -> None:
     client = Client({"w": torch.ones(2)}, {}, {"variate": {"w": torch.zeros(2)}})
     residual = {"params": {"w": torch.ones(2)}}
-    again, owed = uploads.parted(uploads.with_residual(client, residual))
+    again, owed = uploads.split_residual(uploads.with_residual(client, residual))
     assert again == client
     assert owed is residual
     assert uploads.with_residual(client, {}) is client
-    assert uploads.parted(client) == (client, {})
+    assert uploads.split_residual(client) == (client, {})

@@ -15,10 +15,10 @@ from federation.rounds.rollout import (
     WHOLE,
     Answer,
     Answered,
+    ClockTick,
     Event,
     Halted,
     Joined,
-    Looked,
     Paused,
     Resumed,
     Rollout,
@@ -28,7 +28,7 @@ from federation.rounds.rollout import (
     step,
 )
 
-SETTINGS = RolloutSettings(mode="manual", soak_s=60, patience_s=600)
+SETTINGS = RolloutSettings(mode="manual", soak_s=60, wave_timeout_s=600)
 PLACES = [32, 71, 77]
 BAD = (Answer.REFUSED, Answer.FAILED, Answer.ROLLED_BACK)
 
@@ -43,7 +43,7 @@ def after(*events: Event, start: Rollout | None = None) -> Rollout:
 
 def answers(good: int, bad: int = 0) -> tuple[Event, ...]:
     said = [Answer.ADOPTED] * good + [Answer.FAILED] * bad
-    return tuple(Answered(Answer.SILENT, answer) for answer in said)
+    return tuple(Answered(Answer.PENDING, answer) for answer in said)
 
 
 # ---- which devices
@@ -77,29 +77,29 @@ def test_the_place_of_a_device_is_fixed_for_ever() -> None:
 
 def test_a_wave_goes_on_once_enough_have_adopted_and_it_has_lasted() -> None:
     wave = after(Joined(10), *answers(8))
-    assert after(Looked(59.9), start=wave).wave == 0
-    assert after(Looked(60.0), start=wave).wave == 1
-    assert after(Joined(10), *answers(7), Looked(599.9)).wave == 0
-    assert after(Looked(60.0), start=wave).wave_at == 60.0
+    assert after(ClockTick(59.9), start=wave).wave == 0
+    assert after(ClockTick(60.0), start=wave).wave == 1
+    assert after(Joined(10), *answers(7), ClockTick(599.9)).wave == 0
+    assert after(ClockTick(60.0), start=wave).wave_at == 60.0
 
 
 def test_after_the_patience_a_wave_goes_on_without_its_silent_devices_but_not_without_any_word() -> None:
-    assert after(Joined(10), *answers(1), Looked(600.0)).wave == 1
-    assert after(Joined(10), Looked(10_000.0)).wave == 0
+    assert after(Joined(10), *answers(1), ClockTick(600.0)).wave == 1
+    assert after(Joined(10), ClockTick(10_000.0)).wave == 0
 
 
 def test_a_wave_without_devices_is_passed_but_not_the_last_one() -> None:
-    assert after(Looked(0.1)).wave == 1
-    assert after(Looked(0.1), Looked(0.2), Looked(0.3)).wave == 2
-    assert after(*[Looked(n) for n in range(10_000)]).phase is RolloutPhase.ROLLING
+    assert after(ClockTick(0.1)).wave == 1
+    assert after(ClockTick(0.1), ClockTick(0.2), ClockTick(0.3)).wave == 2
+    assert after(*[ClockTick(n) for n in range(10_000)]).phase is RolloutPhase.ROLLING
 
 
 def test_after_the_last_wave_it_is_completed_or_halted_if_nobody_has_adopted_it() -> None:
     last = Rollout(wave_at=0.0, wave=2)
-    assert after(Joined(10), *answers(8), Looked(60.0), start=last).phase is RolloutPhase.COMPLETED
+    assert after(Joined(10), *answers(8), ClockTick(60.0), start=last).phase is RolloutPhase.COMPLETED
     alone = after(Joined(1), *answers(0, 1), start=last)
     assert alone.phase is RolloutPhase.ROLLING
-    assert after(Looked(600.0), start=alone) == Rollout(
+    assert after(ClockTick(600.0), start=alone) == Rollout(
         0.0, 2, 1, 0, 1, RolloutPhase.HALTED, "no device has adopted it"
     )
 
@@ -119,17 +119,17 @@ def test_it_halts_at_a_tenth_of_the_answers_or_two_devices_whichever_is_more(goo
 
 @pytest.mark.parametrize("answer", BAD)
 def test_refusing_failing_and_going_back_all_count(answer: Answer) -> None:
-    one = after(Joined(3), Answered(Answer.SILENT, answer))
+    one = after(Joined(3), Answered(Answer.PENDING, answer))
     assert (one.bad, one.phase) == (1, RolloutPhase.ROLLING)
     assert after(Answered(Answer.ADOPTED, answer), start=after(Joined(1), *answers(1))).good == 0
-    assert after(Answered(Answer.SILENT, answer), start=one).phase is RolloutPhase.HALTED
+    assert after(Answered(Answer.PENDING, answer), start=one).phase is RolloutPhase.HALTED
 
 
 def test_the_operator_pauses_resumes_and_takes_back_also_what_was_completed() -> None:
     wave = after(Joined(10), *answers(10), Paused())
-    assert after(Looked(1000.0), start=wave) == wave
+    assert after(ClockTick(1000.0), start=wave) == wave
     resumed = after(Resumed(1000.0), start=wave)
-    assert (after(Looked(1059.0), start=resumed).wave, after(Looked(1060.0), start=resumed).wave) == (0, 1)
+    assert (after(ClockTick(1059.0), start=resumed).wave, after(ClockTick(1060.0), start=resumed).wave) == (0, 1)
     assert after(*answers(0, 2), start=wave).phase is RolloutPhase.HALTED  # a pause is no reason to look away
     done = Rollout(wave_at=0.0, wave=2, members=10, good=10, phase=RolloutPhase.COMPLETED)
     assert after(Halted("it drains the battery"), start=done).reason == "it drains the battery"
@@ -167,7 +167,7 @@ class Fleet:
 
     def __init__(self, settings: RolloutSettings, size: int) -> None:
         self.settings, self.now = settings, 0.0
-        self.said = {f"d{n}": Answer.SILENT for n in range(size)}
+        self.said = {f"d{n}": Answer.PENDING for n in range(size)}
         self.rollout = Rollout(wave_at=0.0)
         self.told: set[str] = set()
         self.enlist()
@@ -225,7 +225,7 @@ def test_the_counts_are_those_of_the_devices_and_a_halt_is_final(size: int, move
                 fleet.answer(*rest)
             case "wait":
                 fleet.now += float(rest[0])
-                fleet.feed(Looked(fleet.now))
+                fleet.feed(ClockTick(fleet.now))
             case "pause" if fleet.rollout.phase is RolloutPhase.ROLLING:
                 fleet.feed(Paused())
             case "resume" if fleet.rollout.phase is RolloutPhase.PAUSED:
@@ -242,6 +242,6 @@ def test_a_fleet_that_adopts_is_through_in_three_waves(size: int) -> None:
     for wave in range(1, 5):
         for device in range(len(fleet.told)):
             fleet.answer(device, Answer.ADOPTED)
-        fleet.feed(Looked(100.0 * wave))
+        fleet.feed(ClockTick(100.0 * wave))
     assert fleet.rollout.phase is RolloutPhase.COMPLETED
     assert fleet.rollout.good == size

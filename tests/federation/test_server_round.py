@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from federation.errors import RoundError
 from federation.plan import RoundSettings
-from federation.rounds.in_memory_round import RollCall
+from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.server_round import (
     Action,
     Aggregated,
     AggregationFailed,
+    ClientStatus,
     DeadlinePassed,
     DeviceLost,
     Event,
@@ -23,7 +24,6 @@ from federation.rounds.server_round import (
     Resumed,
     Round,
     RoundPhase,
-    Standing,
     Step,
     Stopped,
     UpdateArrived,
@@ -36,9 +36,9 @@ ALL = RoundSettings(minimum_clients=2)
 COHORT = ("a", "b", "c")
 
 
-def called(settings: RoundSettings, *events: Event) -> RollCall:
+def called(settings: RoundSettings, *events: Event) -> InMemoryRound:
     """Apply events to round 5 of the cohort."""
-    call = RollCall.of(settings, 5, COHORT)
+    call = InMemoryRound.of(settings, 5, COHORT)
     for event in (Opened(), *events):
         call.feed(event)
     return call
@@ -101,11 +101,11 @@ def test_over_selection_closes_when_enough_came() -> None:
 )
 def test_refusals_say_why_and_change_nothing(events: tuple[Event, ...], reason: str) -> None:
     call = called(ALL, *events[:-1])
-    before, standings = call.round, dict(call.standings)
+    before, statuses = call.round, dict(call.statuses)
     result = call.feed(events[-1])
     assert result.actions == (Action.REFUSE,)
     assert result.reason == reason
-    assert (call.round, call.standings) == (before, standings)
+    assert (call.round, call.statuses) == (before, statuses)
 
 
 def test_a_late_update_counts_in_the_next_round_with_a_discount() -> None:
@@ -155,8 +155,8 @@ def test_any_order_of_events(happened: list[Event], late: str, minimum: int, per
     for event in happened:
         done.update(call.feed(event).actions)
         # the counters say what counting the clients says
-        stand = Counter(call.standings.values())
-        assert (call.round.awaited, call.round.received) == (stand[Standing.WAITING], stand[Standing.RECEIVED])
+        stand = Counter(call.statuses.values())
+        assert (call.round.awaited, call.round.received) == (stand[ClientStatus.WAITING], stand[ClientStatus.RECEIVED])
     current = call.round
     assert done[Action.AGGREGATE] + done[Action.FAIL] <= 2
     assert done[Action.AGGREGATE] <= 1

@@ -158,7 +158,7 @@ def test_an_update_that_does_not_fit_is_explained(tree: dict[str, dict[str, torc
 @pytest.mark.parametrize("name", METHODS)
 def test_the_schema_is_what_a_client_really_uploads(name: str) -> None:
     fed = federation(METHODS[name]())
-    schema = upload_schema(fed.setup.method, fed.setup.task, fed.initial)
+    schema = upload_schema(fed.setup.method, fed.setup.training, fed.initial)
     upload = fed.train("ada").upload
     check_tree(upload, schema)
     assert len(wire.encode(upload)) <= size_limit(schema)

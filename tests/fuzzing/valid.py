@@ -30,7 +30,7 @@ PLAN = {
     "labels": ["still", "walking"],
     "model": {"name": "cnn"},
     "method": {"name": "fedavg"},
-    "task": {"classes": 2, "feature_dim": 8},
+    "training": {"classes": 2, "feature_dim": 8},
     "rounds": {"rounds": 3},
 }
 MESSAGES: tuple[tuple[Any, dict[str, Any]], ...] = (

@@ -87,17 +87,17 @@ def test_simulation_and_plain_torch_come_to_the_same_scores(
 
 def witnessed(case: Case, data: FederatedData, seed: int) -> dict[str, float]:
     settings = settings_of(**case.options)
-    task = settings.task
+    training = settings.training
     make = {
-        "adam": partial(torch.optim.Adam, lr=task.lr),
-        "sgd": partial(torch.optim.SGD, lr=task.lr, momentum=task.momentum),
-    }[task.optimizer]
+        "adam": partial(torch.optim.Adam, lr=training.lr),
+        "sgd": partial(torch.optim.SGD, lr=training.lr, momentum=training.momentum),
+    }[training.optimizer]
     return witness.fedavg(
         case.build,
         {name: tuple(client.train) for name, client in data.clients.items()},
         {name: tuple(client.test) for name, client in data.clients.items()},
         rounds=settings.rounds.rounds,
         optimizer=make,
-        batch=task.batch_size,
+        batch=training.batch_size,
         seed=seed,
     )

@@ -93,9 +93,9 @@ def test_an_announcement_with_another_plan_labels_or_deadline_is_not_believed(wo
     honest = wrap(Kind.ANNOUNCEMENT, "demo", "", write(SAID), KEY.sign)
     world.attacker.publish(ANNOUNCE, b"", 1, retain=True)  # says nothing, and is no reason for distrust
     assert isinstance(world.say(ANNOUNCE, honest), Announced)
-    task = SAID.plan.task.model_copy(update={"lr": 100.0})
+    training = SAID.plan.training.model_copy(update={"lr": 100.0})
     for changes in (
-        {"plan": SAID.plan.model_copy(update={"task": task})},
+        {"plan": SAID.plan.model_copy(update={"training": training})},
         {"plan": SAID.plan.model_copy(update={"labels": SAID.plan.labels[::-1]})},
         {"deadline": 1e12},
         {"model": pointer("e").model_copy(update={"url": "http://evil.example/model"})},

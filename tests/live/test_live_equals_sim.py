@@ -40,7 +40,7 @@ def test_the_live_federation_is_the_simulation(method: str, models: tuple[str, s
     setup = simulation.setup
     assert_same(broadcast, setup.method.broadcast(simulation.state, ""), "the last broadcast")
     assert wire.encode(broadcast) != wire.encode(
-        setup.method.server_init(simulation.initial.params, simulation.initial.buffers, setup.task)
+        setup.method.server_init(simulation.initial.params, simulation.initial.buffers, setup.training)
     )
     for device in DEVICES:
         assert accepted_of(tmp_path, device) == [1, 2]

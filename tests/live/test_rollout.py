@@ -16,7 +16,7 @@ from tests.live.fleet import Fleet, fleet
 from tests.live.walks import DEVICES, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 HERE = "/v1/federations/live"
-ALL_AT_ONCE = RolloutSettings(mode="automatic", waves=(1.0,), enough=1.0, soak_s=0.0)
+ALL_AT_ONCE = RolloutSettings(mode="automatic", waves=(1.0,), success_threshold=1.0, soak_s=0.0)
 
 
 def models_of(folder: Path, device: str) -> dict[str, Any]:

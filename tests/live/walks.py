@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from federation.methods import METHODS
-from federation.plan import ModelSpec, Plan, RoundSettings, Task
+from federation.plan import ModelSpec, Plan, RoundSettings, TrainingConfig
 from federation.protocol.messages import Precision
 from federation.tree import flatten
 from har_pipeline import dataset_labels
@@ -35,7 +35,7 @@ def experiment_for(
     method: str, *, minutes: float = 1.0, alternatives: tuple[ModelSpec, ...] = (), precision: Precision = "lossless"
 ) -> Experiment:
     """Describe the simulation of a method: a CNN, with ALP layers where it sends their prototypes."""
-    needs_alp = METHODS[method].sends_prototypes
+    needs_alp = METHODS[method].requires_alp
     labels = dataset_labels("synthetic", data_options(minutes))
     return Experiment(
         labels=labels,
@@ -46,7 +46,7 @@ def experiment_for(
         else ModelSpec(name="cnn", options=CNN),
         alternatives=alternatives,
         method={"name": method},
-        task=Task(
+        training=TrainingConfig(
             classes=len(labels),
             feature_dim=FEATURES,
             epochs=2,

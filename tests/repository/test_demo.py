@@ -322,8 +322,8 @@ def test_the_example_of_the_readme_ends_with_a_model_that_works() -> None:
         config.sensors.dataset, None, settings, clients=[config.sensor_client], options=config.sensors.options
     )
     data = local_data(prepared.clients[config.sensor_client], plan.data, settings)
-    module = initial_model(lambda: models.build(plan.model.name, classes=plan.task.classes), plan.task.seed)
-    client, setup = initial_client(module), Setup(method_from_json(plan.method), plan.task, network(module))
+    module = initial_model(lambda: models.build(plan.model.name, classes=plan.training.classes), plan.training.seed)
+    client, setup = initial_client(module), Setup(method_from_json(plan.method), plan.training, network(module))
     x, y = torch.from_numpy(data.normalized(data.train)), torch.from_numpy(data.train.y)
     for number in range(1, plan.rounds.rounds + 1):  # the mean of one device is that device
         broadcast = {"params": client.params}
@@ -331,5 +331,5 @@ def test_the_example_of_the_readme_ends_with_a_model_that_works() -> None:
             setup, client, broadcast, Examples(x, y), client_id=config.agent.device, round_number=number
         ).client
     answers = predict(setup.method, setup.network.evaluate, client, torch.from_numpy(data.normalized(data.holdout)), 64)
-    f1 = scores_of(confusion(data.holdout.y, answers, plan.task.classes)).macro_f1
+    f1 = scores_of(confusion(data.holdout.y, answers, plan.training.classes)).macro_f1
     assert f1 >= 0.85, f"the README promises 0.9 and seeds 0 to 2 gave 0.95 to 1.0; now {f1:.2f}"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from federation.methods import METHODS
 from federation.methods.fedavg import FedAvg
-from federation.plan import ModelSpec, RoundSettings, Task
+from federation.plan import ModelSpec, RoundSettings, TrainingConfig
 from federation.records import Examples
 from federation.training.client_round import Setup
 from federation.training.forward import functional, initial_client, network
@@ -79,7 +79,7 @@ def test_clients_that_agree_have_none() -> None:
 def test_each_round_by_hand() -> None:
     """Logits (w·x, 0): ∇L_k = mean of (σ(w·x) − [y = 0])·x; ada has (1, class 0), bob twice (2, class 1)."""
     module = OneWeight()
-    setup = Setup(FedAvg(), Task(classes=2, feature_dim=1, optimizer="sgd", lr=1.0), network(module))
+    setup = Setup(FedAvg(), TrainingConfig(classes=2, feature_dim=1, optimizer="sgd", lr=1.0), network(module))
     simulation = Simulation(
         networks=[Architecture(ModelSpec(name="dense"), setup, initial_client(module))],
         rounds=RoundSettings(rounds=3),

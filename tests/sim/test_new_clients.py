@@ -56,12 +56,12 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
     new_client, setup = data.new_clients["bob"], simulation.setup
     served = simulation.evaluator.own(Model(setup, simulation.server_model()), new_client.test)
     assert found["0"]["macro_f1"]["mean"] == scores_of(served).macro_f1
-    longer = replace(setup, task=setup.task.model_copy(update={"epochs": 2}))
+    longer = replace(setup, training=setup.training.model_copy(update={"epochs": 2}))
     result = train_one(
         longer,
         simulation.initial,
         setup.method.broadcast(simulation.state, "bob"),
-        few_shot(new_client.train, 5, "bob", setup.task.seed),
+        few_shot(new_client.train, 5, "bob", setup.training.seed),
         client_id="bob",
         round_number=2,
     )

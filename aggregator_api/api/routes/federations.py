@@ -32,7 +32,7 @@ EXAMPLE = {
         "labels": ["still", "walking"],
         "model": {"name": "cnn"},
         "method": {"name": "fedavg"},
-        "task": {"classes": 2, "feature_dim": 192},
+        "training": {"classes": 2, "feature_dim": 192},
         "rounds": {"rounds": 3, "clients_per_round": 2},
     },
 }

@@ -14,7 +14,7 @@ from aggregator_api.db.models import FederationRow, RolloutDeviceRow, RolloutRow
 from federation.plan import RolloutSettings, Strict, Waves
 from federation.rounds.rollout import Answer
 
-AnswerName = Literal["silent", "adopted", "refused", "failed", "rolled_back"]
+AnswerName = Literal["pending", "adopted", "refused", "failed", "rolled_back"]
 
 
 class NewRollout(Strict):
@@ -57,7 +57,7 @@ class WaveProgress(View):
     share: float = Field(description="of the devices, that the waves up to this one reach")
     tags: list[str] = Field(default=[], description="groups that it goes to; none: to the share")
     devices: int
-    silent: int = 0
+    pending: int = 0
     adopted: int = 0
     refused: int = 0
     failed: int = 0

@@ -39,6 +39,6 @@ class Images:
         if settings.partition is None:
             raise SettingsError(f"{self._reader.name} is one pile of images; give --partition {'|'.join(PARTITIONS)}")
         images = self._reader.read(root, settings.dataset_options)
-        dealt = partition_from_json(settings.partition).divide(images.pool, settings.task.seed)
+        dealt = partition_from_json(settings.partition).divide(images.pool, settings.training.seed)
         shares = with_validation(dealt, images.y, settings.validation_share)
         return image_federation(images, shares, self._reader.moments, settings.device)

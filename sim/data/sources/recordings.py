@@ -62,7 +62,7 @@ class Recordings:
             data = grouped(data, _groups(dataset, settings.clients_by, data))
         if settings.partition is not None:
             partition = partition_from_json(settings.partition)
-            data = repartition(data, partition, settings.task.seed, settings.validation_share)
+            data = repartition(data, partition, settings.training.seed, settings.validation_share)
         return data
 
 
@@ -75,7 +75,7 @@ def federated_data(dataset: WindowedDataset, settings: Experiment) -> FederatedD
     Raises:
         SettingsError: if no client has a training window.
     """
-    seed = settings.task.seed
+    seed = settings.training.seed
     mixed = settings.partition is not None and partition_from_json(settings.partition).test == "split"
     share = 0.0 if mixed else settings.validation_share
     splits, validation = {}, {}

@@ -40,7 +40,7 @@ class SyntheticLogistic:
             raise SettingsError(f"{NAME} is drawn client by client; leave --partition out, or set data.clients")
         tasks = _tasks(settings.dataset_options)
         return synthetic_federation(
-            tasks, seed=settings.task.seed, device=settings.device, validation_share=settings.validation_share
+            tasks, seed=settings.training.seed, device=settings.device, validation_share=settings.validation_share
         )
 
 

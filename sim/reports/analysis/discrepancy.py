@@ -76,7 +76,7 @@ def _check_comparable(run: FinishedRun, other: FinishedRun) -> None:
             )
     if not torch.equal(run.data.union_test().y, other.data.union_test().y):
         raise AnalysisError(f"{other.directory.path} has other test examples than {run.directory.path}; use one seed")
-    sizes = [each.settings.task.feature_dim for each in (run, other)]
+    sizes = [each.settings.training.feature_dim for each in (run, other)]
     if sizes[0] != sizes[1]:
         raise AnalysisError(f"features have {sizes[0]} and {sizes[1]} dimensions; MMD needs models with the same")
 
@@ -88,12 +88,12 @@ def _reference(centralized: FinishedRun) -> Tensor:
             f"{centralized.directory.path} is a run of {centralized.method}; expected one of centralized"
         )
     x = centralized.data.union_test().x
-    rows = subsample(len(x), MOST_VECTORS, centralized.settings.task.seed, "reference")
+    rows = subsample(len(x), MOST_VECTORS, centralized.settings.training.seed, "reference")
     return centralized.features(centralized.server, x[rows])
 
 
 def _per_client(run: FinishedRun, reference: Tensor, width: float) -> dict[str, float]:
-    found, seed = {}, run.settings.task.seed
+    found, seed = {}, run.settings.training.seed
     within = kernel(reference, reference, width).mean()
     for done, (name, features) in enumerate(run.own_features.items()):
         run.progress(f"MMD of client {name}", done, len(run.own_features))

@@ -67,7 +67,7 @@ def _server(run: FinishedRun) -> Cloud:
 def _drawn(run: FinishedRun, name: str) -> Tensor:
     """Draw a client's share of the dots; every client has the same, as far as it has examples."""
     share = max(1, MOST_DOTS // len(run.own_features))
-    return subsample(len(run.data.clients[name].test.y), share, run.settings.task.seed, name)
+    return subsample(len(run.data.clients[name].test.y), share, run.settings.training.seed, name)
 
 
 def _cloud(
@@ -95,13 +95,13 @@ def _local(run: FinishedRun, stats: Mapping[str, ClassStats]) -> tuple[Tensor, G
     known = {name: each.counts > 0 for name, each in stats.items()}
     vectors = torch.cat([class_prototypes(each)[known[name]] for name, each in stats.items()])
     classes = torch.cat([mask.nonzero()[:, 0] for mask in known.values()])
-    rows = subsample(len(vectors), MOST_DIAMONDS, run.settings.task.seed, "prototypes")
+    rows = subsample(len(vectors), MOST_DIAMONDS, run.settings.training.seed, "prototypes")
     return vectors[rows], classes[rows].numpy()
 
 
 def _figure(run: FinishedRun, cloud: Cloud) -> Figure:
     run.progress("t-SNE of features", 0, 0)
-    places = tsne(torch.cat([cloud.features, cloud.local, cloud.shared]), run.settings.task.seed)
+    places = tsne(torch.cat([cloud.features, cloud.local, cloud.shared]), run.settings.training.seed)
     dots, diamonds, stars = np.split(places, np.cumsum([len(cloud.features), len(cloud.local)]))
     figure = new_figure(6.0)
     halves = figure.subfigures(1, 2, squeeze=False)[0]

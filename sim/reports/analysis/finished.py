@@ -57,7 +57,7 @@ class FinishedRun:
     def keeps_prototypes(self) -> bool:
         """Whether the server's state has prototypes, of ALP layers or of classes."""
         method = METHODS[self.method]
-        return method.sends_prototypes or bool(method.class_stats_at)
+        return method.requires_alp or bool(method.class_stats_at)
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class FinishedRun:
         """Sum the features of some examples by class."""
         features = self.features(model, examples.x)
         batch = Batch(examples.x, examples.y, torch.ones(len(examples.y)))
-        return class_stats(Output(features, features, {}), batch, self.settings.task.classes)
+        return class_stats(Output(features, features, {}), batch, self.settings.training.classes)
 
     def _counted(self, what: str, names: list[str]) -> Iterator[str]:
         for done, name in enumerate(names):

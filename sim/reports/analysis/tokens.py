@@ -76,7 +76,7 @@ def watched(layers: Mapping[str, ALP]) -> Iterator[dict[str, Tensor]]:
 
 
 def _figure(run: FinishedRun, shown: list[str]) -> Figure:
-    seed, layers = run.settings.task.seed, alp_layers(run.server)
+    seed, layers = run.settings.training.seed, alp_layers(run.server)
     entering, classes = _tokens(run, {name: layers[name] for name in shown})
     local = _local_prototypes(run, shown)
     figure = new_figure(9.4, max(6.0, 3.8 * len(shown)))
@@ -106,7 +106,7 @@ def _map(axes: Axes, look: Look, vectors: Tensor, groups: Groups, centres: Tenso
 @torch.no_grad()
 def _tokens(run: FinishedRun, layers: Mapping[str, ALP]) -> tuple[dict[str, Tensor], dict[str, Groups]]:
     """Return some tokens (n, d) of each layer, and the classes (n,) of their examples."""
-    seed, union = run.settings.task.seed, run.data.union_test()
+    seed, union = run.settings.training.seed, run.data.union_test()
     rows = subsample(len(union.y), MOST_EXAMPLES, seed, "tokens")
     some = Examples(union.x[rows], union.y[rows])
     with watched(layers) as seen:
@@ -125,7 +125,9 @@ def _local_prototypes(run: FinishedRun, shown: list[str]) -> dict[str, tuple[Ten
     for number, client in enumerate(run.clients):
         layers = alp_layers(run.model(client))
         for name in shown:
-            found[name].append((_some(layers[name].local_prototypes, share, run.settings.task.seed, client)[0], number))
+            found[name].append(
+                (_some(layers[name].local_prototypes, share, run.settings.training.seed, client)[0], number)
+            )
     return {
         name: (
             torch.cat([vectors for vectors, _ in each]),

@@ -29,7 +29,7 @@ def settings_of(run: RunDirectory) -> Settings:
     settings = {key: value for key, value in run.config.by_section().items() if key not in _ENVIRONMENT | _DERIVED}
     model = settings.pop("model")
     flat = _flat({**settings, "model": model["name"], "model_options": model["options"]})
-    flat.pop("task.seed", None)
+    flat.pop("training.seed", None)
     return flat
 
 

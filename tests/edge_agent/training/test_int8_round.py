@@ -40,18 +40,23 @@ def done(job: Job) -> tuple[bytes, bytes]:
 
 def test_two_rounds_are_those_of_the_simulation_bit_for_bit(folder: Path, prepared: ClientWindows) -> None:
     federation = Federation(PLAN)
-    origin, client, residual, state = federation.method.origin(federation.broadcast), federation.joined, {}, ""
+    delta_reference, client, residual, state = (
+        federation.method.delta_reference(federation.broadcast),
+        federation.joined,
+        {},
+        "",
+    )
     for number in (1, 2):
         update, kept = done(int8_job(folder, number, state))
         expected = federation.round(client, prepared, number)
-        sent = uploads.encode(expected.upload, origin, residual, precision="int8")
+        sent = uploads.encode(expected.upload, delta_reference, residual, precision="int8")
         client, residual = expected.client, sent.residual
         assert update == sent.data
         tree = wire.decode(kept, limit_bytes=len(kept))
         assert_same(tree, uploads.with_residual(client, residual)._asdict())
         (folder / (state := f"kept{number}")).write_bytes(kept)
     assert any(float(value.abs().max()) > 0 for value in flatten(residual).values())
-    assert sent.data != uploads.encode(expected.upload, origin, {}, precision="int8").data
+    assert sent.data != uploads.encode(expected.upload, delta_reference, {}, precision="int8").data
 
 
 def test_a_round_that_is_done_again_after_a_kill_sends_the_same_bytes(folder: Path) -> None:

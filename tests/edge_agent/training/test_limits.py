@@ -28,7 +28,7 @@ from tests.edge_agent.reference import Federation, a_job, assert_same, run_proce
 
 def longer(plan: Plan, epochs: int = 4, partial: str = "method") -> Plan:
     rounds = plan.rounds.model_copy(update={"partial_work": partial})
-    return plan.model_copy(update={"task": plan.task.model_copy(update={"epochs": epochs}), "rounds": rounds})
+    return plan.model_copy(update={"training": plan.training.model_copy(update={"epochs": epochs}), "rounds": rounds})
 
 
 PLAN = longer(make_plan("ditto"))
@@ -70,7 +70,7 @@ def test_training_that_is_cut_off_goes_on_after_its_last_epoch_to_the_same_bits(
     assert [record.get("epoch") for record in told] == [1, 2, 3, 4, None]
     assert_round(job, whole)
     result = json.loads((job.out / RESULT).read_bytes())
-    assert result["steps"] == 4 * -(-result["examples"] // PLAN.task.batch_size)
+    assert result["steps"] == 4 * -(-result["examples"] // PLAN.training.batch_size)
     assert "epochs" not in result["metrics"]
 
 

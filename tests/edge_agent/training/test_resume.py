@@ -32,9 +32,9 @@ class Expected:
 
     def __init__(self, plan: Plan, windows: ClientWindows) -> None:
         federation = Federation(plan)
-        method, task, initial = federation.method, plan.task, federation.joined
+        method, training, initial = federation.method, plan.training, federation.joined
         self.first = federation.round(initial, windows, 1)
-        state = method.server_init(initial.params, initial.buffers, task)
+        state = method.server_init(initial.params, initial.buffers, training)
         update = Update(DEVICE, len(windows), 1, self.first.upload)
         self.broadcast = federation.broadcast = method.broadcast(method.aggregate(state, [update]), DEVICE)
         self.second = federation.round(self.first.client, windows, 2)

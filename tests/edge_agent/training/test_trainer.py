@@ -59,7 +59,7 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(name: str, device: P
     first = federation.round(federation.initial, prepared, 1)
     update = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
     assert_same(update, first.upload)
-    check_tree(update, upload_schema(federation.method, plan.task, federation.initial))
+    check_tree(update, upload_schema(federation.method, plan.training, federation.initial))
 
     # the second round starts from the kept client, through a file
     (device / "kept").write_bytes((job.out / CLIENT_STATE).read_bytes())
@@ -74,7 +74,7 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(name: str, device: P
 
 def test_the_result_counts_what_was_trained_on(device: Path, prepared: ClientWindows) -> None:
     short = PLANS["fedavg"]
-    plan = short.model_copy(update={"task": short.task.model_copy(update={"epochs": 10, "lr": 0.01})})
+    plan = short.model_copy(update={"training": short.training.model_copy(update={"epochs": 10, "lr": 0.01})})
     job = a_job(device, plan)
     trainer.train(trainer.build_context(job))
     result = json.loads((job.out / RESULT).read_bytes())
@@ -130,12 +130,12 @@ def test_a_device_trains_the_network_that_it_has_chosen(device: Path) -> None:
     kept = trainer.train(trainer.build_context(job))
     assert kept.params.keys() == dict(build("hart", classes=6, **hart.options).named_parameters()).keys()
     update = wire.decode((job.out / UPDATE).read_bytes(), limit_bytes=1 << 24)
-    check_tree(update, upload_schema(Federation(plan).method, plan.task, Federation(plan).initial))
+    check_tree(update, upload_schema(Federation(plan).method, plan.training, Federation(plan).initial))
 
 
 def test_a_round_that_diverges_leaves_no_update(device: Path) -> None:
-    task = PLANS["fedavg"].task.model_copy(update={"optimizer": "sgd", "lr": 100.0, "epochs": 20})
-    job = a_job(device, PLANS["fedavg"].model_copy(update={"task": task}))
+    training = PLANS["fedavg"].training.model_copy(update={"optimizer": "sgd", "lr": 100.0, "epochs": 20})
+    job = a_job(device, PLANS["fedavg"].model_copy(update={"training": training}))
     (job.out / UPDATE).unlink(missing_ok=True)
     with pytest.raises(UpdateError, match="NaN"):
         trainer.train(trainer.build_context(job))

@@ -104,8 +104,8 @@ def test_a_method_starts_with_an_optimizer_that_it_works_with(tmp_path: Path, mo
     assert "Optimizer: sgd, learning rate 0.1 (scaffold's own; --optimizer and --lr say otherwise)" in " ".join(
         done.output.split()
     )
-    task = json.loads((tmp_path / "run" / "config.json").read_text())["task"]
-    assert (task["optimizer"], task["lr"], task["momentum"]) == ("sgd", 0.1, 0.0)
+    training = json.loads((tmp_path / "run" / "config.json").read_text())["training"]
+    assert (training["optimizer"], training["lr"], training["momentum"]) == ("sgd", 0.1, 0.0)
 
 
 @pytest.mark.parametrize(

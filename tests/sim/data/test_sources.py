@@ -83,9 +83,9 @@ def test_an_unknown_data_set_names_the_nearest() -> None:
 def test_models_are_built_for_the_data() -> None:
     assert settings_of("mnist", model="vit_tiny").model.options["input_shape"] == [1, 28, 28]
     celeba = settings_of("celeba", model="celeba_cnn", set=["data.side=64"])
-    assert (celeba.model.options["input_shape"], celeba.task.classes) == ([3, 64, 64], 2)
-    assert celeba.task.feature_dim == 4 * 4 * 32
-    assert settings_of("synthetic_logistic", model="dense").task.feature_dim == 128
+    assert (celeba.model.options["input_shape"], celeba.training.classes) == ([3, 64, 64], 2)
+    assert celeba.training.feature_dim == 4 * 4 * 32
+    assert settings_of("synthetic_logistic", model="dense").training.feature_dim == 128
     assert settings_of("synthetic", model="cnn").model.options == {}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from federation.errors import SettingsError
 from federation.method import Method
 from federation.methods import METHODS
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tensors, Tree, Update
 from federation.training.client_round import Setup
 from federation.training.forward import initial_client, initial_model, network
@@ -94,20 +94,20 @@ class Steps(NamedTuple):
 
     label: str
     module: Model
-    task: Task
+    training: TrainingConfig
     clients: dict[str, Examples]
 
     def jobs(self) -> list[Job]:
         """Return them as fedavg's first round."""
-        setup = Setup(METHODS["fedavg"](), self.task, network(copy.deepcopy(self.module)))
+        setup = Setup(METHODS["fedavg"](), self.training, network(copy.deepcopy(self.module)))
         client = initial_client(self.module)
         return [Job(name, setup, client, {"params": client.params}, mine) for name, mine in self.clients.items()]
 
     def in_plain_torch(self, name: str) -> Tensors:
         """Step a copy of the module by torch.optim, and return its parameters."""
         module, mine = copy.deepcopy(self.module).train(), self.clients[name]
-        optimizer = torch_optimizer(module, self.task)
-        order = schedule(len(mine.y), BATCH, 1, seed=self.task.seed, client_id=name, round_number=1)
+        optimizer = torch_optimizer(module, self.training)
+        order = schedule(len(mine.y), BATCH, 1, seed=self.training.seed, client_id=name, round_number=1)
         for rows, mask in zip(order.rows[0], order.mask[0], strict=True):
             batch = torch.from_numpy(rows[mask > 0])
             optimizer.zero_grad()
@@ -124,16 +124,20 @@ class Steps(NamedTuple):
 def three_steps(model: str, optimizer: str, dtype: torch.dtype) -> Steps:
     """Make the case; its clients' names tell it from others."""
     module, label = small_network(model, dtype, dropout=False), f"{optimizer}, {dtype}"
-    task = Task(classes=CLASSES, feature_dim=module.feature_dim, batch_size=BATCH, **OPTIMIZERS[optimizer])
+    training = TrainingConfig(
+        classes=CLASSES, feature_dim=module.feature_dim, batch_size=BATCH, **OPTIMIZERS[optimizer]
+    )
     clients = {f"{name} ({label})": examples(module, size) for name, size in THREE_STEPS.items()}
-    return Steps(label, module, task, clients)
+    return Steps(label, module, training, clients)
 
 
-def torch_optimizer(module: nn.Module, task: Task) -> torch.optim.Optimizer:
+def torch_optimizer(module: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
     """Return torch's own."""
-    if task.optimizer == "adam":
-        return torch.optim.Adam(module.parameters(), lr=task.lr, weight_decay=task.weight_decay)
-    return torch.optim.SGD(module.parameters(), lr=task.lr, momentum=task.momentum, weight_decay=task.weight_decay)
+    if training.optimizer == "adam":
+        return torch.optim.Adam(module.parameters(), lr=training.lr, weight_decay=training.weight_decay)
+    return torch.optim.SGD(
+        module.parameters(), lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay
+    )
 
 
 def gaps(engine: Engine, cases: Sequence[Steps]) -> dict[str, Gap]:
@@ -229,29 +233,29 @@ def first_round(method: Method, model: str, dtype: torch.dtype) -> Round:
     """Begin a federation, with the networks' own dropout, and by Adam where the method can."""
     module = small_network(model, dtype, dropout=True)
     initial = initial_client(module)
-    task, state = _begun(method, initial, module.feature_dim)
-    joined = method.join(initial, task)
+    training, state = _begun(method, initial, module.feature_dim)
+    joined = method.init_client_state(initial, training)
     data = {name: examples(module, size) for name, size in UNEQUAL.items()}
     if method.pools_data:
         data = {"everyone": Examples(*(torch.cat(parts) for parts in zip(*data.values(), strict=True)))}
-    setup = Setup(method, task, network(module))
+    setup = Setup(method, training, network(module))
     return Round(setup, data, dict.fromkeys(data, joined), state)
 
 
-def _begun(method: Method, initial: Client, feature_dim: int) -> tuple[Task, Tree]:
-    task = Task(classes=CLASSES, feature_dim=feature_dim, batch_size=BATCH, **OPTIMIZERS["adam"])
+def _begun(method: Method, initial: Client, feature_dim: int) -> tuple[TrainingConfig, Tree]:
+    training = TrainingConfig(classes=CLASSES, feature_dim=feature_dim, batch_size=BATCH, **OPTIMIZERS["adam"])
     try:
-        joined = method.join(initial, task)
-        return task, method.server_init(joined.params, joined.buffers, task)
+        joined = method.init_client_state(initial, training)
+        return training, method.server_init(joined.params, joined.buffers, training)
     except SettingsError:
-        task = task.model_copy(update=OPTIMIZERS["sgd"])
-        joined = method.join(initial, task)
-        return task, method.server_init(joined.params, joined.buffers, task)
+        training = training.model_copy(update=OPTIMIZERS["sgd"])
+        joined = method.init_client_state(initial, training)
+        return training, method.server_init(joined.params, joined.buffers, training)
 
 
 def fits(method: type[Method], model: str) -> bool:
     """Whether the method can train the network: some need ALP's prototypes."""
-    return not method.sends_prototypes or "prototypes" in model_options(model)
+    return not method.requires_alp or "prototypes" in model_options(model)
 
 
 def some_rounds() -> list[tuple[str, str]]:

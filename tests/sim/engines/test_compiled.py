@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.methods import METHODS
-from federation.plan import Task
+from federation.plan import TrainingConfig
 from federation.records import Examples, Tensors
 from federation.training.client_round import Setup
 from federation.training.forward import initial_client, initial_model, network
@@ -32,10 +32,12 @@ DENSE = {"input_shape": [7], "hidden": [6, 8]}
 def jobs(method: str, model: str = "dense", **options: Any) -> list[Job]:
     """Clients with 4, 7, 10, 13 and 16 examples, so that the last batch is ragged and some wait for others."""
     module = initial_model(lambda: build(model, classes=3, **(options or DENSE)), 0)
-    task = Task(classes=3, feature_dim=module.feature_dim, batch_size=6, epochs=1, optimizer="sgd", lr=0.05)
-    setup = Setup(METHODS[method](), task, network(module))
-    initial = setup.method.join(initial_client(module), task)
-    state = setup.method.server_init(initial.params, initial.buffers, task)
+    training = TrainingConfig(
+        classes=3, feature_dim=module.feature_dim, batch_size=6, epochs=1, optimizer="sgd", lr=0.05
+    )
+    setup = Setup(METHODS[method](), training, network(module))
+    initial = setup.method.init_client_state(initial_client(module), training)
+    state = setup.method.server_init(initial.params, initial.buffers, training)
     made = torch.Generator().manual_seed(1)
 
     def examples(count: int) -> Examples:
@@ -80,7 +82,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
 def test_a_recorded_step_gives_the_plain_steps_numbers(method: str, graphs: list[nn.Module]) -> None:
     said: list[str] = []
     small = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "prototypes": [5]}
-    work = jobs(method, "cnn_alp", **small) if METHODS[method].sends_prototypes else jobs(method)
+    work = jobs(method, "cnn_alp", **small) if METHODS[method].requires_alp else jobs(method)
     assert_same(Stacked(3, compiled=True, say=said.append), work[:3])
     assert graphs
     assert not said

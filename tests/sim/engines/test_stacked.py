@@ -25,7 +25,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
     data: FederatedData = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
     simulation = build_simulation(settings_for(), first(data, {"ada": 20, "bob": 12}))
     # Adam's first steps make a gradient's rounding as large as any other gradient
-    setup = replace(simulation.setup, task=simulation.setup.task.model_copy(update={"optimizer": "sgd"}))
+    setup = replace(simulation.setup, training=simulation.setup.training.model_copy(update={"optimizer": "sgd"}))
     initial, broadcast = simulation.initial, setup.method.broadcast(simulation.state, "")
     ada = simulation.data.clients["ada"].train
     return [

@@ -53,6 +53,6 @@ def test_a_compiled_step_is_torchs(model: str, optimizer: str) -> None:
 def test_the_bounds_see_another_step() -> None:
     """What is asked of a step is no bound that anything keeps: Adam's is not SGD's."""
     adam, sgd = (three_steps("cnn", name, torch.float64) for name in ("adam", "sgd"))
-    swapped = adam._replace(task=sgd.task, clients=adam.clients)
+    swapped = adam._replace(training=sgd.training, clients=adam.clients)
     results = dict(Serial().run(swapped.jobs(), 1))
     assert too_far({adam.label: adam.gap(results)}, "cnn", reordered=False)

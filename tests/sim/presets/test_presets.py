@@ -97,19 +97,19 @@ def test_what_a_paper_changes_with_the_method() -> None:
     assert settings_of("michieli2021-mnist-50").stragglers == 0.5
     mixed = settings_of("tan2022-mnist-4-mh")
     assert [model.options["channels"] for model in mixed.models] == [[10, 18], [10, 20], [10, 22]]
-    assert settings_of("tan2022-cifar10-5").method["pull"] == 0.1
+    assert settings_of("tan2022-cifar10-5").method["lam"] == 0.1
 
 
 def test_a_method_brings_its_optimizer_where_the_presets_does_not_suit_it() -> None:
     def training(name: str, **given: Any) -> tuple[str, float, float]:
-        task = settings_of(name, method="scaffold", **given).task
-        return task.optimizer, task.lr, task.momentum
+        training = settings_of(name, method="scaffold", **given).training
+        return training.optimizer, training.lr, training.momentum
 
     assert training("ek2024-hhar") == training("motionsense-cnn") == training("synthetic-smoke") == ("sgd", 0.1, 0.0)
     assert training("tan2022-mnist-3") == ("sgd", 0.01, 0.5), "a preset's own SGD stays"
     assert training("ek2024-hhar", lr=0.3) == ("sgd", 0.3, 0.0)
     assert training("ek2024-hhar", optimizer="adam")[0] == "adam", "which the method then refuses in words"
-    assert settings_of("ek2024-hhar", method="fedavg").task.optimizer == "adam"
+    assert settings_of("ek2024-hhar", method="fedavg").training.optimizer == "adam"
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedrep"])
@@ -120,7 +120,7 @@ def test_tans_heads_leave_what_table_1_says_to_travel(
 ) -> None:
     """'# of Comm Params' of FedPer, over 20 clients; with one layer as the head MNIST's were 427 k."""
     settings = settings_of(f"tan2022-{data}-3", method=method)
-    model = models.build(settings.model.name, classes=settings.task.classes, **settings.model.options)
+    model = models.build(settings.model.name, classes=settings.training.classes, **settings.model.options)
     shared = method_from_json(settings.method).shared
     travelling = 20 * sum(value.numel() for name, value in model.named_parameters() if shared(name))
     assert travelling == pytest.approx(reported, abs=rounded_by)
@@ -179,7 +179,7 @@ def test_a_pretrained_preset_names_the_command_that_makes_its_weights(method: st
 
 def test_what_is_given_wins() -> None:
     settings = settings_of("ek2024-hhar", lr=0.5, rounds=7, scale=0.05, set=["model.dropout=0"])
-    assert (settings.task.lr, settings.rounds.rounds, settings.model.options["dropout"]) == (0.5, 7, 0)
+    assert (settings.training.lr, settings.rounds.rounds, settings.model.options["dropout"]) == (0.5, 7, 0)
     assert settings_of("ek2024-hhar", scale=0.05).rounds.rounds == 30
 
 

@@ -150,7 +150,7 @@ TASK = {"classes": 6, "epochs": 5, "batch_size": 64, "optimizer": "adam", "seed"
 
 def test_each_learning_rate_has_its_own_baseline(tmp_path: Path) -> None:
     paths = [
-        write_run(tmp_path / f"{method}{lr}", method=method, config={"task": TASK | {"lr": lr}})
+        write_run(tmp_path / f"{method}{lr}", method=method, config={"training": TASK | {"lr": lr}})
         for method in ("fedavg", "fedprox")
         for lr in (0.1, 0.01)
     ]

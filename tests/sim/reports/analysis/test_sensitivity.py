@@ -35,19 +35,19 @@ def test_scores_over_one_option_are_means_over_seeds(tmp_path: Path) -> None:
 
 
 def _with_seed(config: dict[str, Any], seed: int) -> dict[str, Any]:
-    task = {"classes": 6, "epochs": 5, "batch_size": 64, "optimizer": "adam", "lr": 1e-4, "seed": seed}
-    return {**config, "task": task}
+    training = {"classes": 6, "epochs": 5, "batch_size": 64, "optimizer": "adam", "lr": 1e-4, "seed": seed}
+    return {**config, "training": training}
 
 
 def test_a_grid_gives_one_section_an_option_and_one_line_a_setting_of_the_rest(tmp_path: Path) -> None:
     runs = [
-        swept(tmp_path, f"{value}-{pull}", 0.5 + value, **beta(value, pull=pull))
+        swept(tmp_path, f"{value}-{pull}", 0.5 + value, **beta(value, lam=pull))
         for value in (0.1, 0.2)
         for pull in (1, 10)
     ]
     by_pull, by_beta = sensitivity(runs)
     assert (by_pull.name, by_beta.name) == ("method_pull", "model_options_alp_beta")
-    assert list(by_beta.values) == ["pull=1", "pull=10"]
+    assert list(by_beta.values) == ["lam=1", "lam=10"]
     assert by_beta.pictures["scores"].figure.axes[0].get_title() == "personalization"
 
 
@@ -60,8 +60,8 @@ def test_values_are_in_ascending_order_and_lists_are_short(tmp_path: Path) -> No
 
 
 def test_runs_that_differ_in_two_options_together_are_refused(tmp_path: Path) -> None:
-    runs = [swept(tmp_path, "a", 0.5, **beta(0.1, pull=1)), swept(tmp_path, "b", 0.5, **beta(0.2, pull=10))]
-    with pytest.raises(AnalysisError, match=r"differ in method.pull, model_options.alp.beta together"):
+    runs = [swept(tmp_path, "a", 0.5, **beta(0.1, lam=1)), swept(tmp_path, "b", 0.5, **beta(0.2, lam=10))]
+    with pytest.raises(AnalysisError, match=r"differ in method.lam, model_options.alp.beta together"):
         sensitivity(runs)
     with pytest.raises(AnalysisError, match="in nothing but the seed"):
         sensitivity(runs[:1])

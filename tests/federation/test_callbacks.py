@@ -11,19 +11,19 @@ import torch
 from federation import wire
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedavg import FedAvg
-from federation.plan import Task
-from federation.records import Client, Phase, Training, Tree
-from federation.training.callbacks import Checkpoint, Watch
+from federation.plan import TrainingConfig
+from federation.records import Client, Phase, TrainingStats, Tree
+from federation.training.callbacks import Checkpoint, TrainingCallback
 from federation.training.client_round import steps_of, train_one, train_stacked
 from federation.training.local_round import LocalRound
 from federation.tree import flatten
 from tests.federation.federated import SIZES, Federation, federation
 
 
-class Notes(Watch):
+class Notes(TrainingCallback):
     """Keeps every checkpoint; may begin with one, and may stop after so many steps."""
 
-    follows = True
+    wants_checkpoints = True
 
     def __init__(self, begin: Checkpoint | None = None, limit: int | None = None) -> None:
         self.begin, self.limit = begin, limit
@@ -32,19 +32,19 @@ class Notes(Watch):
     def resume(self) -> Checkpoint | None:
         return self.begin
 
-    def enough(self, steps: int) -> bool:
+    def should_stop(self, steps: int) -> bool:
         return self.limit is not None and steps >= self.limit
 
-    def epoch_done(self, checkpoint: Checkpoint) -> None:
+    def on_epoch_end(self, checkpoint: Checkpoint) -> None:
         self.seen.append(checkpoint)
 
 
-def watched(scene: Federation, watch: Watch | None = None, max_steps: int | None = None) -> LocalRound:
+def watched(scene: Federation, callback: TrainingCallback | None = None, max_steps: int | None = None) -> LocalRound:
     """Ada's first round."""
     broadcast = scene.setup.method.broadcast(scene.state, "ada")
     return train_one(
         scene.setup, scene.initial, broadcast, scene.examples["ada"],
-        client_id="ada", round_number=1, max_steps=max_steps, watch=watch,
+        client_id="ada", round_number=1, max_steps=max_steps, callback=callback,
     )  # fmt: skip
 
 
@@ -106,21 +106,21 @@ def test_a_round_changes_nothing_that_it_was_given(name: str) -> None:
 class TwoRates(FedAvg):
     """Trains at three times the learning rate for an epoch, then at it, and sends what it is told of both."""
 
-    def phases(self, task: Task) -> tuple[Phase, ...]:
-        first, *_ = super().phases(task)
+    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
+        first, *_ = super().phases(training)
         return first._replace(epochs=1, rate=3.0), first
 
-    def upload(self, client: Client, round_state: Tree, training: Training) -> tuple[Client, Tree]:
-        return client, {"params": {}, "lr_sum": training.lr_sum}
+    def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
+        return client, {"params": {}, "lr_sum": stats.lr_sum}
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_the_sum_of_learning_rates_is_how_far_a_gradient_of_one_moves_torchs_sgd(momentum: float) -> None:
     scene = federation(TwoRates())
     scene = scene._replace(
-        setup=replace(scene.setup, task=scene.setup.task.model_copy(update={"momentum": momentum, "epochs": 2}))
+        setup=replace(scene.setup, training=scene.setup.training.model_copy(update={"momentum": momentum, "epochs": 2}))
     )
-    lr, epoch = scene.setup.task.lr, -(-SIZES["ada"] // 4)
+    lr, epoch = scene.setup.training.lr, -(-SIZES["ada"] // 4)
 
     def moved(*phases: tuple[float, int]) -> float:
         weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
