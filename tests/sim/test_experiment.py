@@ -28,7 +28,7 @@ def plan(**changes: Any) -> Plan:
             "labels": LABELS,
             "model": {"name": "cnn", "options": {"channels": [8, 8], "feature_dim": 16}},
             "method": {"name": "fedprox", "mu": 0.5},
-            "task": {"classes": len(LABELS), "feature_dim": 16, "lr": 0.02, "batch_size": 8},
+            "training": {"classes": len(LABELS), "feature_dim": 16, "lr": 0.02, "batch_size": 8},
             "rounds": {"rounds": 7, "over_selection": 1.5},
             "data": {"normalization": "none", "test_share": 0.3, "pipeline": {"window": 64}},
             **changes,
@@ -50,8 +50,8 @@ def test_every_field_is_an_option_and_says_what_it_affects() -> None:
 def test_the_defaults_are_those_of_a_server() -> None:
     found = experiment(None)
     assert (found.rounds, found.data) == (RoundSettings(), DataSpec())
-    defaults = found.task.model_copy(update={"feature_dim": 0})
-    assert defaults == type(found.task)(classes=len(LABELS)).model_copy(update={"feature_dim": 0})
+    defaults = found.training.model_copy(update={"feature_dim": 0})
+    assert defaults == type(found.training)(classes=len(LABELS)).model_copy(update={"feature_dim": 0})
 
 
 def test_a_plan_is_simulated_as_it_is() -> None:
@@ -65,11 +65,11 @@ def test_a_plan_is_simulated_as_it_is() -> None:
 def test_options_and_set_win_over_a_plan() -> None:
     sets = ["mu=0.1", "rounds.late=next", "data.test_share=0.1", "model.feature_dim=24", "data.minutes=2"]
     found = experiment(plan(), lr=0.5, rounds=3, set=[*sets, "pipeline.overlap=0.25"])
-    assert (found.task.lr, found.task.batch_size, found.rounds.rounds) == (0.5, 8, 3)
+    assert (found.training.lr, found.training.batch_size, found.rounds.rounds) == (0.5, 8, 3)
     assert (found.rounds.late, found.rounds.over_selection) == ("next", 1.5)
     assert found.method["mu"] == 0.1
     assert found.model == ModelSpec(name="cnn", options={"channels": [8, 8], "feature_dim": 24})
-    assert found.task.feature_dim == 24
+    assert found.training.feature_dim == 24
     assert (found.data.test_share, found.data.pipeline) == (0.1, {"window": 64, "overlap": 0.25})
     assert found.dataset_options == {"minutes": 2}
 

@@ -197,8 +197,8 @@ TASK = {"classes": 6, "epochs": 5, "batch_size": 64, "optimizer": "adam", "lr": 
 WARNED: list[tuple[dict[str, Any], str]] = [
     ({"rounds": {"rounds": 50, "clients_per_round": None}}, "rounds.rounds differs: 12 (fedavg); 50 (fedprox)"),
     ({"rounds": {"rounds": 12, "clients_per_round": 5}}, "rounds.clients_per_round differs"),
-    ({"task": TASK | {"lr": 0.01}}, "task.lr differs: 0.0001 (fedavg); 0.01 (fedprox)"),
-    ({"task": TASK | {"seed": 3}}, "seeds differ: fedavg: 0; fedprox: 3"),
+    ({"training": TASK | {"lr": 0.01}}, "training.lr differs: 0.0001 (fedavg); 0.01 (fedprox)"),
+    ({"training": TASK | {"seed": 3}}, "seeds differ: fedavg: 0; fedprox: 3"),
     ({"data": {"normalization": "client"}}, "normalization differs"),
     ({"hardware": "a GPU"}, "seconds come from different hardware"),
 ]
