@@ -9,20 +9,35 @@ them over clients. The server half is pure functions of the server's state, a tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
 from federation.aggregation import robust
-from federation.aggregation.averaging import add_weighted, mean_of
+from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.errors import RoundError, SettingsError
 from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, Client, Forward, Phase, Tensors, TrainingStats, Tree, Update
+from federation.records import (
+    Batch,
+    Broadcast,
+    Client,
+    Forward,
+    Phase,
+    Tensors,
+    TrainingStats,
+    Tree,
+    Update,
+    UploadGroup,
+)
 from federation.training.forward import Network
 from federation.training.losses import cross_entropy
 from federation.tree import merge, select
+
+Sums = TypeVar("Sums", bound=MeanSums)
+Weights = dict[str, dict[str, float]]
+"""Of each client (the inner key), by kind or by parameter tensor (the outer one)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +48,8 @@ class Method:
     has_global_model: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset()
     """When the client measures `ClassStats` of its examples: "before" and/or "after" training."""
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"params": UploadGroup.CHANGE}
+    """The groups of tensors that a client sends, and what each is."""
     requires_alp: ClassVar[bool] = False
     """Whether the model must have ALP layers, whose buffers the method shares."""
     averages_parameters: ClassVar[bool] = True
@@ -145,27 +162,27 @@ class Method:
         """Return a client that serves with the server's model; only asked where `has_global_model`."""
         return self.receive(client, broadcast)[0]
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> Accumulator:
         """Add one update to a running sum (None at first), so that memory does not grow with clients."""
-        weight, mine = self.weight(update), update.tensors["params"]
-        before = accumulator or {"weight": 0.0, "params": None}
-        params = self._folded(before["params"], mine, weight)
-        return {**before, "weight": before["weight"] + weight, "params": params}
+        return self.fold_params(MeanSums.of(accumulator), update)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Turn the running sum into the next state."""
-        return {**state, "params": self.combined(accumulator, state["params"])}
+        return {**state, "params": self.combined(MeanSums.of(accumulator), state["params"])}
 
-    def combined(self, accumulator: Any, like: Tensors) -> Tensors:
+    def fold_params(self, before: Sums, update: Update) -> Sums:
+        """Add an update's weight and parameters to any accumulator that has room for them."""
+        weight, mine = self.weight(update), update.tensors["params"]
+        total = before.weight + weight
+        if self.aggregation == "mean":
+            return replace(before, weight=total, params=add_weighted(before.params, mine, weight))
+        return replace(before, weight=total, clients=(*before.clients, mine))
+
+    def combined(self, sums: MeanSums, like: Tensors) -> Tensors:
         """Return the mean of the folded parameters, or what the robust rule makes of them."""
         if self.aggregation == "mean":
-            return mean_of(accumulator["params"], accumulator["weight"], like)
-        return robust.combine(self.aggregation, accumulator["params"], trim=self.trim, byzantine=self.byzantine)
-
-    def _folded(self, before: Any, mine: Tensors, weight: float) -> Any:
-        if self.aggregation == "mean":
-            return add_weighted(before, mine, weight)
-        return [*(before or []), mine]  # a robust rule must see all clients at once
+            return mean_of(sums.params, sums.weight, like)
+        return robust.combine(self.aggregation, sums.clients, trim=self.trim, byzantine=self.byzantine)
 
     def aggregate(self, state: Tree, updates: Iterable[Update]) -> Tree:
         """Combine a round's updates, w ← Σ n_k/Σn_j · w_k here; pass them sorted by client id.
@@ -173,13 +190,23 @@ class Method:
         Raises:
             RoundError: if there is no update, or none has weight.
         """
-        accumulator = None
+        accumulator: Accumulator | None = None
         for update in updates:
             accumulator = self.fold(state, accumulator, update)
-        if accumulator is None or not accumulator["weight"] > 0:
+        if accumulator is None or not accumulator.weight > 0:
             raise RoundError("a round needs at least one update with examples to aggregate; none came")
         return self.finish(state, accumulator)
 
     def weight(self, update: Update) -> float:
         """Weight of an update in the mean; a stale one counts less."""
         return (update.examples if self.weighting == "examples" else 1.0) * update.discount
+
+    # ---- for reports
+
+    def client_weights(self, state: Tree, updates: Sequence[Update]) -> Weights:
+        """Return by kind how much each client weighs in the aggregate, each kind's sum 1; {} if `weight` says it."""
+        return {}
+
+    def layer_weights(self, state: Tree, updates: Sequence[Update]) -> Weights:
+        """Return the same by parameter tensor, for a method that weighs clients in each of them apart."""
+        return {}

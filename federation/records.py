@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -75,6 +76,15 @@ class Update(NamedTuple):
     steps: int
     tensors: Tree
     discount: float = 1.0  # below 1 for a stale update
+
+
+class UploadGroup(Enum):
+    """What a group of an upload's tensors is: the server measures, checks and caps it accordingly."""
+
+    CHANGE = "change"  # moved on from the broadcast's group of that name: the norm of its change is judged
+    VALUE = "value"  # measured anew in each round: its own norm is judged
+    CLASS_COUNTS = "class counts"  # (C,) of examples: they sum to the update's, and shrink with them
+    OTHER = "other"  # of a size that says nothing, such as margins
 
 
 Forward = Callable[[Tensors, Tensors, Tensor, "Tensor | None"], Output]

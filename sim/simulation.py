@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from federation import wire
-from federation.aggregation.screening import Claim, NormHistory, Screening, screen, shortfall, weighed
+from federation.aggregation.screening import Claim, NormHistory, Screening, cap_examples, screen, shortfall
+from federation.method import Method
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import privatized
 from federation.records import Client, Examples, Tree, Update
@@ -194,7 +195,7 @@ class Simulation:
             self.norms = self.norms.failed()
             return call.feed(AggregationFailed(reason)).round
         self.norms = self.norms.published(self.screening.norms)
-        updates = _used(came, self.screening)
+        updates = _used(self.setup.method, came, self.screening)
         noise = generator(self.setup.training.seed, "noise", self.round_number)
         private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
         before, self.state = self.state, self.setup.method.aggregate(self.state, private)
@@ -207,7 +208,10 @@ class Simulation:
     def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> Claim:
         """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""
         judged = self.rounds.norm_factor is not None and self.rounds.clip_norm is None
-        return Claim(update.examples, change_norms(update.tensors, broadcasts[update.client_id]) if judged else {})
+        if not judged:
+            return Claim(update.examples, {})
+        groups = self.setup.method.upload_groups
+        return Claim(update.examples, change_norms(update.tensors, broadcasts[update.client_id], groups))
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none."""
@@ -355,12 +359,12 @@ def _mean_bytes(trees: Iterable[Tree]) -> int:
     return int(np.mean(sizes)) if sizes else 0
 
 
-def _used(came: Sequence[Update], screening: Screening) -> Sequence[Update]:
+def _used(method: Method, came: Sequence[Update], screening: Screening) -> Sequence[Update]:
     """Return the updates that are aggregated, each with the examples that it counts with."""
     kept = [update.client_id not in screening.left_out for update in came]
     return LazySequence(
         [index for index, used in enumerate(kept) if used],
-        lambda index: weighed(came[index], screening.capped.get(came[index].client_id)),
+        lambda index: cap_examples(came[index], screening.capped.get(came[index].client_id), method.upload_groups),
     )
 
 

@@ -13,7 +13,7 @@ from aggregator_api.rounds.prefetch import read_ahead
 from aggregator_api.storage.blobs import Blob, BlobStore
 from aggregator_api.updates.contract import Contract
 from federation import wire
-from federation.aggregation.screening import weighed
+from federation.aggregation.screening import cap_examples
 from federation.privacy.differential_privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
@@ -73,6 +73,6 @@ def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate
         tensors = contract.decode(manifest, blobs.read(manifest.sha256), broadcasts.read)
         factor = discount(contract.plan.rounds, stored.rounds_late)
         update = Update(manifest.client, manifest.examples, manifest.steps, tensors, factor)
-        return weighed(update, stored.counted_examples)
+        return cap_examples(update, stored.counted_examples, contract.method.upload_groups)
 
     return read_ahead(updates, read)

@@ -12,7 +12,7 @@ from aggregator_api.rounds.broadcasts import Broadcasts
 from aggregator_api.updates.context import Federation, Open, Situation
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import norm_history
-from federation.aggregation.screening import NormHistory, refusal
+from federation.aggregation.screening import NormHistory, class_count_groups, refusal
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 from federation.wire.update_norms import change_norms
@@ -41,7 +41,7 @@ class Judge:
         """
         check_counts(contract, found.device.examples if found.device else 0, manifest, tree)
         try:
-            norms = change_norms(tree, self._broadcasts.read(manifest.base_version))
+            norms = change_norms(tree, self._broadcasts.read(manifest.base_version), contract.method.upload_groups)
         except BlobError as error:
             log.error("norms not judged federation=%s device=%s: %s", manifest.federation, manifest.client, error)
             return {}  # a damaged disk here is not the device's fault
@@ -75,16 +75,15 @@ def check_counts(contract: Contract, announced: int, manifest: UpdateManifest, t
         )
     if manifest.class_counts is not None and sum(manifest.class_counts) != manifest.examples:
         raise _implausible(f"class_counts sum to {sum(manifest.class_counts)}, not to {manifest.examples} examples")
-    counts = tree.get("counts")
-    if isinstance(counts, torch.Tensor):
-        _check_uploaded_counts(counts.double(), manifest.examples)
+    for name in class_count_groups(contract.method.upload_groups):
+        _check_uploaded_counts(name, tree[name].double(), manifest.examples)
 
 
-def _check_uploaded_counts(counts: torch.Tensor, examples: int) -> None:
+def _check_uploaded_counts(name: str, counts: torch.Tensor, examples: int) -> None:
     if bool((counts < 0).any()) or not torch.equal(counts, counts.round()):
-        raise _implausible("tensor 'counts' must hold whole numbers of at least 0")
+        raise _implausible(f"tensor {name!r} must hold whole numbers of at least 0")
     if (total := float(counts.sum())) != examples:
-        raise _implausible(f"tensor 'counts' sums to {total:.0f}, not to {examples} examples")
+        raise _implausible(f"tensor {name!r} sums to {total:.0f}, not to {examples} examples")
 
 
 def _implausible(reason: str) -> UpdateRefusedError:

@@ -2,7 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 from federation.records import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulator:
+    """What a round's updates have come to so far; each family of methods has a subclass."""
+
+    weight: float = 0.0
+    """Sum of the updates' weights."""
+
+    @classmethod
+    def of(cls, accumulator: Accumulator | None) -> Self:
+        """Return an accumulator of this class: the given one, or an empty one for None.
+
+        Raises:
+            TypeError: if it is another method's.
+        """
+        if accumulator is None:
+            return cls()
+        if not isinstance(accumulator, cls):
+            raise TypeError(f"expected {cls.__name__}, not {type(accumulator).__name__}: another method folded it")
+        return accumulator
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanSums(Accumulator):
+    """Σ weight · params, or for a robust rule, which must see all clients at once, the clients' params."""
+
+    params: Tensors | None = None  # float64; changed by the next addition
+    clients: tuple[Tensors, ...] = ()
 
 
 def add_weighted(sums: Tensors | None, values: Tensors, weight: float) -> Tensors:
@@ -17,6 +49,6 @@ def add_weighted(sums: Tensors | None, values: Tensors, weight: float) -> Tensor
     return sums
 
 
-def mean_of(sums: Tensors, weight: float, like: Tensors) -> Tensors:
+def mean_of(sums: Tensors | None, weight: float, like: Tensors) -> Tensors:
     """Divide float64 sums by their weight and return them in the dtypes of `like`."""
-    return {name: (sums[name] / weight).to(value.dtype) for name, value in like.items()}
+    return {name: ((sums or {})[name] / weight).to(value.dtype) for name, value in like.items()}

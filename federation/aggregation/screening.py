@@ -24,10 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import torch
-
 from federation.plan import RoundSettings
-from federation.records import Update
+from federation.records import Update, UploadGroup
 
 HISTORY_ROUNDS = 5
 """Published rounds whose norms are remembered: enough for a median in a fleet of two, and few enough to follow."""
@@ -121,13 +119,21 @@ def examples_limit(settings: RoundSettings, examples: Iterable[int]) -> int | No
     return math.floor(settings.max_weight_ratio * some[(len(some) - 1) // 2])
 
 
-def weighed(update: Update, examples: int | None) -> Update:
-    """Return an update that counts with so many examples, and its classes' counts in proportion; None: as it says."""
+def cap_examples(update: Update, examples: int | None, groups: Mapping[str, UploadGroup]) -> Update:
+    """Return an update that counts with so many examples, and its classes' counts in proportion; None: as it says.
+
+    `groups` are the method's (`Method.upload_groups`).
+    """
     if examples is None:
         return update
-    counts = update.tensors.get("counts")
-    scaled = {"counts": counts * (examples / update.examples)} if isinstance(counts, torch.Tensor) else {}
+    ratio = examples / update.examples
+    scaled = {name: update.tensors[name] * ratio for name in class_count_groups(groups) if name in update.tensors}
     return update._replace(examples=examples, tensors={**update.tensors, **scaled})
+
+
+def class_count_groups(groups: Mapping[str, UploadGroup]) -> list[str]:
+    """Return the groups of an upload that count its examples of each class (C,)."""
+    return [name for name, kind in groups.items() if kind is UploadGroup.CLASS_COUNTS]
 
 
 def refusal(settings: RoundSettings, norms: Mapping[str, float], history: NormHistory) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from federation.aggregation.averaging import Accumulator, MeanSums
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Tensors, Tree
@@ -40,9 +40,9 @@ class ServerOptimizer(Method):
         """Send the parameters; the moments stay on the server."""
         return {"params": state["params"]}
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Move along the optimizer's direction."""
-        mean, old = self.combined(accumulator, state["params"]), state["params"]
+        mean, old = self.combined(MeanSums.of(accumulator), state["params"]), state["params"]
         moments, direction = self.move(state["moments"], {name: mean[name] - old[name] for name in old})
         params = {name: value + self.server_lr * direction[name] for name, value in old.items()}
         return {"params": params, "moments": moments}

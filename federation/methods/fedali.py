@@ -12,22 +12,33 @@ at a time instead of all K·G.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from federation.aggregation import kmeans_streaming
-from federation.aggregation.averaging import add_weighted, mean_of
+from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.aggregation.kmeans import kmeans
+from federation.aggregation.kmeans_streaming import Stream
 from federation.errors import RoundError, SettingsError
 from federation.method import Method
 from federation.plan import TrainingConfig
-from federation.records import Broadcast, Client, Tensors, TrainingStats, Tree, Update
+from federation.records import Broadcast, Client, Tensors, TrainingStats, Tree, Update, UploadGroup
 from federation.tree import merge
 
 LOCAL, GLOBAL, BETA = "local_prototypes", "global_prototypes", "beta_scale"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAliSums(MeanSums):
+    """The sums of parameters, and of each block either all clients' prototypes and their sum, or the moving centres."""
+
+    pool: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    prototype_sum: Tensors | None = None
+    streams: Mapping[str, Stream] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +47,7 @@ class FedAli(Method):
 
     name: ClassVar[str] = "fedali"
     requires_alp: ClassVar[bool] = True
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, "prototypes": UploadGroup.VALUE}
 
     kmeans_iterations: int = 300
     kmeans_tolerance: float = 1e-4
@@ -95,30 +107,30 @@ class FedAli(Method):
         # round 0 made the initial model, which no β has formed
         return 0.0 if 1 <= number <= self.beta_warmup_rounds else 1.0
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> FedAliSums:
         """Sum parameters; pool the prototypes, or let each draw its centre at once."""
-        mine, before = update.tensors["prototypes"], accumulator or {}
-        folded = super().fold(state, accumulator, update)
+        mine, before = update.tensors["prototypes"], FedAliSums.of(accumulator)
+        folded = self.fold_params(before, update)
         if self.clustering == "streaming":
-            streams = before.get("streams") or {
-                block: kmeans_streaming.begin(v) for block, v in state["prototypes"].items()
-            }
-            return {**folded, "streams": {block: kmeans_streaming.take(streams[block], v) for block, v in mine.items()}}
-        pool = {block: [*before.get("pool", {}).get(block, []), value] for block, value in mine.items()}
-        total = add_weighted(before.get("prototype_sum"), mine, self.weight(update))
-        return {**folded, "pool": pool, "prototype_sum": total}
+            streams = before.streams or {block: kmeans_streaming.begin(v) for block, v in state["prototypes"].items()}
+            return replace(
+                folded, streams={block: kmeans_streaming.take(streams[block], v) for block, v in mine.items()}
+            )
+        pool = {block: (*before.pool.get(block, ()), value) for block, value in mine.items()}
+        total = add_weighted(before.prototype_sum, mine, self.weight(update))
+        return replace(folded, pool=pool, prototype_sum=total)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """P_g ← k-means of the pool (K·G, d) with G clusters, from the weighted mean (algorithm 1, line 11)."""
-        before = state["prototypes"]
-        if self.clustering == "streaming":
-            centres = {block: stream.centres.to(before[block]) for block, stream in accumulator["streams"].items()}
+        before, sums = state["prototypes"], FedAliSums.of(accumulator)
+        if sums.streams is not None:
+            centres = {block: stream.centres.to(before[block]) for block, stream in sums.streams.items()}
         else:
-            start = mean_of(accumulator["prototype_sum"], accumulator["weight"], before)
-            centres = {block: self._centres(accumulator["pool"][block], start[block]) for block in start}
+            start = mean_of(sums.prototype_sum, sums.weight, before)
+            centres = {block: self._centres(sums.pool[block], start[block]) for block in start}
         return {**super().finish(state, accumulator), "prototypes": centres, "rounds": _rounds(state) + 1}
 
-    def _centres(self, pool: list[Tensor], start: Tensor) -> Tensor:
+    def _centres(self, pool: Sequence[Tensor], start: Tensor) -> Tensor:
         # a client's prototypes began at the last centres in this order, and hardly any is nearer to another one
         hint = torch.arange(len(start), device=start.device).repeat(len(pool))
         return kmeans(

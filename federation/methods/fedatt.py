@@ -7,15 +7,31 @@ IJCNN 2019, arXiv 1812.07108, equations 5 to 7 and algorithm 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from federation.method import Method
-from federation.records import Tree, Update
+from federation.aggregation.averaging import Accumulator
+from federation.method import Method, Weights
+from federation.records import Tensors, Tree, Update
+
+
+class RunningSoftmax(NamedTuple):
+    """Σ exp(s_k − largest) and Σ exp(s_k − largest) · step_k of one parameter tensor, around the largest s_k so far."""
+
+    largest: Tensor  # ()
+    weight: Tensor  # ()
+    total: Tensor  # of the parameter's shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSums(Accumulator):
+    """A softmax over the clients for each parameter tensor."""
+
+    layers: Mapping[str, RunningSoftmax] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,28 +43,47 @@ class FedAtt(Method):
 
     epsilon: float = 1.2
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> LayerSums:
         """Add one client to each layer's softmax, as a running sum around the largest exponent so far."""
-        layers = (accumulator or {}).get("layers", {})
-        steps = {name: (value - update.tensors["params"][name]).double() for name, value in state["params"].items()}
-        folded = {name: _attend(layers.get(name), step, update.discount) for name, step in steps.items()}
-        return {"weight": self.weight(update) + (accumulator or {}).get("weight", 0.0), "layers": folded}
+        before = LayerSums.of(accumulator)
+        folded = {
+            name: _attend(before.layers.get(name), step, _score(step, update))
+            for name, step in _steps(state, update).items()
+        }
+        return LayerSums(weight=before.weight + self.weight(update), layers=folded)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Take the attentive step (eq. 7)."""
-        layers, params = accumulator["layers"], state["params"]
-        moved = {name: value.double() - self.epsilon * _mean(layers[name]) for name, value in params.items()}
+        means = {name: one.total / one.weight for name, one in LayerSums.of(accumulator).layers.items()}
+        params = state["params"]
+        moved = {name: value.double() - self.epsilon * means[name] for name, value in params.items()}
         return {**state, "params": {name: moved[name].to(value.dtype) for name, value in params.items()}}
 
+    def layer_weights(self, state: Tree, updates: Sequence[Update]) -> Weights:
+        """Return a by parameter tensor and client (eq. 6)."""
+        scores: dict[str, dict[str, Tensor]] = {}
+        for update in updates:
+            for name, step in _steps(state, update).items():
+                scores.setdefault(name, {})[update.client_id] = _score(step, update)
+        return {
+            name: dict(zip(each, torch.softmax(torch.stack(list(each.values())), 0).tolist(), strict=True))
+            for name, each in scores.items()
+        }
 
-def _attend(before: Mapping[str, Tensor] | None, step: Tensor, discount: float) -> dict[str, Tensor]:
-    score = step.norm() + math.log(discount)
+
+def _steps(state: Tree, update: Update) -> Tensors:
+    """w_t − w_k by parameter tensor."""
+    return {name: (value - update.tensors["params"][name]).double() for name, value in state["params"].items()}
+
+
+def _score(step: Tensor, update: Update) -> Tensor:
+    length: Tensor = step.norm()
+    return length + math.log(update.discount)
+
+
+def _attend(before: RunningSoftmax | None, step: Tensor, score: Tensor) -> RunningSoftmax:
     if before is None:
-        return {"largest": score, "weight": torch.ones_like(score), "sum": step}
-    largest = torch.maximum(before["largest"], score)
-    old, new = torch.exp(before["largest"] - largest), torch.exp(score - largest)
-    return {"largest": largest, "weight": old * before["weight"] + new, "sum": old * before["sum"] + new * step}
-
-
-def _mean(layer: Mapping[str, Tensor]) -> Tensor:
-    return layer["sum"] / layer["weight"]
+        return RunningSoftmax(score, torch.ones_like(score), step)
+    largest = torch.maximum(before.largest, score)
+    old, new = torch.exp(before.largest - largest), torch.exp(score - largest)
+    return RunningSoftmax(largest, old * before.weight + new, old * before.total + new * step)

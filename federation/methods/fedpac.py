@@ -10,80 +10,157 @@ authors drop those under 0.01). A client that has not reported yet gets the mean
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from federation.aggregation.averaging import add_weighted, mean_of
+from federation.aggregation import prototypes
+from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
+from federation.aggregation.prototypes import ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.aggregation.simplex_qp import minimize_on_simplex
 from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
-from federation.methods.fedpr import FedPr
+from federation.method import Method
 from federation.plan import TrainingConfig
-from federation.records import Client, Phase, Tensors, TrainingStats, Tree, Update
-from federation.training.losses import class_prototypes
+from federation.records import (
+    Batch,
+    Broadcast,
+    Client,
+    Forward,
+    Phase,
+    Tensors,
+    TrainingStats,
+    Tree,
+    Update,
+    UploadGroup,
+)
+from federation.training.forward import Network
+from federation.training.losses import class_prototypes, cross_entropy
 from federation.tree import select
 
 NEGLIGIBLE = 1e-3
 """Combination weights below this become 0, and the others are renormalised."""
 
 
+class ClientHead(NamedTuple):
+    """What the combination of heads needs of one client."""
+
+    head: Tensors
+    weighted_means: Tensor  # h_k (C, D)
+    variance: Tensor  # v_k ()
+
+
 @dataclass(frozen=True, kw_only=True)
-class FedPac(FedPr):
+class FedPacSums(ModelAndPrototypeSums):
+    """The sums of parameters and prototypes, and every client's head."""
+
+    heads: Mapping[str, ClientHead] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPac(Method):
     """Base by FedAvg; head_i = Σ_j α_j head_j, α minimizing αᵀ(diag(v) + D_i)α over the simplex."""
 
     name: ClassVar[str] = "fedpac"
     has_global_model: ClassVar[bool] = False
     personal_broadcast: ClassVar[bool] = True
-    weighs_prototypes: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
+        **Method.upload_groups,
+        **prototypes.UPLOAD_GROUPS,
+        "weighted_means": UploadGroup.VALUE,
+        "variance": UploadGroup.OTHER,
+    }
 
-    predict_by: Literal["prototype", "head"] = "head"
+    lam: float = 1.0  # λ
+    predict_by: PredictBy = "head"
+    predict_classes: PredictClasses = "all"
     head_epochs: int = 1
     head_lr_factor: float = HEAD_LR_FACTOR
 
     def __post_init__(self) -> None:
-        """Refuse a learning rate that does not train the head, too."""
+        """Refuse what only prediction by prototypes can do, and a learning rate that does not train the head, too."""
         super().__post_init__()
+        prototypes.check_prediction(self.name, self.predict_by, self.predict_classes)
         check_head_lr_factor(self.name, self.head_lr_factor)
+
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
+        """Make room for the prototypes that the client aligns with, and for its examples of each class."""
+        return client._replace(memory=prototypes.client_memory(training, client.params))
+
+    def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
+        """Take over the base and the combined head, and remember the prototypes."""
+        client, _ = super().receive(client, broadcast)
+        return prototypes.remember(client, broadcast), prototypes.received(broadcast)
 
     def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
         """Train the head alone, at its own learning rate, then the base alone."""
         return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, training.epochs)
 
+    def loss(
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+    ) -> tuple[Tensor, Tensors]:
+        """Add λ times the squared distance to the prototype of each example's class."""
+        output = network.train(params, buffers, batch.x, batch.mask)
+        distance = prototypes.mean_squared_error(output, batch, round_state)
+        return cross_entropy(output, batch) + self.lam * distance, output.buffers
+
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the model, the prototypes, and the received base's h_k[c] = π_c · mean e of c, and its variance v_k."""
-        client, tensors = super().upload(client, round_state, stats)
+        client, sent = prototypes.upload(client, stats.after)
         before = stats.before
         examples = before.counts.sum().clamp(min=1)
         share = before.counts / examples  # π_c
         weighted = share[:, None] * class_prototypes(before)
         variance = (before.square.sum() / examples - (weighted**2).sum()) / examples
-        return client, {**tensors, "weighted_means": weighted, "variance": variance}
+        return client, {"params": client.params, **sent, "weighted_means": weighted, "variance": variance}
+
+    @property
+    def predicts_by_broadcast(self) -> bool:
+        """By the prototypes, if it was asked to."""
+        return self.predict_by == "prototype"
+
+    def refresh(self, client: Client, broadcast: Broadcast) -> Client:
+        """Predict with newer prototypes."""
+        return prototypes.remember(client, broadcast)
+
+    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Take the head, or the nearest global prototype."""
+        output = forward(client.params, client.buffers, x, mask)
+        return prototypes.predict(output, client.memory, self.predict_by, self.predict_classes)
+
+    def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
+        """Start from the initial model, and know no prototype."""
+        return {"params": params, **prototypes.empty_prototypes(training, params)}
 
     def broadcast(self, state: Tree, client_id: str) -> Tree:
         """Send the base with the client's own head."""
         own = {**state["params"], **state.get("heads", {}).get(client_id, {})}
         return {"params": own, "prototypes": state["prototypes"], "known": state["known"]}
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> FedPacSums:
         """Add to the means, and keep what the combination of heads needs of this client."""
-        tensors = update.tensors
-        mine = (select(tensors["params"], is_head), tensors["weighted_means"], tensors["variance"])
-        heads = {**(accumulator or {}).get("heads", {}), update.client_id: mine}
-        return {**super().fold(state, accumulator, update), "heads": heads}
+        before, tensors = FedPacSums.of(accumulator), update.tensors
+        mine = ClientHead(select(tensors["params"], is_head), tensors["weighted_means"], tensors["variance"])
+        sums = prototypes.fold(before.prototypes, update, by_examples=True)
+        heads = {**before.heads, update.client_id: mine}
+        return replace(self.fold_params(before, update), prototypes=sums, heads=heads)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average base and prototypes, and combine a head for each client of the round."""
-        came = accumulator["heads"]
-        heads = [head for head, _, _ in came.values()]
+        sums = FedPacSums.of(accumulator)
+        came = sums.heads
         weights = combination_weights(
-            torch.stack([means for _, means, _ in came.values()]), torch.stack([v for _, _, v in came.values()])
+            torch.stack([one.weighted_means for one in came.values()]),
+            torch.stack([one.variance for one in came.values()]),
         )
+        heads = [one.head for one in came.values()]
         combined = {name: _combine(heads, row) for name, row in zip(came, weights, strict=True)}
         return {
-            **super().finish(state, accumulator),
+            "params": self.combined(sums, state["params"]),
+            **prototypes.finish(state, sums.prototypes),
             "heads": dict(sorted({**state.get("heads", {}), **combined}.items())),
         }
 

@@ -3,74 +3,115 @@
 Y. Qiao, H. Q. Le, C. S. Hong: Boosting Federated Learning Convergence with Prototype Regularization, 2023,
 arXiv 2307.10575: prototypes eq. 2, their mean eq. 3, local loss eq. 4, algorithm 1.
 
-Differs from the paper's words, which call the pull of eq. 4 'the ℓ2 distance'. Read as ‖e − P[y]‖₂ (`distance="norm"`)
-its gradient has length 1 however near the prototype is; in the paper's own setting that outweighs the labels, features
-collapse and the global model stays at chance (docs/results.md). Read as FedProto's squared error, the default here, the
-paper's faster convergence shows.
+Differs from the paper's words, which call the second term of eq. 4 'the ℓ2 distance'. Read as ‖e − P[y]‖₂
+(`distance="norm"`) its gradient has length 1 however near the prototype is; in the paper's own setting that outweighs
+the labels, features collapse and the global model stays at chance (docs/results.md). Read as FedProto's squared error,
+the default here, the paper's faster convergence shows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from federation.aggregation import prototypes
+from federation.aggregation.averaging import Accumulator
+from federation.aggregation.prototypes import ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.method import Method
-from federation.methods.fedproto import FedProto
 from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, Client, Output, Tensors, TrainingStats, Tree, Update
-from federation.training.losses import masked_mean
-from federation.tree import merge
+from federation.records import (
+    Batch,
+    Broadcast,
+    Client,
+    Forward,
+    Output,
+    Tensors,
+    TrainingStats,
+    Tree,
+    Update,
+    UploadGroup,
+)
+from federation.training.forward import Network
+from federation.training.losses import cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPr(FedProto):
+class FedPr(Method):
     """CE + λ · mse(e, P[y]); w by FedAvg; P[c] = mean of p_k[c] over the clients that have c."""
 
     name: ClassVar[str] = "fedpr"
-    has_global_model: ClassVar[bool] = True
-    averages_parameters: ClassVar[bool] = True
-    mixes_architectures: ClassVar[bool] = False
-    weighs_prototypes: ClassVar[bool] = False
-    """Whether P[c] is a mean by examples rather than by presence."""
+    class_stats_at: ClassVar[frozenset[str]] = frozenset({"after"})
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, **prototypes.UPLOAD_GROUPS}
 
+    lam: float = 1.0  # λ
     distance: Literal["squared", "norm"] = "squared"
+    predict_by: PredictBy = "prototype"
+    predict_classes: PredictClasses = "all"
 
-    def shared(self, name: str) -> bool:
-        """Share every parameter."""
-        return True
+    def __post_init__(self) -> None:
+        """Refuse what only prediction by prototypes can do, too."""
+        super().__post_init__()
+        prototypes.check_prediction(self.name, self.predict_by, self.predict_classes)
+
+    def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
+        """Make room for the prototypes that the client predicts with, and for its examples of each class."""
+        return client._replace(memory=prototypes.client_memory(training, client.params))
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
-        """Remember the prototypes, and lay the parameters over the client."""
-        client, known = super().receive(client, broadcast)
-        return client._replace(params=merge(client.params, broadcast["params"])), known
+        """Take over the parameters, and remember the prototypes."""
+        client, _ = super().receive(client, broadcast)
+        return prototypes.remember(client, broadcast), prototypes.received(broadcast)
+
+    def loss(
+        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+    ) -> tuple[Tensor, Tensors]:
+        """Add the distance to the prototype of each example's class (eq. 4)."""
+        output = network.train(params, buffers, batch.x, batch.mask)
+        distance = self._distance(output, batch, round_state)
+        return cross_entropy(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, p_k[c] and n_k[c]."""
-        client, tensors = super().upload(client, round_state, stats)
-        return client, {"params": client.params, **tensors}
+        client, sent = prototypes.upload(client, stats.after)
+        return client, {"params": client.params, **sent}
+
+    @property
+    def predicts_by_broadcast(self) -> bool:
+        """By the prototypes."""
+        return self.predict_by == "prototype"
+
+    def refresh(self, client: Client, broadcast: Broadcast) -> Client:
+        """Predict with newer prototypes."""
+        return prototypes.remember(client, broadcast)
+
+    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Take the nearest global prototype, or the head."""
+        output = forward(client.params, client.buffers, x, mask)
+        return prototypes.predict(output, client.memory, self.predict_by, self.predict_classes)
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model, and know no prototype."""
-        return {"params": params, **super().server_init(params, buffers, training)}
+        return {"params": params, **prototypes.empty_prototypes(training, params)}
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> ModelAndPrototypeSums:
         """Add a client's parameters, and its prototypes."""
-        before = (accumulator or {}).get("prototypes")
-        sums = prototypes.fold(before, update, by_examples=self.weighs_prototypes)
-        return {**Method.fold(self, state, accumulator, update), "prototypes": sums}
+        before = ModelAndPrototypeSums.of(accumulator)
+        sums = prototypes.fold(before.prototypes, update, by_examples=False)
+        return replace(self.fold_params(before, update), prototypes=sums)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
-        """Average both."""
-        return {"params": self.combined(accumulator, state["params"]), **super().finish(state, accumulator)}
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
+        """Average both (eq. 3)."""
+        sums = ModelAndPrototypeSums.of(accumulator)
+        return {"params": self.combined(sums, state["params"]), **prototypes.finish(state, sums.prototypes)}
 
-    def _regularization(self, output: Output, batch: Batch, round_state: Tree) -> Tensor:
+    def _distance(self, output: Output, batch: Batch, round_state: Tree) -> Tensor:
         if self.distance == "squared":
-            return super()._regularization(output, batch, round_state)
-        squared = prototypes.squared_error(output.features, batch.y, round_state["prototypes"], round_state["known"])
-        away = squared > 0  # at a distance of 0 the root has no gradient, and the pull none to give
+            return prototypes.mean_squared_error(output, batch, round_state)
+        squared = prototypes.squared_error(output, batch, round_state)
+        away = squared > 0  # at a distance of 0 the root has no gradient, and the term none to give
         distance = torch.where(away, torch.where(away, squared, 1.0).sqrt(), 0.0)
         return masked_mean(distance, batch.mask)

@@ -13,19 +13,30 @@ all, if it never has; so does the server's model of `fedpr`); by its head while 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from federation.aggregation import prototypes
-from federation.errors import SettingsError
+from federation.aggregation.averaging import Accumulator
+from federation.aggregation.prototypes import PredictBy, PredictClasses, PrototypeSums
 from federation.method import Method
 from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, Client, Forward, Output, Tensors, TrainingStats, Tree, Update
+from federation.records import (
+    Batch,
+    Broadcast,
+    Client,
+    Forward,
+    Tensors,
+    TrainingStats,
+    Tree,
+    Update,
+    UploadGroup,
+)
 from federation.training.forward import Network
-from federation.training.losses import cross_entropy, masked_mean
+from federation.training.losses import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +48,16 @@ class FedProto(Method):
     averages_parameters: ClassVar[bool] = False
     mixes_architectures: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset({"after"})
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = prototypes.UPLOAD_GROUPS
 
     lam: float = 1.0  # λ
-    predict_by: Literal["prototype", "head"] = "prototype"
-    predict_classes: Literal["all", "own"] = "all"
+    predict_by: PredictBy = "prototype"
+    predict_classes: PredictClasses = "all"
 
     def __post_init__(self) -> None:
-        """Refuse what only prediction by prototypes can do, too.
-
-        Raises:
-            SettingsError: naming the option.
-        """
+        """Refuse what only prediction by prototypes can do, too."""
         super().__post_init__()
-        if self.predict_classes == "own" and self.predict_by == "head":
-            raise SettingsError(
-                f"{self.name}: predict_classes=own chooses among prototypes, but predict_by=head: "
-                "set predict_by=prototype, or leave predict_classes at all"
-            )
+        prototypes.check_prediction(self.name, self.predict_by, self.predict_classes)
 
     def shared(self, name: str) -> bool:
         """Share no parameter."""
@@ -61,26 +65,23 @@ class FedProto(Method):
 
     def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Make room for the prototypes that the client predicts with, and for its examples of each class."""
-        empty = prototypes.empty_prototypes(training, client.params)
-        return client._replace(memory={**empty, "counts": torch.zeros_like(empty["known"])})
+        return client._replace(memory=prototypes.client_memory(training, client.params))
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Remember the global prototypes."""
-        return self.refresh(client, broadcast), {name: broadcast[name] for name in ("prototypes", "known")}
+        return prototypes.remember(client, broadcast), prototypes.received(broadcast)
 
     def loss(
         self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
-        """Add the pull towards the prototype of each example's class (eq. 8)."""
+        """Add the distance to the prototype of each example's class (eq. 8)."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        return cross_entropy(output, batch) + self.lam * self._regularization(
-            output, batch, round_state
-        ), output.buffers
+        distance = prototypes.mean_squared_error(output, batch, round_state)
+        return cross_entropy(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send p_k[c] and n_k[c], measured with the trained model; keep the latter."""
-        sent = prototypes.uploaded(stats.after)
-        return client._replace(memory={**client.memory, "counts": sent["counts"]}), sent
+        return prototypes.upload(client, stats.after)
 
     @property
     def predicts_by_broadcast(self) -> bool:
@@ -89,38 +90,23 @@ class FedProto(Method):
 
     def refresh(self, client: Client, broadcast: Broadcast) -> Client:
         """Predict with newer prototypes."""
-        newer = {name: broadcast[name] for name in ("prototypes", "known")}
-        return client._replace(memory={**client.memory, **newer})
+        return prototypes.remember(client, broadcast)
 
     def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Take the nearest global prototype (eq. 4), or the head."""
         output = forward(client.params, client.buffers, x, mask)
-        if self.predict_by == "head":
-            return output.logits
-        memory = client.memory
-        among = memory["known"] * self._candidates(memory["counts"])
-        return prototypes.nearest(output.features, memory["prototypes"], among, output.logits)
+        return prototypes.predict(output, client.memory, self.predict_by, self.predict_classes)
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Know no prototype."""
         return prototypes.empty_prototypes(training, params)
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> PrototypeSums:
         """Add a client's prototypes."""
-        before = accumulator or {"weight": 0.0, "prototypes": None}
-        sums = prototypes.fold(before["prototypes"], update, by_examples=self.weighting == "examples")
-        return {"weight": before["weight"] + self.weight(update), "prototypes": sums}
+        before = PrototypeSums.of(accumulator)
+        sums = prototypes.fold(before.prototypes, update, by_examples=self.weighting == "examples")
+        return PrototypeSums(weight=before.weight + self.weight(update), prototypes=sums)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average them class by class (eq. 6)."""
-        return prototypes.finish(state, accumulator["prototypes"])
-
-    def _candidates(self, counts: Tensor) -> Tensor:
-        """Mark (C,) the classes that a client with so many examples of each chooses among."""
-        if self.predict_classes == "all":
-            return torch.ones_like(counts)
-        return ((counts > 0) | (counts.sum() == 0)).to(counts.dtype)
-
-    def _regularization(self, output: Output, batch: Batch, round_state: Tree) -> Tensor:
-        squared = prototypes.squared_error(output.features, batch.y, round_state["prototypes"], round_state["known"])
-        return masked_mean(squared / output.features.shape[-1], batch.mask)
+        return prototypes.finish(state, PrototypeSums.of(accumulator).prototypes)

@@ -10,18 +10,27 @@ with the margin, a client that deviates less weighs more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from federation.aggregation import prototypes
-from federation.aggregation.averaging import add_weighted, mean_of
-from federation.method import Method
+from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
+from federation.aggregation.prototypes import PrototypeSums, min_max_normalized
+from federation.method import Method, Weights
 from federation.plan import TrainingConfig
-from federation.records import Client, Tensors, TrainingStats, Tree, Update
+from federation.records import Client, Tensors, TrainingStats, Tree, Update, UploadGroup
 from federation.training.losses import class_prototypes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginSums(PrototypeSums):
+    """The sums of prototypes, and those of parameters by each kind of attention."""
+
+    means: Mapping[str, MeanSums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +41,11 @@ class FedProtoMargin(Method):
     averages_parameters: ClassVar[bool] = False
     uses_partial_work: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
+        **Method.upload_groups,
+        **prototypes.UPLOAD_GROUPS,
+        "margins": UploadGroup.OTHER,
+    }
 
     margins: Literal["both", "lpm", "apm"] = "both"
     distance: Literal["margin", "positive"] = "margin"
@@ -39,7 +53,7 @@ class FedProtoMargin(Method):
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, the prototypes after training, and the local margins μ[c]."""
         client, tensors = super().upload(client, round_state, stats)
-        before, after = (normalized(class_prototypes(part)) for part in (stats.before, stats.after))
+        before, after = (min_max_normalized(class_prototypes(part)) for part in (stats.before, stats.after))
         present = (stats.after.counts > 0).to(after.dtype)
         margin = class_margins(before, after, present, self.distance)
         return client, {**tensors, **prototypes.uploaded(stats.after), "margins": margin}
@@ -52,25 +66,27 @@ class FedProtoMargin(Method):
         """Send the parameters; the aggregate prototypes stay on the server."""
         return {"params": state["params"]}
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> MarginSums:
         """Add one client to a running mean for each attention that counts this round, and to the prototypes'."""
-        before, tensors = accumulator or {"weight": 0.0, "means": {}, "prototypes": None}, update.tensors
-        means = dict(before["means"])
+        before, tensors = MarginSums.of(accumulator), update.tensors
+        means = dict(before.means)
         for kind, weight in self.attention(state, update).items():
-            total, sums = means.get(kind, (0.0, None))
-            means[kind] = (total + weight, add_weighted(sums, tensors["params"], weight))
-        ours = update._replace(tensors={**tensors, "prototypes": normalized(tensors["prototypes"])})
-        sums = prototypes.fold(before["prototypes"], ours, by_examples=True)
-        return {"weight": before["weight"] + self.weight(update), "means": means, "prototypes": sums}
+            so_far = means.get(kind, MeanSums())
+            params = add_weighted(so_far.params, tensors["params"], weight)
+            means[kind] = MeanSums(weight=so_far.weight + weight, params=params)
+        ours = update._replace(tensors={**tensors, "prototypes": min_max_normalized(tensors["prototypes"])})
+        sums = prototypes.fold(before.prototypes, ours, by_examples=True)
+        return MarginSums(weight=before.weight + self.weight(update), means=means, prototypes=sums)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average the parameters by each attention, then those means (eq. 13, 14), and the prototypes (eq. 10)."""
-        means = [mean_of(sums, weight, sums) for weight, sums in accumulator["means"].values()]
+        sums = MarginSums.of(accumulator)
+        means = [mean_of(one.params, one.weight, one.params or {}) for one in sums.means.values()]
         params = {
             name: torch.stack([mean[name] for mean in means]).mean(0).to(value.dtype)
             for name, value in state["params"].items()
         }
-        return {"params": params, **prototypes.finish(state, accumulator["prototypes"])}
+        return {"params": params, **prototypes.finish(state, sums.prototypes)}
 
     def attention(self, state: Tree, update: Update) -> dict[str, float]:
         """Return a client's unnormalised weight by its examples in the first round, then by each margin."""
@@ -79,19 +95,25 @@ class FedProtoMargin(Method):
         wanted = ("lpm", "apm") if self.margins == "both" else (self.margins,)
         return {kind: update.discount * float(torch.sigmoid(self._total(kind, state, update))) for kind in wanted}
 
+    def client_weights(self, state: Tree, updates: Sequence[Update]) -> Weights:
+        """Return a = v/Σv by kind of attention, and "combined", by which the parameters were averaged (eq. 13)."""
+        weights = {update.client_id: self.attention(state, update) for update in updates}
+        kinds = next(iter(weights.values()), {})
+        shares: Weights = {}
+        for kind in kinds:
+            total = sum(each[kind] for each in weights.values())
+            shares[kind] = {name: each[kind] / total for name, each in weights.items()}
+        if len(kinds) > 1:
+            shares["combined"] = {name: sum(shares[kind][name] for kind in kinds) / len(kinds) for name in weights}
+        return shares
+
     def _total(self, kind: str, state: Tree, update: Update) -> Tensor:
         if kind == "lpm":
             total: Tensor = update.tensors["margins"].sum()
             return total
         present = (update.tensors["counts"] > 0).to(state["known"].dtype) * state["known"]
-        ours = normalized(update.tensors["prototypes"])
+        ours = min_max_normalized(update.tensors["prototypes"])
         return class_margins(ours, state["prototypes"], present, self.distance).sum()
-
-
-def normalized(prototype: Tensor) -> Tensor:
-    """Scale each prototype (C, D) to [0, 1] over its channels; a constant one becomes zeros."""
-    low, high = prototype.amin(-1, keepdim=True), prototype.amax(-1, keepdim=True)
-    return (prototype - low) / torch.where(high > low, high - low, 1.0)
 
 
 def class_margins(ours: Tensor, others: Tensor, present: Tensor, distance: str) -> Tensor:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from federation.aggregation.averaging import mean_of
+from federation.aggregation.averaging import MeanSums, mean_of
 from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import TrainingConfig
@@ -74,16 +74,17 @@ class FeSem(Method):
         assigned = dict(state.get("assigned", {}))  # the wire leaves out an empty group
         if not assigned:
             centres = _spread([update.tensors["params"] for update in came], centres)
-        accumulators: list[Any] = [None] * len(centres)
+        sums = [MeanSums() for _ in centres]
         for update in came:
             nearest = _nearest(update.tensors["params"], centres)
             assigned[update.client_id] = torch.tensor(nearest)
-            accumulators[nearest] = self.fold(state, accumulators[nearest], update)
-        moved = {str(c): self._moved(centre, accumulators[c]) for c, centre in enumerate(centres)}
+            sums[nearest] = self.fold_params(sums[nearest], update)
+        moved = {str(c): _mean(centre, sums[c]) for c, centre in enumerate(centres)}
         return {"centres": moved, "assigned": dict(sorted(assigned.items()))}
 
-    def _moved(self, centre: Tensors, accumulator: Any) -> Tensors:
-        return centre if accumulator is None else mean_of(accumulator["params"], accumulator["weight"], centre)
+
+def _mean(centre: Tensors, sums: MeanSums) -> Tensors:
+    return centre if sums.params is None else mean_of(sums.params, sums.weight, centre)
 
 
 def _spread(clients: Sequence[Tensors], centres: Sequence[Tensors]) -> list[Tensors]:

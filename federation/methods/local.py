@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from federation.aggregation.averaging import Accumulator
 from federation.method import Method
 from federation.plan import TrainingConfig
-from federation.records import Broadcast, Client, Tensors, TrainingStats, Tree, Update
+from federation.records import Broadcast, Client, Tensors, TrainingStats, Tree, Update, UploadGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,7 @@ class Local(Method):
     has_global_model: ClassVar[bool] = False
     averages_parameters: ClassVar[bool] = False
     mixes_architectures: ClassVar[bool] = True
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {}
 
     def shared(self, name: str) -> bool:
         """Share nothing."""
@@ -36,11 +38,11 @@ class Local(Method):
         """The server has no state."""
         return {}
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> Accumulator:
         """Nothing to add."""
-        return None
+        return Accumulator()
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Nothing to combine."""
         return state
 

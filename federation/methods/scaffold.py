@@ -11,19 +11,28 @@ a mean of the client's gradients; with K η_l it is up to 1/(1 − m) times as l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from federation.aggregation.averaging import add_weighted
+from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted
 from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree, Update
+from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree, Update, UploadGroup
 from federation.training.forward import Network
 from federation.tree import map_tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldSums(MeanSums):
+    """The sums of parameters, and Σ (c_i⁺ − c_i) of the clients that came."""
+
+    changes: Tensors | None = None
+    clients_seen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +42,7 @@ class Scaffold(Method):
     name: ClassVar[str] = "scaffold"
     default_optimizer: ClassVar[Literal["adam", "sgd"] | None] = "sgd"
     default_lr: ClassVar[float | None] = 0.1
+    upload_groups: ClassVar[Mapping[str, UploadGroup]] = {**Method.upload_groups, "variate": UploadGroup.VALUE}
 
     server_lr: float = 1.0
 
@@ -82,20 +92,21 @@ class Scaffold(Method):
         """Send w and c."""
         return {"params": state["params"], "variate": state["variate"]}
 
-    def fold(self, state: Tree, accumulator: Any, update: Update) -> Any:
+    def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> ScaffoldSums:
         """Add parameters by weight, and changes of variates plainly."""
-        before = accumulator or {}
-        changes = add_weighted(before.get("changes"), update.tensors["variate"], 1.0)
-        names = [*before.get("names", []), update.client_id]
-        return {**super().fold(state, accumulator, update), "changes": changes, "names": names}
+        before = ScaffoldSums.of(accumulator)
+        changes = add_weighted(before.changes, update.tensors["variate"], 1.0)
+        seen = (*before.clients_seen, update.client_id)
+        return replace(self.fold_params(before, update), changes=changes, clients_seen=seen)
 
-    def finish(self, state: Tree, accumulator: Any) -> Tree:
+    def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Step towards the mean of the clients, and move c by the mean change (eq. 5)."""
-        mean, old = self.combined(accumulator, state["params"]), state["params"]
+        sums = ScaffoldSums.of(accumulator)
+        mean, old = self.combined(sums, state["params"]), state["params"]
         params = {name: torch.lerp(old[name], mean[name], self.server_lr) for name in old}
         before = state.get("seen", {})
-        seen = dict(sorted({**before, **dict.fromkeys(accumulator["names"], torch.tensor(1))}.items()))
-        changes = accumulator["changes"]
+        seen = dict(sorted({**before, **dict.fromkeys(sums.clients_seen, torch.tensor(1))}.items()))
+        changes = sums.changes or {}
         variate = {
             name: ((value.double() * len(before) + changes[name]) / len(seen)).to(value.dtype)
             for name, value in state["variate"].items()

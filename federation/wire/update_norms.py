@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
-from federation.records import Tree
+from federation.records import Tree, UploadGroup
 from federation.tree import flatten
 
-MEASURED = ("params", "prototypes", "variate", "weighted_means")
-"""Groups of an upload whose size says how much the client moves; counts, margins and variances differ by nature."""
+
+def change_norms(upload: Tree, broadcast: Tree, groups: Mapping[str, UploadGroup]) -> dict[str, float]:
+    """Return the L2 norm of each group that the method (`Method.upload_groups`) wants judged by it.
+
+    Of a change it is the norm of the difference from the broadcast, of a value its own.
+    """
+    return {
+        group: _norm(upload[group], broadcast.get(group, {}) if kind is UploadGroup.CHANGE else {})
+        for group, kind in groups.items()
+        if kind in (UploadGroup.CHANGE, UploadGroup.VALUE) and group in upload
+    }
 
 
-def change_norms(upload: Tree, broadcast: Tree) -> dict[str, float]:
-    """Return the L2 norm of each measured group: of params their change from the broadcast, of others themselves."""
-    return {group: _norm(group, upload, broadcast) for group in MEASURED if group in upload}
-
-
-def _norm(group: str, upload: Tree, broadcast: Tree) -> float:
-    mine = flatten({group: upload[group]})
-    start = flatten({group: broadcast[group]}) if group == "params" and group in broadcast else {}
+def _norm(sent: Tree | torch.Tensor, began: Tree | torch.Tensor) -> float:
+    mine, start = flatten({"": sent}), flatten({"": began})
     squares = 0.0
     for name, value in mine.items():
         like = start.get(name)

@@ -12,6 +12,7 @@ import torch
 from federation import wire
 from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json, method_to_json
+from federation.records import UploadGroup
 from federation.training.client_round import train_stacked
 from federation.training.local_round import Work, local_round
 from federation.training.losses import empty_training_stats
@@ -20,19 +21,6 @@ from federation.training.schedule import Schedule, in_order
 from federation.tree import flatten, leaves, map_tree
 from federation.wire.schema import check_tree, upload_schema
 from tests.federation.federated import SIZES, federation
-
-PARAMETERS, PROTOTYPES = frozenset({"params"}), frozenset({"prototypes", "counts"})
-TRAVELS = {
-    **dict.fromkeys(METHODS, PARAMETERS),
-    "local": frozenset[str](),
-    "scaffold": PARAMETERS | {"variate"},
-    "fedali": PARAMETERS | {"prototypes"},
-    "fedproto": PROTOTYPES,
-    "fedpr": PARAMETERS | PROTOTYPES,
-    "fedpac": PARAMETERS | PROTOTYPES | {"weighted_means", "variance"},
-    "fedproto_margin": PARAMETERS | PROTOTYPES | {"margins"},
-}
-"""What each method's clients send, by its paper; the parameters are those that `shared` names."""
 
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -176,7 +164,13 @@ def test_what_is_not_shared_does_not_travel(name: str) -> None:
     method = fed.setup.method
     upload = fed.train("ada").upload
     assert set(upload.get("params", {})) == {p for p in fed.initial.params if method.shared(p)}
-    assert set(upload) == TRAVELS[name]
+    assert set(upload) == set(method.upload_groups)
+    broadcast = method.broadcast(fed.state, "ada")
+    for group, kind in method.upload_groups.items():
+        if kind is UploadGroup.CHANGE:
+            assert set(flatten(upload[group])) <= set(flatten(broadcast[group]))
+        if kind is UploadGroup.CLASS_COUNTS:
+            assert upload[group].tolist() == torch.bincount(fed.examples["ada"].y, minlength=3).tolist()
     assert not any("noise_state" in path for path in flatten(upload))
     assert method.shared("convolutions.0.weight") or "params" not in upload
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from federation import wire
+from federation.aggregation.prototypes import min_max_normalized
 from federation.errors import RoundError, SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedpac import combination_weights
-from federation.methods.fedproto_margin import class_margins, normalized
+from federation.methods.fedproto_margin import class_margins
 from federation.plan import TrainingConfig
 from federation.records import Batch, Client, Output, Tree, Update
 from federation.training.client_round import train_stacked
@@ -168,7 +169,8 @@ def test_margins() -> None:
     assert class_margins(ours, others, torch.tensor([1.0, 0.0, 0.0]), "margin").tolist() == [0.0, 0.0, 0.0]
     same = torch.zeros(2, 2)
     assert class_margins(same, same, torch.ones(2), "margin").tolist() == [0.0, 0.0], "both distances vanish"
-    assert normalized(torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]])).tolist() == [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
+    some = torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]])
+    assert min_max_normalized(some).tolist() == [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize(("margins", "expected"), [("lpm", 2.8), ("apm", 2.5), ("both", 2.65)])

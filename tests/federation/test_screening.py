@@ -16,12 +16,13 @@ from federation.aggregation.screening import (
     NormHistory,
     Screening,
     Typical,
+    cap_examples,
     examples_limit,
     refusal,
     screen,
     shortfall,
-    weighed,
 )
+from federation.method import Method
 from federation.methods import METHODS
 from federation.plan import RoundSettings
 from federation.records import Update
@@ -49,8 +50,9 @@ def test_norms_by_hand() -> None:
         "prototypes": torch.tensor([[6.0, 8.0]]),
         "counts": torch.ones(1),
     }
-    assert change_norms(upload, start) == {"params": 5.0, "prototypes": 10.0}
-    assert change_norms({"params": {"new": torch.tensor([3.0, 4.0])}}, start) == {"params": 5.0}
+    groups = METHODS["fedpr"].upload_groups
+    assert change_norms(upload, start, groups) == {"params": 5.0, "prototypes": 10.0}
+    assert change_norms({"params": {"new": torch.tensor([3.0, 4.0])}}, start, groups) == {"params": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -81,10 +83,10 @@ def test_a_capped_weight_is_that_of_the_limit_and_others_are_as_they_were() -> N
 
 def test_counts_of_classes_shrink_with_the_weight() -> None:
     update = Update("z", 100, 1, {"prototypes": torch.ones(2, 3), "counts": torch.tensor([75.0, 25.0])})
-    capped = weighed(update, 20)
+    capped = cap_examples(update, 20, METHODS["fedproto"].upload_groups)
     assert (capped.examples, capped.tensors["counts"].tolist()) == (20, [15.0, 5.0])
     assert update.tensors["counts"].tolist() == [75.0, 25.0]
-    assert weighed(update, None) is update
+    assert cap_examples(update, None, {}) is update
 
 
 def test_the_mean_of_a_capped_round_in_numpy() -> None:
@@ -93,7 +95,9 @@ def test_the_mean_of_a_capped_round_in_numpy() -> None:
     found = screen(ON, {name: Claim(n, {}) for name, n in examples.items()}, history())
     updates = [Update(n, examples[n], 1, {"params": {"w": torch.tensor([v])}}) for n, v in values.items()]
     state = {"params": {"w": torch.zeros(1)}}
-    after = method.aggregate(state, [weighed(update, found.capped.get(update.client_id)) for update in updates])
+    after = method.aggregate(
+        state, [cap_examples(update, found.capped.get(update.client_id), method.upload_groups) for update in updates]
+    )
     mean = np.average(list(values.values()), weights=[40, 50, 60, 100])  # twice 50
     assert float(after["params"]["w"]) == pytest.approx(mean, rel=1e-6)
     assert float(method.aggregate(state, updates)["params"]["w"]) == pytest.approx(-1000, abs=1e-2)
@@ -187,16 +191,18 @@ def test_no_method_gives_a_capped_client_more_than_the_limit(name: str) -> None:
     here = federation(METHODS[name]())
     method, state, updates = here.setup.method, here.state, here.updates()
     limit = 2 * sorted(update.examples for update in updates)[(len(updates) - 1) // 2]
-    wild = [_claiming(update, 10**9 if n == 0 else update.examples) for n, update in enumerate(updates)]
-    fair = [_claiming(update, limit if n == 0 else update.examples) for n, update in enumerate(updates)]
+    wild = [_claiming(method, update, 10**9 if n == 0 else update.examples) for n, update in enumerate(updates)]
+    fair = [_claiming(method, update, limit if n == 0 else update.examples) for n, update in enumerate(updates)]
     found = screen(RoundSettings(norm_factor=None), {one.client_id: Claim(one.examples, {}) for one in wild}, history())
     assert found.capped == {wild[0].client_id: limit}
-    capped = method.aggregate(state, [weighed(update, found.capped.get(update.client_id)) for update in wild])
+    capped = method.aggregate(
+        state, [cap_examples(update, found.capped.get(update.client_id), method.upload_groups) for update in wild]
+    )
     _assert_close(capped, method.aggregate(state, fair))
 
 
-def _claiming(update: Update, examples: int) -> Update:
-    return weighed(update, examples)._replace(examples=examples)
+def _claiming(method: Method, update: Update, examples: int) -> Update:
+    return cap_examples(update, examples, method.upload_groups)._replace(examples=examples)
 
 
 def _assert_close(left: Any, right: Any) -> None:

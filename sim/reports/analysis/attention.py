@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
+from federation.method import Weights
 from sim.errors import AnalysisError
-from sim.reports.analysis.diagnostics import Weights, effective_clients
+from sim.reports.analysis.diagnostics import effective_clients
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import Picture, Section
 from sim.reports.figures.style import new_figure, plain_text

@@ -1,7 +1,7 @@
 """What a round did to the server's state, as one small JSON object in the round's line of `rounds.jsonl`.
 
 The simulation calls `diagnose` once a round with the state before and after it and the updates that it took. Nothing is
-computed here that a method computes: attention comes from the methods' own functions.
+computed here that a method computes: it says itself how much each client weighed (`Method.client_weights`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from federation.method import Method
-from federation.methods.fedatt import FedAtt
-from federation.methods.fedproto_margin import FedProtoMargin, normalized
+from federation.aggregation.prototypes import min_max_normalized
+from federation.method import Method, Weights
 from federation.records import Tree, Update
 from sim.results.records import Record
 
@@ -24,9 +23,7 @@ CLASSES = "classes"
 
 
 MOST_WEIGHTS = 4096
-"""Of FedAtt so many weights are written a round; 600 rounds of them are 70 MB."""
-
-Weights = dict[str, dict[str, float]]
+"""Of weights by parameter tensor so many are written a round; 600 rounds of them are 70 MB."""
 
 
 class Movement(Record):
@@ -43,11 +40,14 @@ class Diagnostics(Record):
     movement: dict[str, Movement] = Field(default_factory=dict)
     aggregate_margin: float | None = None
     attention: Weights = Field(default_factory=dict)
-    """Weights by kind and client, each kind's sum 1: "examples", or "lpm", "apm" and "combined"; of FedAtt "layers"."""
+    """Weights by kind and client, each kind's sum 1, as the method names the kinds.
+
+    "layers" is the mean over parameter tensors of a method that weighs clients in each of them.
+    """
     effective_clients: dict[str, float] = Field(default_factory=dict)
-    """1/Σa² by parameter tensor, of FedAtt."""
+    """1/Σa² by parameter tensor, of a method that weighs clients in each."""
     layer_attention: Weights = Field(default_factory=dict)
-    """Weights by parameter tensor and client, of FedAtt, where they are few enough to be written in every round."""
+    """Weights by parameter tensor and client, where they are few enough to be written in every round."""
 
 
 class Prototypes(NamedTuple):
@@ -70,17 +70,13 @@ def diagnose(method: Method, before: Tree, after: Tree, updates: Sequence[Update
 
 
 def _attention(method: Method, before: Tree, updates: Sequence[Update]) -> dict[str, Any]:
-    if isinstance(method, FedProtoMargin):
-        return {"attention": margin_attention(method, before, updates)}
-    if not isinstance(method, FedAtt):
-        return {}
-    layers = layer_attention(method, before, updates)
-    few = len(layers) * len(updates) <= MOST_WEIGHTS
-    return {
-        "attention": {"layers": _mean_over(layers)},
-        "effective_clients": {layer: effective_clients(each) for layer, each in layers.items()},
-        "layer_attention": layers if few else {},
-    }
+    found: dict[str, Any] = {"attention": method.client_weights(before, updates)}
+    if layers := method.layer_weights(before, updates):
+        few = len(layers) * len(updates) <= MOST_WEIGHTS
+        found["attention"] = {**found["attention"], "layers": _mean_over(layers)}
+        found["effective_clients"] = {layer: effective_clients(each) for layer, each in layers.items()}
+        found["layer_attention"] = layers if few else {}
+    return found
 
 
 def prototype_sets(state: Tree) -> dict[str, Prototypes]:
@@ -115,34 +111,11 @@ def aggregate_margin(uploads: Iterable[Tree]) -> float | None:
     """
     came = list(uploads)
     counts = torch.stack([each["counts"].double() for each in came])
-    scaled = torch.stack([normalized(each["prototypes"].double()) for each in came])  # p̂_k, (K, C, D)
+    scaled = torch.stack([min_max_normalized(each["prototypes"].double()) for each in came])  # p̂_k, (K, C, D)
     examples = counts.sum(0)
     aggregate = (counts[..., None] * scaled).sum(0) / examples.clamp(min=1)[:, None]
     vectors = aggregate[examples > 0]
     return float(torch.pdist(vectors).mean()) if len(vectors) > 1 else None
-
-
-def margin_attention(method: FedProtoMargin, state: Tree, updates: Sequence[Update]) -> Weights:
-    """Return a = v/Σv by kind and client, and the mean over kinds, by which the parameters were averaged (eq. 13)."""
-    weights = {update.client_id: method.attention(state, update) for update in updates}
-    kinds = next(iter(weights.values()), {})
-    shares = {kind: _shares({name: each[kind] for name, each in weights.items()}) for kind in kinds}
-    if len(shares) > 1:
-        shares["combined"] = {name: sum(each[name] for each in shares.values()) / len(kinds) for name in weights}
-    return shares
-
-
-def layer_attention(method: FedAtt, state: Tree, updates: Sequence[Update]) -> Weights:
-    """Return a = softmax over clients of ‖w_t − w_k‖ by parameter tensor and client (Ji et al. 2019, eq. 6)."""
-    scores: dict[str, dict[str, Tensor]] = {}
-    for update in updates:
-        # a sum of one client's: its exponent is that client's score
-        for layer, folded in method.fold(state, None, update)["layers"].items():
-            scores.setdefault(layer, {})[update.client_id] = folded["largest"]
-    return {
-        layer: dict(zip(each, torch.softmax(torch.stack(list(each.values())), 0).tolist(), strict=True))
-        for layer, each in scores.items()
-    }
 
 
 def effective_clients(weights: Mapping[str, float]) -> float:
@@ -153,11 +126,6 @@ def effective_clients(weights: Mapping[str, float]) -> float:
 def _mean_over(layers: Weights) -> dict[str, float]:
     names = next(iter(layers.values()), {})
     return {name: sum(each[name] for each in layers.values()) / len(layers) for name in names}
-
-
-def _shares(weights: dict[str, float]) -> dict[str, float]:
-    total = sum(weights.values())
-    return {name: weight / total for name, weight in weights.items()}
 
 
 def _rounded(value: Any) -> Any:

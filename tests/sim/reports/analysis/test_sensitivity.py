@@ -46,7 +46,7 @@ def test_a_grid_gives_one_section_an_option_and_one_line_a_setting_of_the_rest(t
         for pull in (1, 10)
     ]
     by_pull, by_beta = sensitivity(runs)
-    assert (by_pull.name, by_beta.name) == ("method_pull", "model_options_alp_beta")
+    assert (by_pull.name, by_beta.name) == ("method_lam", "model_options_alp_beta")
     assert list(by_beta.values) == ["lam=1", "lam=10"]
     assert by_beta.pictures["scores"].figure.axes[0].get_title() == "personalization"
 
