@@ -25,8 +25,10 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from gaitway.errors import GaitwayError
 
-class AggregatorError(Exception):
+
+class AggregatorError(GaitwayError):
     """Base of every error that this package raises on purpose."""
 
 

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
+from gaitway.errors import GaitwayError
 
-class AgentError(Exception):
+
+class AgentError(GaitwayError):
     """Base of every error that `edge_agent` raises on purpose."""
 
 

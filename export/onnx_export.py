@@ -1,7 +1,6 @@
 """Export a trained model: graph, gates, and only then the file."""
 
-import os
-import secrets
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from export.gates import (
 from export.graph import Deployed, float32_graph
 from export.int8 import int8_graph
 from export.runtime import CHANNELS, InputError, ModelMetadata, Session
+from gaitway.files import written_whole
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,12 @@ def _checked(
 
 def _write_all(content: dict[Path, bytes]) -> None:
     """Write temporary files, sync, and rename them all once all are written."""
-    # Not mkstemp: its mode 0600 would stay with the file, and another user's agent could not read it.
-    parts = {path.with_name(f"{path.name}.{secrets.token_hex(4)}.part"): path for path in content}
-    try:
-        for part, path in parts.items():
+    with ExitStack() as stack:
+        for path, data in content.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("xb") as file:
-                file.write(content[path])
-                file.flush()
-                os.fsync(file.fileno())
-        for part, path in parts.items():
-            os.replace(part, path)
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
+            file = stack.enter_context(written_whole(path))
+            file.write(data)
+            file.flush()  # no room for one of them: none is renamed
 
 
 __all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx"]

@@ -15,6 +15,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from gaitway.errors import GaitwayError
+
 SCHEMA = "gaitway-har/1"
 CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
 _BATCH = 256
@@ -29,7 +31,7 @@ _LOAD_ERRORS = (
 Floats = NDArray[np.float32]
 
 
-class ExportError(Exception):
+class ExportError(GaitwayError):
     """Root of everything that this package raises on purpose."""
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from gaitway.errors import GaitwayError
 
-class FederationError(Exception):
+
+class FederationError(GaitwayError):
     """Base of every error that `federation` raises for bad input."""
 
 

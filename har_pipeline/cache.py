@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gaitway.files import written_whole
 from har_pipeline.errors import PipelineError
 from har_pipeline.origin import Origin
 from har_pipeline.settings import PipelineSettings
@@ -36,7 +36,7 @@ def cache_key(dataset: str, inputs: Sequence[Path], request: dict[str, Any]) -> 
 
 
 def save(path: Path, dataset: WindowedDataset) -> None:
-    """Write atomically: a temporary file beside it, fsync, rename."""
+    """Write a cache file, whole or not at all."""
     clients = list(dataset.clients.values())
     meta = {
         "name": dataset.name,
@@ -45,17 +45,9 @@ def save(path: Path, dataset: WindowedDataset) -> None:
         "clients": [[each.client, len(each), *dataset.origin(each.client)] for each in clients],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            arrays = {name: np.concatenate([getattr(each, name) for each in clients]) for name in FIELDS}
-            np.savez(stream, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with written_whole(path) as stream:
+        arrays = {name: np.concatenate([getattr(each, name) for each in clients]) for name in FIELDS}
+        np.savez(stream, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
 
 
 def load(path: Path) -> WindowedDataset | None:

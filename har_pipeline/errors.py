@@ -6,8 +6,12 @@ PipelineError
 └── SettingsError  a setting, option, label or name that does not exist or does not fit
 """
 
+from __future__ import annotations
 
-class PipelineError(Exception):
+from gaitway.errors import GaitwayError
+
+
+class PipelineError(GaitwayError):
     """Anything this package refuses; the message says what came, what was expected and what to do."""
 
 

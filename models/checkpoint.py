@@ -4,8 +4,6 @@ The file's `__metadata__` has one key, `gaitway`, whose value is the JSON of `Ch
 """
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,9 +11,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from gaitway.files import write_file
 from models.errors import CheckpointError, ModelError
 from models.model import Model
 from models.registry import build
@@ -72,7 +71,7 @@ class CheckpointInfo:
 
 
 def save_checkpoint(path: Path | str, module_or_state: nn.Module | Mapping[str, Tensor], info: CheckpointInfo) -> None:
-    """Write parameters and buffers under their names, by a temporary file, fsync and rename.
+    """Write parameters and buffers under their names, whole or not at all.
 
     The file names every option of the model, so that another default in a later version does not change what it is.
     Raises CheckpointError where a tensor is missing, superfluous or of another shape than `info.model` has.
@@ -85,15 +84,7 @@ def save_checkpoint(path: Path | str, module_or_state: nn.Module | Mapping[str, 
     _check_state(skeleton.state_dict(), state, path)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not mkstemp: its mode 0600 would stay with the file, and another user's server could not read it.
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        save_file(tensors, temporary, metadata={_KEY: info.to_json()})
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_file(path, save(tensors, metadata={_KEY: info.to_json()}))
 
 
 def load_checkpoint(path: Path | str) -> tuple[Model, CheckpointInfo]:

@@ -1,7 +1,11 @@
 """Errors of `models`: ModelError > UnknownModelError, OptionError, CheckpointError."""
 
+from __future__ import annotations
 
-class ModelError(Exception):
+from gaitway.errors import GaitwayError
+
+
+class ModelError(GaitwayError):
     """Root of everything that this package raises on purpose."""
 
 

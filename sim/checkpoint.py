@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,6 +17,7 @@ from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tree
 from federation.tree import map_tree
+from gaitway.files import written_whole
 from sim.client_store.lazy import LazyMapping
 from sim.errors import RunDirectoryError
 
@@ -49,7 +48,9 @@ class _Block(NamedTuple):
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Write atomically: a kill at any moment leaves the previous checkpoint or this one."""
+    """Write a checkpoint; a crash at any moment leaves the previous one or this one, and what it left goes."""
+    for part in path.parent.glob(f".{path.name}.*.part"):
+        part.unlink(missing_ok=True)
     with written_whole(path) as file:
         file.write(bytes(HEAD.size))
         client_sets: dict[str, dict[str, _Block]] = {}
@@ -100,23 +101,6 @@ def in_order(tree: Tree, like: Tree) -> Tree:
     """
     keys = [*(key for key in like if key in tree), *(key for key in tree if key not in like)]
     return {key: in_order(tree[key], like.get(key, {})) if isinstance(tree[key], dict) else tree[key] for key in keys}
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a neighbour, flush it to the disk, and rename."""
-    with written_whole(path) as file:
-        file.write(data)
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a neighbour for writing; flush it to the disk and rename it if nothing was raised."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _append(file: BinaryIO, tree: Tree) -> _Block:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gaitway.errors import GaitwayError
 
-class SimError(Exception):
+
+class SimError(GaitwayError):
     """Base of every error that `sim` raises for bad input."""
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from federation.methods import METHODS
+from gaitway.files import write_file
 from sim import checkpoint, client_store
 from sim.data.federated_data import FederatedData
 from sim.data.holdout import leave_clients_out
@@ -168,7 +169,7 @@ def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: 
 def _truncate_lines(path: Path, rounds: int) -> None:
     """Drop the lines that a kill left after the checkpoint; those rounds are played again."""
     lines = path.read_text().splitlines()[:rounds] if path.exists() else []
-    checkpoint.write_atomically(path, "".join(line + "\n" for line in lines).encode())
+    write_file(path, "".join(line + "\n" for line in lines).encode())
 
 
 VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks"}

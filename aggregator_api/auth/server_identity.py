@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from aggregator_api.errors import ConfigError
-from federation.private_files import private_folder
+from federation.private_files import FILE, private_folder
+from gaitway.files import write_file
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -78,18 +77,10 @@ def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
 def write_secret(path: Path, data: bytes) -> bool:
     """Write a file that only its owner may read, whole or not at all; return False if there is one already."""
     private_folder(path.parent)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.link(temporary, path)  # unlike a rename, it fails where another process was faster
+        write_file(path, data, mode=FILE, replace=False)
     except FileExistsError:
         return False
-    finally:
-        temporary.unlink()
     return True
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: temporary file, fsync, rename, fsync of the folder."""
+"""The device's files: whole or not there, and its owner's alone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import errno
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from edge_agent.errors import DiskFullError
-from federation.private_files import private_folder
+from federation.private_files import FILE, private_folder
+from gaitway import files
 
 log = logging.getLogger(__name__)
 
@@ -20,18 +20,9 @@ BLOCK_BYTES = 1 << 20
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace a file's content; a kill at any moment leaves the old or the new."""
+    """Replace a file that is its owner's alone, and make its folder; a crash leaves the old content or the new."""
     private_folder(path.parent)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    sync_folder(path.parent)
+    files.write_file(path, data, mode=FILE)
 
 
 def move_file(source: Path, target: Path) -> None:
@@ -40,16 +31,7 @@ def move_file(source: Path, target: Path) -> None:
     with source.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(source, target)
-    sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    files.sync_folder(target.parent)
 
 
 def sha256_of(path: Path) -> str:

@@ -24,11 +24,11 @@ from federation.plan import ModelSpec, Strict
 from federation.seeds import generator, seed_for
 from federation.training.forward import initial_model
 from federation.tree import flatten
+from gaitway.files import write_file
 from har_pipeline import ChannelStatistics
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from models.hart import Hart
 from models.mae import MaskedAutoencoder, pretrained_state, reconstruction_loss, renew_global_prototypes
-from sim.checkpoint import write_atomically
 from sim.errors import RunDirectoryError, SettingsError
 
 OnEpoch = Callable[[int, float], None]
@@ -133,7 +133,7 @@ def _keep(path: Path, settings: PretrainingSettings, autoencoder: MaskedAutoenco
     body = wire.encode({"model": dict(autoencoder.state_dict()), "adam": moments})
     head = {"settings": settings.model_dump(mode="json"), "epoch": epoch, "sha256": wire.digest(body)}
     header = json.dumps(head).encode()
-    write_atomically(path, len(header).to_bytes(8, "little") + header + body)
+    write_file(path, len(header).to_bytes(8, "little") + header + body)
 
 
 def _resume(path: Path, settings: PretrainingSettings, autoencoder: MaskedAutoencoder, adam: Adam) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from federation import wire
+from gaitway.files import write_file
 from sim.best_round import Chosen
-from sim.checkpoint import write_atomically
 from sim.evaluation import Matrix, plain, spread, total
 from sim.experiment import Experiment
 from sim.results.records import Selection
@@ -131,4 +131,4 @@ def _confusion(best: Chosen, general: Generalization) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole or not at all."""
-    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+    write_file(path, (json.dumps(value, indent=1) + "\n").encode())

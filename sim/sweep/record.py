@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from sim.checkpoint import write_atomically
+from gaitway.files import write_file
 from sim.errors import RunDirectoryError
 from sim.experiment import ENVIRONMENT
 from sim.sweep.grid import Cell
@@ -60,7 +60,7 @@ class Record:
         """Write the file whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         saved = SavedSweep(cells=(*self.earlier, *map(self._saved, self.cells)))
-        write_atomically(self.folder / FILE, (saved.model_dump_json(indent=1) + "\n").encode())
+        write_file(self.folder / FILE, (saved.model_dump_json(indent=1) + "\n").encode())
 
     def _saved(self, cell: Cell) -> SavedCell:
         status = self.statuses.get(cell.name, CellStatus(Phase.WAITING))

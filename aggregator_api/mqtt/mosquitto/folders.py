@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.mosquitto import accounts, certificates, mosquitto, roles
+from gaitway.files import write_file
 
 PLUGIN = PurePosixPath("/usr/lib/x86_64-linux-gnu/mosquitto_dynamic_security.so")
 """Where Debian's amd64 package has it; `aarch64-linux-gnu` on arm64, /usr/lib in the eclipse-mosquitto image."""
@@ -68,9 +69,9 @@ def create(wanted: Installation) -> None:
         _make(folder)
     for folder in (wanted.out / "authority", wanted.broker, wanted.broker / "data", wanted.server):
         folder.chmod(FOLDER)
-    write_file(wanted.out / "authority" / "ca.key", authority.key, SECRET)
+    write_file(wanted.out / "authority" / "ca.key", authority.key, mode=SECRET)
     for folder in (wanted.out, wanted.broker, wanted.server):
-        write_file(folder / "ca.pem", authority.certificate, PUBLIC)
+        write_file(folder / "ca.pem", authority.certificate, mode=PUBLIC)
     _write_certificate(wanted, certificate)
     _write_accounts(wanted)
     _write_configurations(wanted)
@@ -101,31 +102,18 @@ def renew(wanted: Installation) -> None:
     _give(wanted.broker, wanted.user)
 
 
-def write_file(path: Path, data: bytes, mode: int) -> None:
-    """Write a file whole or not at all; a secret is never readable by others, not even for a moment."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.chmod(mode)
-    fresh.replace(path)
-
-
 def _write_certificate(wanted: Installation, certificate: certificates.Pair) -> None:
-    write_file(wanted.broker / "server.key", certificate.key, SECRET)
-    write_file(wanted.broker / "server.pem", certificate.certificate, PUBLIC)
+    write_file(wanted.broker / "server.key", certificate.key, mode=SECRET)
+    write_file(wanted.broker / "server.pem", certificate.certificate, mode=PUBLIC)
 
 
 def _write_accounts(wanted: Installation) -> None:
     server = accounts.Account(roles.SERVER_ROLE, accounts.new_password(), roles.SERVER_ROLE)
     admin = accounts.Account(roles.ADMIN_ROLE, accounts.new_password(), roles.ADMIN_ROLE)
-    write_file(wanted.server / "mqtt_password", server.password.encode(), SECRET)
-    write_file(wanted.server / "broker_admin_password", admin.password.encode(), SECRET)
+    write_file(wanted.server / "mqtt_password", server.password.encode(), mode=SECRET)
+    write_file(wanted.server / "broker_admin_password", admin.password.encode(), mode=SECRET)
     described = accounts.security_file(server, admin)
-    write_file(wanted.broker / "data" / "dynamic-security.json", described.encode(), SECRET)
+    write_file(wanted.broker / "data" / "dynamic-security.json", described.encode(), mode=SECRET)
 
 
 def _write_configurations(wanted: Installation) -> None:
@@ -133,7 +121,7 @@ def _write_configurations(wanted: Installation) -> None:
     text = mosquitto.configuration(
         place, bind=wanted.bind, port=wanted.port, plugin=wanted.plugin, user=wanted.user, limits=wanted.limits
     )
-    write_file(wanted.broker / "mosquitto.conf", text.encode(), PUBLIC)
+    write_file(wanted.broker / "mosquitto.conf", text.encode(), mode=PUBLIC)
     own = wanted.server_place or PurePosixPath(wanted.server.resolve())
     settings = {
         "broker_host": wanted.hosts[0],
@@ -145,7 +133,7 @@ def _write_configurations(wanted: Installation) -> None:
         "broker_admin_password_file": str(own / "broker_admin_password"),
     }
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-    write_file(wanted.server / "server.toml", text.encode(), SECRET)
+    write_file(wanted.server / "server.toml", text.encode(), mode=SECRET)
 
 
 def _give(folder: Path, user: str | None) -> None:

@@ -8,8 +8,9 @@ from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.mosquitto import roles
 from aggregator_api.mqtt.mosquitto.accounts import new_password
 from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
-from aggregator_api.mqtt.mosquitto.folders import SECRET, write_file
+from aggregator_api.mqtt.mosquitto.folders import SECRET
 from aggregator_api.settings import load
+from gaitway.files import write_file
 
 
 def rotate(folder: Path) -> None:
@@ -35,6 +36,6 @@ def rotate(folder: Path) -> None:
 def _change(broker: DynamicSecurity, username: str, file: Path) -> None:
     password = new_password()
     following = file.with_name(f"{file.name}.next")
-    write_file(following, password.encode(), SECRET)
+    write_file(following, password.encode(), mode=SECRET)
     broker.set_password(username, password)
     following.replace(file)

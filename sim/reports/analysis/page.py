@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sim.checkpoint import write_atomically
+from gaitway.files import write_file
 from sim.reports.analysis.section import Section
 from sim.reports.figures.style import draw
 from sim.reports.report import data_uri, render
@@ -20,9 +20,9 @@ def write_page(folder: Path, title: str, sections: Sequence[Section], missing: M
     uris = {section.name: _drawn(section, folder) for section in sections}
     values = {"schema": 1, "title": title, **{section.name: section.values for section in sections}}
     text = json.dumps({**values, "missing": dict(missing)}, indent=1) + "\n"
-    write_atomically(folder / "analysis.json", text.encode())
+    write_file(folder / "analysis.json", text.encode())
     html = render("analysis.html", title=title, sections=sections, uris=uris, missing=missing)
-    write_atomically(folder / "analysis.html", html.encode())
+    write_file(folder / "analysis.html", html.encode())
     return folder / "analysis.html"
 
 
