@@ -34,7 +34,7 @@ from aggregator_api.settings import Settings
 from aggregator_api.web import docs
 from aggregator_api.web.security_headers import SecurityHeaders
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 VERSION = "1"
 

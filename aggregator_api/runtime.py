@@ -42,7 +42,7 @@ from aggregator_api.updates.partial_uploads import Spool
 from federation.private_files import make_private
 from federation.protocol import topics
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 RETAINED_S = 60.0
 """How often what devices had the broker retain is looked for."""

@@ -42,6 +42,7 @@ from edge_agent.storage.files import tolerate_full_disk
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
 from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.mqtt import Delivered, Unreadable
+from federation.logs import about
 from federation.protocol.messages import Announcement
 
 log = logging.getLogger(__name__)
@@ -198,7 +199,8 @@ class Supervisor:
             failed = JobFailed(job.round, job.kind, posted.reason, posted.final)
             self._step(failed if posted.reason else CandidateReady(job.round, job.kind))
         elif posted.record.get("event") == "epoch":
-            log.info("round %d: epoch %s is done", job.round, posted.record.get("epoch"))
+            done = posted.record.get("epoch")
+            log.info("round %d: epoch %s is done", job.round, done, extra=about(round=job.round))
         elif posted.record.get("event") == "trained":
             try:
                 kept = save_round(self.store, job)
@@ -208,7 +210,8 @@ class Supervisor:
                 return
             self._write_summary()
             metrics = ", ".join(f"{name} {value:.3f}" for name, value in kept.metrics.items())
-            log.info("round %d: trained in %.1f s; %s", job.round, kept.seconds, metrics)
+            what = "round %d: trained in %.1f s; %s"
+            log.info(what, job.round, kept.seconds, metrics, extra=about(round=job.round))
             self._step(TrainingFinished(job.round, kept.update_id, kept.metrics))
 
     def _evaluated(self, verdict: Verdict) -> None:
@@ -298,7 +301,8 @@ class Supervisor:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
     def _start_job(self, command: do.StartJob) -> None:
-        log.info("round %d: %s", command.round, "training" if command.kind == "train" else "exporting the global model")
+        what = "training" if command.kind == "train" else "exporting the global model"
+        log.info("round %d: %s", command.round, what, extra=about(round=command.round))
         job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
         self._jobs.start(job)
 

@@ -1,21 +1,35 @@
-"""Logs as lines of JSON, with the federation, round and device of each record in fields of their own.
+"""Log records with the federation, round, device and update that they are about in fields of their own.
 
-The fields are taken from a record's format and its arguments ("… federation=%s round=%d"), never from the finished
-text: what a device says about itself cannot make a field.
+Whoever logs passes them by `extra=about(federation=…, round=…)`, never as part of the text: what a device says about
+itself cannot make a field. `JsonLines` writes each as a key, `TextLines` after the message.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 FIELDS = ("federation", "round", "device", "update")
 MESSAGE_CHARACTERS = 8_000
 
-_DIRECTIVE = re.compile(r"(?:\b(?P<name>[a-z_]+)[= ])?%(?:%|[-#0 +]*[\d.]*(?P<kind>[a-zA-Z]))")
+
+def about(
+    *, federation: str = "", round: int | None = None, device: str = "", update: str = ""
+) -> dict[str, str | int]:
+    """Return a record's `extra`: what is given, and nothing of the rest."""
+    given = {"federation": federation, "round": round, "device": device, "update": update}
+    return {name: value for name, value in given.items() if value not in ("", None)}
+
+
+class TextLines(logging.Formatter):
+    """Lines for people: the message, and then the fields that it has."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the record's line without its traceback."""
+        fields = [f"{name}={value}" for name, value in _fields(record).items()]
+        return " ".join([super().formatMessage(record), *fields])
 
 
 class JsonLines(logging.Formatter):
@@ -41,8 +55,4 @@ class JsonLines(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    if not isinstance(record.msg, str) or not isinstance(record.args, tuple):
-        return {}
-    directives = [found for found in _DIRECTIVE.finditer(record.msg) if found["kind"]]
-    named = zip((found["name"] for found in directives), record.args, strict=False)
-    return {name: value for name, value in named if name in FIELDS and value not in ("", "-", None)}
+    return {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}

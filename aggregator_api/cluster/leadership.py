@@ -20,9 +20,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from aggregator_api.cluster.leases import Leases
 from aggregator_api.observability.failure_log import failures
 from aggregator_api.rounds.coordinator import Coordinator
+from federation.logs import about
 from federation.rounds.server_round import Action
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 RENEWALS = 4
@@ -108,13 +109,13 @@ class Leadership:
         if before.keys() != held.keys():
             self._changed(frozenset(held))
         for name in held.keys() - before.keys():
-            log.info("leading federation=%s", name)
+            log.info("leading", extra=about(federation=name))
             self._gained(name)
         for name in held.keys() & before.keys():
             if held[name] != before[name]:
                 self._nudged(name)
         for name in before.keys() - held.keys():
-            log.warning("no longer leading federation=%s", name)
+            log.warning("no longer leading", extra=about(federation=name))
 
     def _expire(self) -> None:
         if self._seen and time.monotonic() >= self._until:

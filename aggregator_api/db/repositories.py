@@ -38,9 +38,10 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.storage.blobs import Blob
+from federation.logs import about
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 ENDED = (RoundPhase.PUBLISHED, RoundPhase.FAILED)
 OFFLINE_STATES = ("offline", "collecting")
@@ -82,7 +83,8 @@ def journal(
     session: Session, federation: Named, kind: str, *, round_number: int = 0, device: str = "", detail: str = ""
 ) -> None:
     """Write an event row and the same line to the log."""
-    log.info("%s federation=%s round=%d device=%s %s", kind, federation.name, round_number, device or "-", detail)
+    extra = about(federation=federation.name, round=round_number, device=device)
+    log.info("%s", f"{kind} {detail}".rstrip(), extra=extra)
     put(
         session,
         _ADD_EVENT,

@@ -19,7 +19,7 @@ from aggregator_api.mqtt.inbox import Message
 from aggregator_api.settings import Login, Settings
 from federation.protocol import topics
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 QOS = 1
 KEEPALIVE_S = 30

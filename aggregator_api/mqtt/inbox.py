@@ -13,7 +13,7 @@ from typing import NamedTuple
 from aggregator_api.db.outages import TEMPORARY, Outage
 from aggregator_api.observability.failure_log import failures
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 RETRY_S = 1.0

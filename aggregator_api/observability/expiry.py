@@ -19,7 +19,7 @@ from aggregator_api.db.models import CredentialRow, EnrolmentTokenRow, Federatio
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.backup import LAST_BACKUP
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 SCOPES = ("operator", "read", "device")
 

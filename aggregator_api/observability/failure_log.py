@@ -42,7 +42,7 @@ class FailureLog:
         return outage
 
 
-failures = FailureLog(logging.getLogger("aggregator_api"))
+failures = FailureLog(logging.getLogger(__name__))
 
 
 def _words(error: BaseException) -> str:

@@ -36,7 +36,7 @@ from aggregator_api.observability.timings import AGGREGATION_SECONDS, MESSAGE_SE
 from aggregator_api.runtime import Runtime
 from federation.rounds.rollout import RolloutPhase
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 HTTP_SECONDS = Histogram(
     "gaitway_http_request_seconds",

@@ -21,7 +21,7 @@ from aggregator_api.storage.blobs import Blob, BlobStore
 from aggregator_api.updates.contract import Contract
 from federation.private_files import UMASK
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 
 class Workshop(Protocol):

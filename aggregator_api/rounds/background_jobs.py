@@ -27,10 +27,11 @@ from aggregator_api.storage.blobs import Blob
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import claim_of, norm_history
 from federation.aggregation.screening import Screening, screen, shortfall
+from federation.logs import about
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.server_round import RoundPhase
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 
@@ -73,7 +74,7 @@ class LongWork:
             self._outlast(TEMPORARY, what, partial(work, name, number))
         except Exception as error:
             # whatever a method or a disk does wrong must end this round, not the server
-            log.exception("%s federation=%s round=%d", what, name, number)
+            log.exception(what, extra=about(federation=name, round=number))
             reason = f"{what}: {error}"
             self._outlast((*TEMPORARY, Outage.FULL), what, partial(self._owner.give_up, name, number, reason))
 

@@ -35,6 +35,7 @@ from aggregator_api.updates.context import Federation, Open
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
 from federation.aggregation.screening import Screening
+from federation.logs import about
 from federation.plan import Strict
 from federation.protocol import topics
 from federation.protocol.messages import write
@@ -53,7 +54,7 @@ from federation.rounds.server_round import (
     step,
 )
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 Arrival = UpdateArrived | DeviceLost
 LOOKS = 20
@@ -279,7 +280,8 @@ class Coordinator:
             federation = _row(session, name)
             moved_s = bring_into_reach(session, federation, self.contract(federation).plan.rounds, self._clock())
         if moved_s:
-            log.warning("the deadline of federation=%s was %.0f s too far away: the clock was set back", name, moved_s)
+            what = "the deadline was %.0f s too far away: the clock was set back"
+            log.warning(what, moved_s, extra=about(federation=name))
 
     def _looks_for_gone(self, now: float) -> bool:
         """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""
@@ -357,7 +359,7 @@ class Coordinator:
                     number = repositories.last_number(session, federation)
                     advice = f"{reason}; restore that blob or move the alias `stable`, then resume"
                     repositories.journal(session, federation, "federation.paused", round_number=number, detail=advice)
-            log.error("federation=%s is paused: its model is damaged: %s", name, reason)
+            log.error("paused: the model is damaged: %s", reason, extra=about(federation=name))
             self.act(name, result.actions if result is not None else (Action.ANNOUNCE,))
 
     def blob_damaged(self, sha256: str, reason: str) -> None:

@@ -20,7 +20,7 @@ from aggregator_api.db.models import ModelVersionRow, ParticipationRow, RoundRow
 from aggregator_api.db.repositories import ENDED
 from aggregator_api.storage.blobs import BlobStore
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 
 class Removed(NamedTuple):

@@ -13,11 +13,12 @@ from aggregator_api.updates.context import Federation, Open, Situation
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import norm_history
 from federation.aggregation.screening import NormHistory, class_count_groups, refusal
+from federation.logs import about
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 from federation.wire.update_norms import change_norms
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 Norms = dict[str, float]
 
@@ -43,7 +44,8 @@ class Judge:
         try:
             norms = change_norms(tree, self._broadcasts.read(manifest.base_version), contract.method.upload_groups)
         except BlobError as error:
-            log.error("norms not judged federation=%s device=%s: %s", manifest.federation, manifest.client, error)
+            extra = about(federation=manifest.federation, device=manifest.client)
+            log.error("norms not judged: %s", error, extra=extra)
             return {}  # a damaged disk here is not the device's fault
         if found.federation is not None and (
             reason := refusal(contract.plan.rounds, norms, self._history(found.federation, found.open))

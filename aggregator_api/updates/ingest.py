@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
@@ -31,13 +32,14 @@ from aggregator_api.updates.context import TAKEN, Situation
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.partial_uploads import Key, Spool, Upload
 from federation.errors import WireError
+from federation.logs import about
 from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
 from federation.protocol.signing import Envelope, Kind, unwrap
 from federation.protocol.topics import DeviceTopic
 from federation.rounds.server_round import Action, UpdateArrived
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
 RETAINED = "it had the broker retain a message, which was removed; Gaitway's agent never does"
@@ -115,7 +117,7 @@ class Ingest:
         except (OSError, DBAPIError) as error:
             if not disk.is_full(error):
                 raise
-            log.error("disk full federation=%s device=%s update=%s: %s", *key, error)
+            log.error("disk full: %s", error, extra=_about(key))
             nonce = self._nonce(key, payload)
             self._answer(key, "later", nonce=nonce, reason="the server's disk is full; try later")
 
@@ -145,16 +147,16 @@ class Ingest:
         try:
             status = read(DeviceStatus, payload)
         except WireError as error:
-            log.warning("status ignored federation=%s device=%s: %s", address.federation, address.device, error)
+            log.warning("status ignored: %s", error, extra=_about(address[:2]))
             return
         with self._database.write() as session:
             federation = repositories.federation_named(session, address.federation)
             if federation is None:
-                log.warning("status ignored federation=%s device=%s: no such federation", *address[:2])
+                log.warning("status ignored: no such federation", extra=_about(address[:2]))
                 return
             row = repositories.device_named(session, federation, address.device)
             if reason := admission.barred(row, *address[:2], enrolled_only=self._enrolled_only):
-                log.warning("status refused federation=%s device=%s: %s", *address[:2], reason)
+                log.warning("status refused: %s", reason, extra=_about(address[:2]))
                 return
             changed = receipts.note_status(session, federation, row, address.device, status)
             # writers come one after the other: who completes the number sees all the others, and an open round looks
@@ -195,7 +197,7 @@ class Ingest:
             upload = self._spool.get(key)
             if upload is None or not upload.continues(manifest):
                 if reason := disk.lacks(self._spool.root, self._min_free_bytes + manifest.size):
-                    log.warning("update put off federation=%s device=%s update=%s: %s", *key, reason)
+                    log.warning("update put off: %s", reason, extra=_about(key))
                     self._answer(key, "later", nonce=manifest.nonce, reason=reason)
                     return
                 self._make_room(key)
@@ -208,7 +210,7 @@ class Ingest:
     def _chunk(self, key: Key, n: int, payload: bytes) -> None:
         upload = self._spool.get(key)
         if upload is None:
-            log.debug("chunk ignored device=%s update=%s: not begun, or done", key[1], key[2])
+            log.debug("chunk ignored: not begun, or done", extra=_about(key))
             return
         try:
             upload.write_chunk(n, payload)
@@ -306,7 +308,7 @@ class Ingest:
 
     def _note_forged(self, key: Key, reason: str) -> None:
         """Count what was forged in the journal, of each device once a minute: whoever forges must not fill the disk."""
-        log.warning("update forged federation=%s device=%s update=%s: %s", *key, reason)
+        log.warning("update forged: %s", reason, extra=_about(key))
         now = time.monotonic()
         if now - self._forged_at.get(key[:2], -FORGED_AGAIN_S) < FORGED_AGAIN_S:
             return
@@ -325,7 +327,7 @@ class Ingest:
             if federation and device:
                 receipts.note_refusal(session, federation, device, key[2], refusal, manifest)
             else:
-                log.warning("update refused federation=%s device=%s: %s", key[0], key[1], refusal.reason)
+                log.warning("update refused: %s", refusal.reason, extra=_about(key))
         self._spool.discard(key)
         self._answer(key, "refused", nonce=manifest.nonce if manifest else nonce, reason=refusal.reason)
         if federation and manifest and manifest.client == key[1]:
@@ -361,3 +363,9 @@ def _nonce_of(payload: bytes) -> str:
         return ""
     nonce = said.get("nonce") if isinstance(said, dict) else None
     return nonce[:64] if isinstance(nonce, str) and nonce.isprintable() else ""
+
+
+def _about(address: Sequence[str]) -> dict[str, str | int]:
+    """Return a log record's fields: federation, device and, if there is one, update."""
+    federation, device, *update = address
+    return about(federation=federation, device=device, update=update[0] if update else "")

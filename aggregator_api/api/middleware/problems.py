@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_api.api.schemas.resources import Problem
 from aggregator_api.errors import RequestError, TooLargeError
 
-log = logging.getLogger("aggregator_api")
+log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 
