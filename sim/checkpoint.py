@@ -94,15 +94,6 @@ def load(path: Path, device: str) -> Checkpoint | None:
     )
 
 
-def in_order(tree: Tree, like: Tree) -> Tree:
-    """Return the tree with its keys in the order of `like`, and those that only the tree has after them.
-
-    The wire sorts names; sums over parameters keep the model's order, so that a resumed run rounds as a whole one does.
-    """
-    keys = [*(key for key in like if key in tree), *(key for key in tree if key not in like)]
-    return {key: in_order(tree[key], like.get(key, {})) if isinstance(tree[key], dict) else tree[key] for key in keys}
-
-
 def _append(file: BinaryIO, tree: Tree) -> _Block:
     data, offset = wire.encode(tree), file.tell()
     file.write(data)

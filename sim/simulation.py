@@ -38,7 +38,7 @@ from federation.tree import flatten
 from federation.wire.update_norms import change_norms
 from sim.attacks import Attack
 from sim.best_round import UNEVALUATED, BestRound, Chosen
-from sim.checkpoint import Checkpoint, in_order
+from sim.checkpoint import Checkpoint
 from sim.client_store import Clients, ClientStore, MemoryStore, Result, StoredClient, shared
 from sim.client_store.lazy import LazyMapping, LazySequence
 from sim.cohort import RoundCohort, draw_cohort
@@ -317,7 +317,7 @@ class Simulation:
         _check_whole("the server's state", saved.state, self._initial_state())
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.norms = NormHistory.from_json(saved.progress["norms"])
-        self.state = in_order(saved.state, self._initial_state())
+        self.state = saved.state
         client_sets: dict[str, Clients] = {}
         for client_set, clients in saved.client_sets.items():
             same = saved.same[client_set]
@@ -337,8 +337,7 @@ class Simulation:
     def _kept(self, name: str, client: Client) -> StoredClient | None:
         like = self.network_of[name].initial
         _check_whole(f"client {name}", client._asdict(), {"params": like.params, "buffers": like.buffers})
-        ordered = Client(*(in_order(mine, theirs) for mine, theirs in zip(client, like, strict=True)))
-        return self.client_store.put(LocalRound(ordered, {}, torch.zeros(())))[0]
+        return self.client_store.put(LocalRound(client, {}, torch.zeros(())))[0]
 
     def _initial_state(self) -> Tree:
         return self.setup.method.server_init(self.initial.params, self.initial.buffers, self.setup.training)

@@ -125,7 +125,7 @@ class EpochCheckpoints(TrainingCallback):
 def _like(expected: Tensors, found: Mapping[str, Any]) -> Tensors:
     if schema_of(dict(found)) != schema_of(expected):
         raise JobError("the checkpoint is of another network")
-    return {name: found[name] for name in expected}  # the wire sorts names; sums over them keep the model's order
+    return dict(found)
 
 
 def _scalar(value: Any) -> Tensor:

@@ -29,7 +29,7 @@ from export.runtime import ExportError
 from federation import wire
 from federation.errors import FederationError
 from federation.methods import method_from_json
-from federation.records import Client, Examples, Tensors, Tree
+from federation.records import Client, Examples, Tree
 from federation.rounds.server_round import keeps_partial_work
 from federation.scores import scores_of
 from federation.training.client_round import Setup, steps_of, train_one
@@ -119,7 +119,7 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
     schema = schema_of(reference)
     tree = wire.decode(job.broadcast.read_bytes(), limit_bytes=size_limit(schema))
     check_tree(tree, schema)
-    return _in_key_order(tree, reference)
+    return tree
 
 
 def train(context: TrainingContext) -> Client:
@@ -203,27 +203,12 @@ def load_client(context: TrainingContext) -> tuple[Client, Tree]:
     if path is None:
         return initial, {}
     tree = wire.decode(path.read_bytes(), limit_bytes=path.stat().st_size)
-    params = _in_order(tree.get("params", {}), initial.params, "parameters")
-    kept, residual = uploads.split_residual(Client(params, tree.get("buffers", {}), tree.get("memory", {})))
-    if schema_of(kept.memory) != schema_of(initial.memory):
-        raise JobError("the kept client state has another memory than the plan's method; delete the data folder")
-    memory = _in_key_order(kept.memory, initial.memory)
-    return Client(params, _in_order(kept.buffers, initial.buffers, "buffers"), memory), residual
-
-
-def _in_order(tree: Tree, like: Tensors, name: str) -> Tensors:
-    # the wire sorts names; sums over parameters keep the model's order, so that a restart changes no rounding
-    if schema_of(tree) != schema_of(like):
-        raise JobError(f"the kept client state has other {name} than the plan's model; delete the data folder")
-    return {key: tree[key] for key in like}
-
-
-def _in_key_order(tree: Tree, like: Tree) -> Tree:
-    # as above: a proximal term sums over the names of the broadcast
-    return {
-        name: _in_key_order(tree.get(name, {}), value) if isinstance(value, dict) else tree[name]
-        for name, value in like.items()
-    }
+    client = Client(*(tree.get(name, {}) for name in Client._fields))  # the wire leaves out an empty group
+    kept, residual = uploads.split_residual(client)
+    for name, mine, expected in zip(Client._fields, kept, initial, strict=True):
+        if schema_of(mine) != schema_of(expected):
+            raise JobError(f"the kept client state has other {name} than the plan asks for; delete the data folder")
+    return kept, residual
 
 
 def _on_holdout(context: TrainingContext, client: Client) -> Soundness:

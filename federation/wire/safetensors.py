@@ -10,7 +10,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import safetensors.torch
 import torch
@@ -69,7 +69,9 @@ def decode(data: bytes, *, limit_bytes: int, compression: Compression = "none") 
         raise WireError(f"{len(raw):,} bytes came that are not valid safetensors: {error}") from error
     for name, value in flat.items():
         _refuse_dtype(name, value)
-    return unflatten({n: v.float() if v.dtype == torch.float16 else v for n, v in sorted(flat.items())})
+    # the header names the tensors in the tree's order, in which sums over them round as where they were written
+    names = [name for name in _header(raw) if name in flat]
+    return unflatten({n: flat[n].float() if flat[n].dtype == torch.float16 else flat[n] for n in names})
 
 
 def digest(data: bytes) -> str:
@@ -96,15 +98,22 @@ def _unpack(data: bytes, limit_bytes: int) -> bytes:
         raise WireError(f"{len(data):,} bytes came that are not a zstd frame: {error}") from error
 
 
-def _safetensors(flat: Tensors) -> Iterator[bytes | memoryview]:
-    """Yield what `safetensors.torch.save` would write, byte for byte; the tensors' bytes as they lie in memory.
+def _header(raw: bytes) -> list[str]:
+    size = struct.unpack_from("<Q", raw)[0]
+    return list(json.loads(raw[8 : 8 + size]))
 
-    The library copies each tensor twice into new memory, which is what an encoding costs; joined, it is once.
+
+def _safetensors(flat: Tensors) -> Iterator[bytes | memoryview]:
+    """Yield a safetensors file: the header in the tree's order, then the tensors' bytes as they lie in memory.
+
+    The tensors lie where `safetensors.torch.save` would put them. The library copies each twice into new memory, which
+    is what an encoding costs; joined, it is once.
     """
     for name, value in flat.items():
         _refuse_dtype(name, value)
     order = sorted(flat, key=lambda name: (-_RANK[flat[name].dtype], name))
-    header, end = {}, 0
+    header: dict[str, Any] = dict.fromkeys(flat)
+    end = 0
     for name in order:
         begin, end = end, end + flat[name].nbytes
         shape = list(flat[name].shape)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from federation.head import is_base
 from federation.plan import Strict
 from models import Model
 from models.checkpoint import load_checkpoint, read_tensors
 from models.pretrained import load_pretrained
 from sim.errors import SettingsError
-
-HEAD = "head."
 
 
 class Initialization(Strict):
@@ -57,7 +56,7 @@ def initialize(module: Model, init: Initialization) -> None:
 
 
 def _without_head(module: Model) -> dict[str, Tensor]:
-    return {name: value for name, value in module.state_dict().items() if not name.startswith(HEAD)}
+    return {name: value for name, value in module.state_dict().items() if is_base(name)}
 
 
 def _is_ours(path: Path) -> bool:

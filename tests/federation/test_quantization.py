@@ -167,7 +167,7 @@ SCALES = math.ceil(600 / BLOCK)
         (lying("values", torch.ones(20, 30)), "'values/params/w' came as torch.float32"),
         (lying("values", torch.ones(30, 20).to(torch.int8)), "'values/params/w' came as torch.int8 .30, 20."),
         (lying("values", None), "'values/params/w' of shape .20, 30. is missing"),
-        (UPLOAD, "unexpected tensor 'counts'; did you mean 'values/counts'"),
+        (UPLOAD, "unexpected tensor 'params/w'; did you mean 'values/params/w'"),
     ],
 )
 def test_a_packed_upload_that_lies_is_refused(tree: Tree, message: str) -> None:
@@ -184,7 +184,7 @@ def test_more_bytes_than_int8_takes_are_refused_before_they_are_parsed() -> None
 
 def test_int8_values_are_refused_where_the_manifest_says_lossless() -> None:
     data = uploads.encode(UPLOAD, ORIGIN, {}, precision="int8").data
-    with pytest.raises(UpdateError, match="unexpected tensor 'scales/"):
+    with pytest.raises(UpdateError, match="unexpected tensor 'values/"):
         uploads.decode(data, SCHEMA, lambda: ORIGIN, precision="lossless")
 
 

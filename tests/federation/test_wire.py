@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -44,6 +45,17 @@ def test_float16_is_half_the_bytes_and_comes_back_as_float32() -> None:
     assert float((back - tree["w"]).abs().max()) < 1e-3
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_names_come_back_in_the_trees_order(compression: Any) -> None:
+    tree = {
+        "z": {"b": torch.ones(2), "a": torch.ones(1, dtype=torch.int64)},
+        "a": torch.ones(3).half(),
+        "m": torch.ones(1),
+    }
+    back = wire.decode(wire.encode(tree, compression=compression), limit_bytes=10_000, compression=compression)
+    assert list(flatten(back)) == ["z/b", "z/a", "a", "m"]
+
+
 def test_tensors_that_share_memory_are_written_twice() -> None:
     one = torch.ones(3)
     back = wire.decode(wire.encode({"a": one, "b": one, "c": one.expand(2, 3)}), limit_bytes=10_000)
@@ -51,12 +63,19 @@ def test_tensors_that_share_memory_are_written_twice() -> None:
     assert torch.equal(back["c"], torch.ones(2, 3))
 
 
-def test_the_bytes_are_those_of_the_library() -> None:
+def header_and_data(data: bytes) -> tuple[dict[str, Any], bytes]:
+    end = 8 + struct.unpack_from("<Q", data)[0]
+    return json.loads(data[8:end]), data[end:]
+
+
+def test_the_bytes_are_those_of_the_library_but_for_the_headers_order() -> None:
     every = {str(dtype): torch.arange(6).to(dtype).reshape(2, 3) for dtype in wire.DTYPES}
     scalars = {f'"{name}" \\ \n\x1f\x7f é': value[0, 1] for name, value in every.items()}
     tree = {"every": every, "scalars": scalars, "empty": torch.ones(0, 3), "Ü/%": torch.arange(6.0).reshape(2, 3).T}
     flat = {name: value.clone(memory_format=torch.contiguous_format) for name, value in flatten(tree).items()}
-    assert wire.encode(tree) == safetensors.torch.save(flat)
+    header, data = header_and_data(wire.encode(tree))
+    assert (header, data) == header_and_data(safetensors.torch.save(flat))
+    assert list(header) == list(flat)
     assert wire.encode({}) == safetensors.torch.save({})
     with pytest.raises(WireError, match=r"tensor 'x' has dtype torch\.complex64"):
         wire.encode({"x": torch.ones(1, dtype=torch.complex64)})

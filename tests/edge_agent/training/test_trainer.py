@@ -111,7 +111,7 @@ def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
 def test_a_client_state_of_another_model_is_refused(device: Path) -> None:
     (device / "other").write_bytes(wire.encode(dict(Federation(make_plan(hidden=24)).initial._asdict())))
     supervised_device = trainer.build_context(a_job(device, PLANS["fedavg"], state="other"))
-    with pytest.raises(JobError, match="other parameters"):
+    with pytest.raises(JobError, match="other params"):
         trainer.load_client(supervised_device)
 
 
@@ -119,7 +119,7 @@ def test_a_client_state_with_another_memory_is_refused(device: Path) -> None:
     plan = make_plan("fedproto")
     kept = Federation(plan).initial  # has not joined: it has no prototypes yet
     (device / "other").write_bytes(wire.encode(dict(kept._asdict())))
-    with pytest.raises(JobError, match="another memory"):
+    with pytest.raises(JobError, match="other memory"):
         trainer.load_client(trainer.build_context(a_job(device, plan, state="other")))
 
 
