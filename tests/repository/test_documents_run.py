@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from deploy.document_blocks import shell_blocks
+from sim import simulate
+from sim.errors import SettingsError
 from tests.repository.imports import PACKAGES, REPOSITORY
 from tests.repository.test_documents import DOCUMENTS, RUN_BY, RUN_HERE
 
@@ -70,3 +73,20 @@ def _shell() -> list[str]:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 pytest.skip(f"port {port} is taken on this machine")
     return ["bash"]
+
+
+@pytest.mark.ci
+def test_the_example_in_python_runs_as_it_is_written(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S)
+    assert len(example.splitlines()) <= 10
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    said = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr[-2000:]
+    assert [line.partition(":")[0] for line in said.stdout.splitlines()] == ["local", "fedavg", "fedali"]
+
+
+def test_an_option_that_is_unknown_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"unknown option 'round'; there are .*rounds"):
+        simulate(tmp_path, data="synthetic", round=3)
