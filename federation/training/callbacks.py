@@ -25,7 +25,7 @@ class TrainingCallback:
     """Sees a round of one client; this one lets it run undisturbed."""
 
     wants_checkpoints = False
-    """Whether it wants `epoch_done`, which costs a copy of the parameters each time."""
+    """Whether it wants `on_epoch_end`, which costs a copy of the parameters each time."""
 
     def resume(self) -> Checkpoint | None:
         """Return where an earlier run of the same round came to; None to begin with the first epoch."""

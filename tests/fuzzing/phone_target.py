@@ -107,7 +107,7 @@ class Endpoint:
         """Stop listening."""
         self._listener.close()
         self._collector.close()
-        return {**self.outcomes, "windows kept": self._collector.keeper.kept}
+        return {**self.outcomes, "windows kept": self._collector.writer.kept}
 
     def _moved(self, message: dict[str, Any]) -> dict[str, Any]:
         payload = [{**entry, "time": entry["time"] + self._later_ns} for entry in message["payload"]]

@@ -36,7 +36,7 @@ options = { channels = [8, 8], feature_dim = 16, hidden = 8 }
 name = "fedprox"
 mu = 0.05
 
-[task]
+[training]
 classes = 6
 feature_dim = 16
 epochs = 2

@@ -213,7 +213,7 @@ class Round(NamedTuple):
 
     def gap(self, ours: Played, theirs: Played) -> Gap:
         """Measure clients, uploads, losses and the server's state by how far the round moved them."""
-        origins = {name: self.setup.method.origin(self._broadcast(name)) for name in self.clients}
+        origins = {name: self.setup.method.delta_reference(self._broadcast(name)) for name in self.clients}
         before = {"clients": _trees(self.clients), "uploads": origins, "state": self.state}
         return gap(flatten(_tree(ours)), flatten(_tree(theirs)), flatten(before))
 
