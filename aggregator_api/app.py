@@ -15,8 +15,9 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_api.api import openapi
 from aggregator_api.api.coalescing import CoalescedReads
 from aggregator_api.api.concurrency import ConcurrencyLimit
+from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware import problems
-from aggregator_api.api.middleware.authentication import Gate
+from aggregator_api.api.middleware.authentication import AuthMiddleware
 from aggregator_api.api.middleware.idempotency import Idempotency
 from aggregator_api.api.routes import audit, blobs, enrolment, events, federations, health, models, progress, rollouts
 from aggregator_api.api.routes import keys as key_routes
@@ -58,10 +59,11 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
         runtime = Runtime(settings, connect)
         app.state.runtime = runtime
         app.state.metrics = Metrics(runtime)
+        app.state.event_feed = EventFeed(runtime.database, runtime.closing)
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             await run_in_threadpool(runtime.start)
-            await run_in_threadpool(_say_who_comes_in, runtime)
+            await run_in_threadpool(_log_access, runtime)
             yield
         finally:
             await run_in_threadpool(runtime.stop)
@@ -80,7 +82,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(ConcurrencyLimit)  # behind the body: a slow sender holds no place
     problems.install(app, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(CoalescedReads)
-    app.add_middleware(Gate, settings=settings)  # the last one added is asked first
+    app.add_middleware(AuthMiddleware, settings=settings)  # the last one added is asked first
     app.add_middleware(StorageErrors)
     app.add_middleware(HttpTimer)
     app.add_middleware(SecurityHeaders)
@@ -91,7 +93,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     return app
 
 
-def _say_who_comes_in(runtime: Runtime) -> None:
+def _log_access(runtime: Runtime) -> None:
     """Make the first key where there never was one, and say where it lies and who needs one."""
     settings = runtime.settings
     made = api_keys.ensure_operator(runtime.database, settings.data_dir.resolve())

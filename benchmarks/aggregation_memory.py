@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from aggregator_api.federations.initial_state import found
+from aggregator_api.federations.initial_state import build_initial_state
 from aggregator_api.rounds.aggregation import StoredUpdate
-from aggregator_api.rounds.aggregation_executor import WorkerProcess
+from aggregator_api.rounds.aggregation_executor import WorkerProcessExecutor
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.updates.contract import Contract
 from federation import wire
@@ -42,10 +42,10 @@ def plan(method: str) -> Plan:
 def measured(clients: int, method: str, folder: Path) -> dict[str, float]:
     """Aggregate so many updates in a fresh worker."""
     blobs = BlobStore(folder.as_uri())
-    founding = found(plan(method), max_model_bytes=1 << 28)
-    contract = Contract(plan(method), method_from_json(plan(method).method), founding.upload_schema)
-    state = blobs.put(founding.state)
-    broadcast = wire.decode(founding.broadcast, limit_bytes=len(founding.broadcast))
+    initial = build_initial_state(plan(method), max_model_bytes=1 << 28)
+    contract = Contract(plan(method), method_from_json(plan(method).method), initial.upload_schema)
+    state = blobs.put(initial.state)
+    broadcast = wire.decode(initial.broadcast, limit_bytes=len(initial.broadcast))
     updates, size = [], 0
     for n in range(clients):
         name = f"client-{n:06}"
@@ -53,7 +53,7 @@ def measured(clients: int, method: str, folder: Path) -> dict[str, float]:
         said = manifest(name, blob.sha256, blob.size)
         updates.append(StoredUpdate(said.model_copy(update={"method": method}), 0))
         size = blob.size
-    worker = WorkerProcess(folder.as_uri(), torch_threads=1, attempts=1)
+    worker = WorkerProcessExecutor(folder.as_uri(), torch_threads=1, attempts=1)
     worker.aggregate(contract, state.sha256, updates[:2])  # it is started, and has loaded what it needs
     before = peak(worker.pid)
     start = time.perf_counter()

@@ -63,7 +63,7 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
             "rounds": {"rounds": 1, "minimum_clients": devices, "norm_factor": None},
         }
     )
-    service.create(app.state.runtime, NewFederation(name=FEDERATION, plan=plan))
+    service.create_federation(app.state.runtime, NewFederation(name=FEDERATION, plan=plan))
     play(app.state.runtime, devices)
     server.should_exit = True
     running.join()
@@ -74,7 +74,7 @@ def play(runtime: Any, devices: int) -> None:
     """Let the devices report, and wait for the model."""
     from aggregator_api.db import repositories
     from aggregator_api.rounds.announcements import announcement
-    from aggregator_api.runtime import compute_alone
+    from aggregator_api.runtime import use_one_torch_thread
     from federation.protocol import topics
     from tests.aggregator_api.devices import FEDERATION, generated, status
 
@@ -84,7 +84,7 @@ def play(runtime: Any, devices: int) -> None:
             assert row is not None
             return announcement(session, row, chunk_bytes=1 << 20)
 
-    compute_alone()  # as the thread that handles messages does, in whose place this one is
+    use_one_torch_thread()  # as the thread that handles messages does, in whose place this one is
     names = [f"device-{n:05}" for n in range(devices)]
     for name in names:
         runtime.ingest.handle(topics.status(FEDERATION, name), status("ready"))

@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_api.api import queries
 from aggregator_api.api.coalescing import Coalescing
-from aggregator_api.api.queries import Window
+from aggregator_api.api.queries import PageParams
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.observability.failure_log import failures
@@ -34,7 +34,7 @@ RECENT = 2_000
 """Events of a federation that are kept in memory for its streams: some 300 kB."""
 
 
-class Message(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """An event as it is sent (HTML standard, 9.2)."""
 
     id: int
@@ -48,7 +48,7 @@ class EventFeed:
         self._database = database
         self._closing = closing
         self._journals: dict[str, _Journal] = {}
-        self._pages = Coalescing[list[Message] | None]()
+        self._pages = Coalescing[list[ServerSentEvent] | None]()
 
     async def stream(self, name: str, last: int) -> AsyncIterator[bytes]:
         """Yield what comes after the event `last` until the server closes, and a comment now and then."""
@@ -100,7 +100,7 @@ class EventFeed:
                 await asyncio.sleep(POLL_S)
         journal.wake()
 
-    async def _page(self, name: str, last: int) -> list[Message] | None:
+    async def _page(self, name: str, last: int) -> list[ServerSentEvent] | None:
         # streams that begin at the same event, as all do after a restart, read its page together
         return await self._pages.get((name, last), partial(self._try, self._after, name, last))
 
@@ -112,12 +112,12 @@ class EventFeed:
             failures.report("events cannot be read", error)
             return None
 
-    def _after(self, name: str, last: int) -> list[Message]:
+    def _after(self, name: str, last: int) -> list[ServerSentEvent]:
         with self._database.read() as session:
             row = repositories.federation_named(session, name)
-            events = queries.events(session, row, Window(last, BATCH)).items if row else []
+            events = queries.events(session, row, PageParams(last, BATCH)).items if row else []
         return [
-            Message(each.id, f"id: {each.id}\nevent: {each.kind}\ndata: {each.model_dump_json()}\n\n".encode())
+            ServerSentEvent(each.id, f"id: {each.id}\nevent: {each.kind}\ndata: {each.model_dump_json()}\n\n".encode())
             for each in events
         ]
 
@@ -135,7 +135,7 @@ class _Journal:
         self.reader: asyncio.Task[None] | None = None
         self.started = False
         self.floor = self.newest = 0
-        self._recent: deque[Message] = deque()
+        self._recent: deque[ServerSentEvent] = deque()
         self._batch_after, self._batch = 0, b""
         self._grown = asyncio.Event()
 
@@ -145,7 +145,7 @@ class _Journal:
         self.started = True
         self.wake()
 
-    def add(self, found: list[Message]) -> None:
+    def add(self, found: list[ServerSentEvent]) -> None:
         """Take what was read, and wake every stream."""
         if found:
             self._recent.extend(found)

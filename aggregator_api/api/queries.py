@@ -39,19 +39,19 @@ Row = TypeVar("Row")
 Item = TypeVar("Item")
 
 
-class Window(NamedTuple):
+class PageParams(NamedTuple):
     """Which part of a listing is wanted."""
 
     cursor: int
     limit: int
 
 
-def federations(session: Session, only: str | None, window: Window) -> resources.Page[resources.FederationSummary]:
+def federations(session: Session, only: str | None, page: PageParams) -> resources.Page[resources.FederationSummary]:
     """List the federations, or only the one of that name."""
     query = select(FederationRow)
     if only is not None:
         query = query.where(FederationRow.name == only)
-    return page(session, query, FederationRow.id, window, resources.FederationSummary.model_validate)
+    return paginate(session, query, FederationRow.id, page, resources.FederationSummary.model_validate)
 
 
 def federation(session: Session, row: FederationRow) -> resources.FederationDetail:
@@ -99,10 +99,10 @@ def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRo
     return "; ".join(filter(None, (now, epochs.restored_words(epoch))))
 
 
-def rounds(session: Session, row: FederationRow, window: Window) -> resources.Page[resources.RoundView]:
+def rounds(session: Session, row: FederationRow, page: PageParams) -> resources.Page[resources.RoundView]:
     """List the rounds of a federation."""
     query = select(RoundRow).where(RoundRow.federation_id == row.id)
-    return page(session, query, RoundRow.id, window, resources.RoundView.model_validate)
+    return paginate(session, query, RoundRow.id, page, resources.RoundView.model_validate)
 
 
 def round_detail(session: Session, row: RoundRow) -> resources.RoundDetail:
@@ -119,7 +119,7 @@ def round_detail(session: Session, row: RoundRow) -> resources.RoundDetail:
     )
 
 
-def participants(session: Session, row: RoundRow, window: Window) -> resources.Page[resources.Participant]:
+def participants(session: Session, row: RoundRow, page: PageParams) -> resources.Page[resources.Participant]:
     """List the devices of a round, with the updates that came."""
     updates = {
         update.device_id: update for update in session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id))
@@ -129,11 +129,11 @@ def participants(session: Session, row: RoundRow, window: Window) -> resources.P
         return _participant(part, updates.get(part.device_id))
 
     query = select(ParticipationRow).where(ParticipationRow.round_id == row.id)
-    return page(session, query, ParticipationRow.device_id, window, view)
+    return paginate(session, query, ParticipationRow.device_id, page, view)
 
 
 def metrics(
-    session: Session, row: FederationRow, round_number: int | None, window: Window
+    session: Session, row: FederationRow, round_number: int | None, page: PageParams
 ) -> resources.Page[resources.Metric]:
     """List what the devices of a federation measured, in all rounds or in one."""
     query = select(MetricRow).where(MetricRow.federation_id == row.id)
@@ -143,23 +143,23 @@ def metrics(
     def view(metric: MetricRow) -> resources.Metric:
         return resources.Metric.model_validate({**_columns(metric), "device": metric.device.name})
 
-    return page(session, query, MetricRow.id, window, view)
+    return paginate(session, query, MetricRow.id, page, view)
 
 
 def devices(
-    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, window: Window
+    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, page: PageParams
 ) -> resources.Page[resources.Device]:
     """List the devices of a federation, all or those of one enrolment state or of one group."""
     # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
     query = _of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
-    query = query.where(DeviceRow.id > window.cursor).order_by(DeviceRow.id).limit(window.limit + 1)
+    query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
     found = session.execute(query).mappings().all()
-    tags: dict[int, list[str]] = {each["id"]: [] for each in found[: window.limit]}
+    tags: dict[int, list[str]] = {each["id"]: [] for each in found[: page.limit]}
     named = select(DeviceTagRow.device_id, DeviceTagRow.tag).where(DeviceTagRow.device_id.in_(tags))
     for device, name in session.execute(named.order_by(DeviceTagRow.tag)):
         tags[device].append(name)
-    items = [resources.Device(**each, tags=tags[each["id"]]) for each in found[: window.limit]]
-    return resources.Page(items=items, next_cursor=items[-1].id if len(found) > window.limit else None)
+    items = [resources.Device(**each, tags=tags[each["id"]]) for each in found[: page.limit]]
+    return resources.Page(items=items, next_cursor=items[-1].id if len(found) > page.limit else None)
 
 
 _SHOWN_OF_DEVICES = [getattr(DeviceRow, name) for name in resources.Device.model_fields if name != "tags"]
@@ -179,14 +179,14 @@ def _of_devices(query: Select[Row], enrolment: str | None, tag: str | None) -> S
 
 
 def updates(
-    session: Session, row: FederationRow, status: str | None, window: Window
+    session: Session, row: FederationRow, status: str | None, page: PageParams
 ) -> resources.Page[resources.UpdateView]:
     """List the updates of a federation, all or those of one status."""
     query = select(UpdateRow).where(UpdateRow.federation_id == row.id)
     if status is not None:
         query = query.where(UpdateRow.status == status)
 
-    return page(session, query, UpdateRow.id, window, update_view)
+    return paginate(session, query, UpdateRow.id, page, update_view)
 
 
 def update_view(row: UpdateRow) -> resources.UpdateView:
@@ -194,10 +194,10 @@ def update_view(row: UpdateRow) -> resources.UpdateView:
     return resources.UpdateView.model_validate({**_columns(row), "device": row.device.name})
 
 
-def model_versions(session: Session, row: FederationRow, window: Window) -> resources.Page[resources.ModelVersion]:
+def model_versions(session: Session, row: FederationRow, page: PageParams) -> resources.Page[resources.ModelVersion]:
     """List the global models of a federation."""
     query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
-    found, following = _shown(session, query, ModelVersionRow.id, window)
+    found, following = _shown(session, query, ModelVersionRow.id, page)
     return resources.Page(items=_versions(session, found), next_cursor=following)
 
 
@@ -228,19 +228,19 @@ def model_version(session: Session, row: FederationRow, number: int) -> resource
     return _versions(session, [found])[0]
 
 
-def events(session: Session, row: FederationRow, window: Window) -> resources.Page[resources.Event]:
+def events(session: Session, row: FederationRow, page: PageParams) -> resources.Page[resources.Event]:
     """List the events of a federation."""
     query = select(EventRow).where(EventRow.federation_id == row.id)
-    return page(session, query, EventRow.id, window, resources.Event.model_validate)
+    return paginate(session, query, EventRow.id, page, resources.Event.model_validate)
 
 
-def keys(session: Session, federation: str | None, window: Window) -> resources.Page[Key]:
+def keys(session: Session, federation: str | None, page: PageParams) -> resources.Page[Key]:
     """List the API keys, of the whole server or of one federation."""
     query = select(CredentialRow)
     if federation is not None:
         query = query.join(FederationRow, CredentialRow.federation_id == FederationRow.id)
         query = query.where(FederationRow.name == federation)
-    return page(session, query, CredentialRow.id, window, lambda row: key(session, row))
+    return paginate(session, query, CredentialRow.id, page, lambda row: key(session, row))
 
 
 def key(session: Session, row: CredentialRow) -> Key:
@@ -251,36 +251,36 @@ def key(session: Session, row: CredentialRow) -> Key:
     return Key.model_validate({**_columns(row), **names})
 
 
-def tokens(session: Session, row: FederationRow, window: Window) -> resources.Page[Token]:
+def tokens(session: Session, row: FederationRow, page: PageParams) -> resources.Page[Token]:
     """List the enrolment tokens of a federation."""
     query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.federation_id == row.id)
-    return page(session, query, EnrolmentTokenRow.id, window, Token.model_validate)
+    return paginate(session, query, EnrolmentTokenRow.id, page, Token.model_validate)
 
 
-def audit(session: Session, filters: Filters, window: Window) -> resources.Page[resources.AuditEntry]:
+def audit(session: Session, filters: Filters, page: PageParams) -> resources.Page[resources.AuditEntry]:
     """List the entries of the audit that fit."""
-    return page(session, select_entries(filters), AuditRow.id, window, resources.AuditEntry.model_validate)
+    return paginate(session, select_entries(filters), AuditRow.id, page, resources.AuditEntry.model_validate)
 
 
-def page(
+def paginate(
     session: Session,
     query: Select[Row],
     key: InstrumentedAttribute[int],
-    window: Window,
+    page: PageParams,
     view: Callable[[Row], Item],
 ) -> resources.Page[Item]:
     """Return the part of a listing that a window shows; rows are ordered by `key`."""
-    found, following = _shown(session, query, key, window)
+    found, following = _shown(session, query, key, page)
     return resources.Page(items=[view(row) for row in found], next_cursor=following)
 
 
 def _shown(
-    session: Session, query: Select[Row], key: InstrumentedAttribute[int], window: Window
+    session: Session, query: Select[Row], key: InstrumentedAttribute[int], page: PageParams
 ) -> tuple[Sequence[Row], int | None]:
     """Return the rows of a page, and the cursor of the next one."""
-    found: Sequence[Row] = session.scalars(query.where(key > window.cursor).order_by(key).limit(window.limit + 1)).all()
-    shown = found[: window.limit]
-    return shown, getattr(shown[-1], key.key) if len(found) > window.limit else None
+    found: Sequence[Row] = session.scalars(query.where(key > page.cursor).order_by(key).limit(page.limit + 1)).all()
+    shown = found[: page.limit]
+    return shown, getattr(shown[-1], key.key) if len(found) > page.limit else None
 
 
 def _versions(session: Session, rows: Sequence[ModelVersionRow]) -> list[resources.ModelVersion]:

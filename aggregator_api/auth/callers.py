@@ -35,7 +35,7 @@ LOOKUPS_AT_ONCE = 4
 """Threads for look-ups: wrong keys, however many, leave the others to the rest."""
 
 
-class Callers:
+class CallerCache:
     """Who the keys belong to. Wrong ones are not remembered, so that they push no good one out."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

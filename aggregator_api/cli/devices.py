@@ -91,7 +91,7 @@ def approve(
 
     with writing(data_dir, config) as session:
         for device in devices:
-            approval.let_in(session, *approval.find(session, federation, device))
+            approval.admit_device(session, *approval.find(session, federation, device))
             note(session, "devices.approve", federation=federation, device=device)
     typer.echo(f"{', '.join(devices)}: approved")
 
@@ -113,7 +113,7 @@ def revoke(
         settings = load(config, data_dir=data_dir)
         with database_of(settings) as database, database.write() as session:
             for device in devices:
-                approval.put_out(session, *approval.find(session, federation, device))
+                approval.revoke_device_credentials(session, *approval.find(session, federation, device))
                 note(session, "devices.revoke", federation=federation, device=device)
         try:
             broker = accounts_of(settings)
@@ -206,13 +206,13 @@ def _tokens(
     given: Mapping[str, Any],
 ) -> list[Any]:
     from aggregator_api.devices import enrolment_tokens
-    from aggregator_api.devices.bulk import Made
+    from aggregator_api.devices.bulk import IssuedToken
     from federation.protocol.enrolment_uri import EnrolmentUri
 
     made = []
     for one in wanted:
         row, token = enrolment_tokens.make(session, federation, device=one.device, tags=one.tags, **given)
-        made.append(Made(EnrolmentUri(server, federation.name, one.device, token), one.tags, row.expires_at))
+        made.append(IssuedToken(EnrolmentUri(server, federation.name, one.device, token), one.tags, row.expires_at))
         note(
             session, "enrolment-tokens.create", federation=federation.name, device=one.device, detail=f"token {row.id}"
         )

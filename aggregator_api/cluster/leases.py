@@ -2,7 +2,7 @@
 
 A lease is a row with a holder and an expiry by the database's clock, so that the processes' own clocks do not matter.
 A lease that runs out later than any process would set it was written before that clock was set back, and counts as run
-out: what else would hold up its federation until the clock gets there?
+out: what else would block its federation until the clock gets there?
 Free and expired rows are taken with FOR UPDATE SKIP LOCKED, so that no process waits for another one that is taking.
 """
 
@@ -27,20 +27,20 @@ _TAKE = text(
     "AND federation_id IN (SELECT federation_id FROM leases "
     f"WHERE holder = :holder OR {_RUN_OUT} FOR UPDATE SKIP LOCKED) RETURNING f.name, nudges"
 )
-_LOOK = text(
+_LOAD = text(
     f"SELECT f.name, CASE WHEN l.holder = :holder THEN l.nudges END, l.federation_id IS NULL OR {_RUN_OUT} "
     "FROM federations f LEFT JOIN leases l ON l.federation_id = f.id"
 )
-_NUDGE = text(
+_NOTIFY = text(
     "UPDATE leases SET nudges = nudges + 1 WHERE federation_id = (SELECT id FROM federations WHERE name = :name)"
 )
 _RELEASE = text("UPDATE leases SET expires_at = 0 WHERE holder = :holder")
 
 
-class Look(NamedTuple):
-    """What the rows say: how often each of the holder's own was nudged, and whether some are free."""
+class LeaseStatus(NamedTuple):
+    """What the rows say: how often the holder of each of its own was notified, and whether some are free."""
 
-    nudges: dict[str, int]
+    notifications: dict[str, int]
     some_free: bool
 
 
@@ -54,23 +54,25 @@ class Leases:
         self._farthest = {"farthest_s": max(60.0, FARTHEST * lease_s)}
 
     def take(self) -> dict[str, int]:
-        """Renew what is held and take what is free or has run out; return the held ones, each with its nudges."""
+        """Renew what is held and take what is free or has run out; return those held, with their notifications."""
         with self._engine.begin() as connection:
             connection.execute(_ROWS)
         with self._engine.begin() as connection:
             rows = connection.execute(_TAKE, {**self._holder, **self._farthest, "lease_s": self._lease_s})
             return {row.name: row.nudges for row in rows}
 
-    def look(self) -> Look:
+    def load(self) -> LeaseStatus:
         """Read without taking."""
         with self._engine.connect() as connection:
-            rows = connection.execute(_LOOK, {**self._holder, **self._farthest}).all()
-        return Look({name: nudges for name, nudges, _ in rows if nudges is not None}, any(free for *_, free in rows))
+            rows = connection.execute(_LOAD, {**self._holder, **self._farthest}).all()
+        return LeaseStatus(
+            {name: nudges for name, nudges, _ in rows if nudges is not None}, any(free for *_, free in rows)
+        )
 
-    def nudge(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         """Tell whoever holds a federation that its rows were changed."""
         with self._engine.begin() as connection:
-            connection.execute(_NUDGE, {"name": name})
+            connection.execute(_NOTIFY, {"name": name})
 
     def release(self) -> None:
         """Let others take what is held, at once."""

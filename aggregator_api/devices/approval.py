@@ -24,10 +24,10 @@ def approve(runtime: Runtime, name: str, device: str) -> None:
         ConflictError: if it has no key, or was revoked.
     """
     with runtime.database.write() as session:
-        let_in(session, *find(session, name, device))
+        admit_device(session, *find(session, name, device))
 
 
-def let_in(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+def admit_device(session: Session, federation: FederationRow, row: DeviceRow) -> None:
     """Approve a device inside the caller's transaction.
 
     Raises:
@@ -51,8 +51,8 @@ def revoke(runtime: Runtime, name: str, device: str) -> None:
         UnavailableError: if the broker does not delete the account; nothing is taken from the device all the same.
     """
     with runtime.database.write() as session:
-        put_out(session, *find(session, name, device))
-    runtime.coordinator.feed(name, DeviceLost(device))
+        revoke_device_credentials(session, *find(session, name, device))
+    runtime.coordinator.apply_event(name, DeviceLost(device))
     runtime.forget_uploads(name, device)
     try:
         runtime.accounts.revoke(accounts.username(name, device))
@@ -75,7 +75,7 @@ def find(session: Session, name: str, device: str) -> tuple[FederationRow, Devic
     return federation, row
 
 
-def put_out(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+def revoke_device_credentials(session: Session, federation: FederationRow, row: DeviceRow) -> None:
     """Void all that a device holds in the database, inside the caller's transaction; the broker is told afterwards."""
     if row.enrolment == "revoked":
         return

@@ -22,7 +22,7 @@ MOST = 10_000
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
-class Wanted(NamedTuple):
+class DeviceRequest(NamedTuple):
     """A line of the CSV: a device, and the groups that it is put into when it enrols."""
 
     line: int
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
     tags: tuple[str, ...] = ()
 
 
-class Made(NamedTuple):
+class IssuedToken(NamedTuple):
     """A device's token, as it is handed over."""
 
     uri: EnrolmentUri
@@ -38,7 +38,7 @@ class Made(NamedTuple):
     expires_at: float
 
 
-def read_devices(text: str, taken: Iterable[str] = ()) -> list[Wanted]:
+def read_devices(text: str, taken: Iterable[str] = ()) -> list[DeviceRequest]:
     """Read a CSV with the columns `device` and, where wanted, `tags` (several are separated by spaces or semicolons).
 
     Raises:
@@ -51,11 +51,11 @@ def read_devices(text: str, taken: Iterable[str] = ()) -> list[Wanted]:
         raise ConfigError(f"the first line must name the columns, `device` and, where wanted, `tags`; it has {shown}")
     table.fieldnames = columns
     wrong: list[str] = []
-    found: dict[str, Wanted] = {}
+    found: dict[str, DeviceRequest] = {}
     refused = set(taken)
     for row in table:
         device, tags = (row.get("device") or "").strip(), (row.get("tags") or "").replace(";", " ").split()
-        wanted = Wanted(table.line_num, device, tuple(sorted(set(tags))))
+        wanted = DeviceRequest(table.line_num, device, tuple(sorted(set(tags))))
         wrong += [f"line {wanted.line}: {reason}" for reason in _wrong(row, wanted, found, refused)]
         found.setdefault(device, wanted)
     if not wrong and not found:
@@ -68,7 +68,7 @@ def read_devices(text: str, taken: Iterable[str] = ()) -> list[Wanted]:
     return list(found.values())
 
 
-def _wrong(row: dict[str, str], wanted: Wanted, found: dict[str, Wanted], taken: set[str]) -> list[str]:
+def _wrong(row: dict[str, str], wanted: DeviceRequest, found: dict[str, DeviceRequest], taken: set[str]) -> list[str]:
     if None in row:
         return ["it has more cells than the first line; separate several tags by spaces or semicolons"]
     wrong = [reason for name in (wanted.device, *wanted.tags) if (reason := _impossible(name))]
@@ -101,7 +101,7 @@ def checked_server(url: str) -> str:
     return url.rstrip("/")
 
 
-def token_table(made: Sequence[Made]) -> str:
+def token_table(made: Sequence[IssuedToken]) -> str:
     """Return the tokens as CSV."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
@@ -111,12 +111,12 @@ def token_table(made: Sequence[Made]) -> str:
     return out.getvalue()
 
 
-def sheet(made: Sequence[Made]) -> str:
+def sheet(made: Sequence[IssuedToken]) -> str:
     """Return the tokens as an HTML page to print, a QR code for each device; it loads nothing from anywhere."""
     return _PAGE.format(count=len(made), cards="\n".join(_card(one) for one in made))
 
 
-def _card(one: Made) -> str:
+def _card(one: IssuedToken) -> str:
     code = segno.make(str(one.uri), error="m", micro=False).svg_inline(scale=3, border=4)
     lines = [f"federation {one.uri.federation}", one.uri.server, f"once, before {_day(one.expires_at)}"]
     if one.tags:

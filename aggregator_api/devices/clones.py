@@ -21,7 +21,7 @@ RETURNS = 2
 """Of replaced sessions within the window: one could be a message that overtook another in a crowded broker."""
 
 
-class Verdict(NamedTuple):
+class CloneVerdict(NamedTuple):
     """What follows from a status."""
 
     cloned: bool = False  # this status was the proof
@@ -43,26 +43,26 @@ class Clones:
     def __init__(self) -> None:
         self._devices: OrderedDict[tuple[str, str], _Device] = OrderedDict()
 
-    def hear(self, federation: str, device: str, session: str, number: int, now: float) -> Verdict:
+    def hear(self, federation: str, device: str, session: str, number: int, now: float) -> CloneVerdict:
         """Take the session and number of a status, at `now` in seconds on a clock that does not jump."""
         if not session:
-            return Verdict()  # a last will, or another program than our agent
+            return CloneVerdict()  # a last will, or another program than our agent
         seen = self._seen(federation, device)
         if number <= seen.sessions.get(session, 0):
-            return Verdict()
+            return CloneVerdict()
         before, seen.current = seen.current, session
         is_back = session in seen.sessions and session != before
         seen.sessions[session] = number
         if not is_back:
             _forget_oldest(seen)
-            return Verdict()
+            return CloneVerdict()
         seen.returns = [moment for moment in seen.returns if now - moment < WINDOW_S] + [now]
         proven = not seen.cloned and len(seen.returns) >= RETURNS
         seen.cloned = seen.cloned or proven
         stop = seen.cloned and before not in seen.told and (session in seen.told or _came_first(seen, before, session))
         if stop:
             seen.told.add(session)
-        return Verdict(proven, stop)
+        return CloneVerdict(proven, stop)
 
     def _seen(self, federation: str, device: str) -> _Device:
         seen = self._devices.setdefault((federation, device), _Device())

@@ -36,7 +36,7 @@ CLOCK_S = 300
 """How far a device's clock may be off."""
 
 
-class Standing(NamedTuple):
+class EnrolmentStatus(NamedTuple):
     """A device's state, and its new API key if it got one."""
 
     state: str
@@ -57,10 +57,10 @@ def enrol(runtime: Runtime, said: Enrol) -> Enrolment:
         raise UnauthorizedError("the signature was not made by this public key over the federation, device and token")
     try:
         with runtime.database.write() as session:
-            standing = _let_in(session, said, time.time())
+            status = _enrol_device(session, said, time.time())
     except IntegrityError as error:
         raise ConflictError(f"a device {said.device!r} is being enrolled by another request") from error
-    return _answer(runtime, said.federation, said.device, standing)
+    return _answer(runtime, said.federation, said.device, status)
 
 
 def claim(runtime: Runtime, said: Claim) -> Enrolment:
@@ -82,11 +82,11 @@ def claim(runtime: Runtime, said: Claim) -> Enrolment:
         _check_time(session, row, said.issued_at)
         if row.enrolment == "revoked":
             raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to come back")
-        standing = _standing(session, federation, row)
-    return _answer(runtime, said.federation, said.device, standing)
+        status = _enrolment_status(session, federation, row)
+    return _answer(runtime, said.federation, said.device, status)
 
 
-def _let_in(session: Session, said: Enrol, now: float) -> Standing:
+def _enrol_device(session: Session, said: Enrol, now: float) -> EnrolmentStatus:
     federation = repositories.federation_named(session, said.federation)
     if federation is None:
         raise UnauthorizedError(enrolment_tokens.UNKNOWN)
@@ -95,7 +95,7 @@ def _let_in(session: Session, said: Enrol, now: float) -> Standing:
     if token.used_at is not None or not enrolment_tokens.use(session, token, said.device, now):
         if row is None or row.public_key != said.public_key or row.enrolment == "revoked":
             raise UnauthorizedError("this enrolment token has been used; ask the operator for another")
-        return Standing(row.enrolment)  # the answer was lost: the device may claim its credentials
+        return EnrolmentStatus(row.enrolment)  # the answer was lost: the device may claim its credentials
     if row is None:
         row = _new_device(session, federation, said.device, now)
     else:
@@ -107,7 +107,7 @@ def _let_in(session: Session, said: Enrol, now: float) -> Standing:
     row.public_key, row.enrolment = said.public_key, "approved" if approved else "pending"
     repositories.journal(session, federation, f"device.{row.enrolment}", device=row.name, detail=f"token {token.id}")
     audit.mention(f"token {token.id}: {row.enrolment}")
-    return _standing(session, federation, row)
+    return _enrolment_status(session, federation, row)
 
 
 def _check_name_is_free(row: DeviceRow, token: EnrolmentTokenRow, public_key: str) -> None:
@@ -145,25 +145,25 @@ def _check_time(session: Session, row: DeviceRow, issued_at: int) -> None:
         raise ConflictError(f"issued_at: {issued_at} is not greater than that of the last claim; sign a new one")
 
 
-def _standing(session: Session, federation: FederationRow, row: DeviceRow) -> Standing:
+def _enrolment_status(session: Session, federation: FederationRow, row: DeviceRow) -> EnrolmentStatus:
     """Return a device's state, and void its old API key for a new one if it is approved."""
     if row.enrolment != "approved":
-        return Standing(row.enrolment)
+        return EnrolmentStatus(row.enrolment)
     api_keys.revoke_of_device(session, row)
     _, api_key = api_keys.make(session, row.name, ["device"], federation=federation, device=row)
-    return Standing(row.enrolment, api_key)
+    return EnrolmentStatus(row.enrolment, api_key)
 
 
-def _answer(runtime: Runtime, federation: str, device: str, standing: Standing) -> Enrolment:
-    if standing.api_key is None:
-        return Enrolment.model_validate({"state": standing.state, "device": device})
+def _answer(runtime: Runtime, federation: str, device: str, status: EnrolmentStatus) -> Enrolment:
+    if status.api_key is None:
+        return Enrolment.model_validate({"state": status.state, "device": device})
     login = BrokerLogin(username=accounts.username(federation, device), password=secrets.token_urlsafe(32))
     try:
         runtime.accounts.grant(federation, device, login.username, login.password)
     except BrokerError as error:
         raise UnavailableError(f"the broker could not make the device's account: {error}; claim again later") from error
     server_key = base64.b64encode(runtime.identity.public_key).decode()
-    given = Credentials(api_key=standing.api_key, broker=login, server_key=server_key)
+    given = Credentials(api_key=status.api_key, broker=login, server_key=server_key)
     return Enrolment(state="approved", device=device, credentials=given)
 
 

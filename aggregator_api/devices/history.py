@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select, union
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.api.queries import Window, update_view
+from aggregator_api.api.queries import PageParams, update_view
 from aggregator_api.api.schemas import resources
 from aggregator_api.db.models import AdoptionRow, DeviceRow, MetricRow, ParticipationRow, RoundRow, UpdateRow
 
@@ -16,10 +16,10 @@ UPDATES_SHOWN = 20
 """Of one round; a device that sends nonsense has one quarantined update for each."""
 
 
-def history(session: Session, device: DeviceRow, window: Window) -> resources.DeviceHistory:
+def history(session: Session, device: DeviceRow, page: PageParams) -> resources.DeviceHistory:
     """Describe the rounds that a device had a part in or sent something for, from the cursor's round on."""
-    numbers = _numbers(session, device, window)
-    shown = numbers[: window.limit]
+    numbers = _numbers(session, device, page)
+    shown = numbers[: page.limit]
     parts, updates, metrics, adopted = (
         _parts(session, device, shown),
         _updates(session, device, shown),
@@ -27,19 +27,19 @@ def history(session: Session, device: DeviceRow, window: Window) -> resources.De
         _adoptions(session, device, shown),
     )
     items = [_round(number, parts.get(number), updates[number], metrics[number], adopted[number]) for number in shown]
-    following = numbers[window.limit] if len(numbers) > window.limit else None
+    following = numbers[page.limit] if len(numbers) > page.limit else None
     return resources.DeviceHistory(device=resources.Device.model_validate(device), items=items, next_cursor=following)
 
 
-def _numbers(session: Session, device: DeviceRow, window: Window) -> Sequence[int]:
+def _numbers(session: Session, device: DeviceRow, page: PageParams) -> Sequence[int]:
     found = union(
         select(RoundRow.number.label("number")).join(ParticipationRow).where(ParticipationRow.device_id == device.id),
         select(UpdateRow.base_round).where(UpdateRow.device_id == device.id),
         select(MetricRow.round_number).where(MetricRow.device_id == device.id),
         select(AdoptionRow.round_number).where(AdoptionRow.device_id == device.id),
     ).subquery()
-    query = select(found.c.number).where(found.c.number >= window.cursor).order_by(found.c.number)
-    return session.scalars(query.limit(window.limit + 1)).all()
+    query = select(found.c.number).where(found.c.number >= page.cursor).order_by(found.c.number)
+    return session.scalars(query.limit(page.limit + 1)).all()
 
 
 def _parts(session: Session, device: DeviceRow, numbers: Sequence[int]) -> dict[int, tuple[RoundRow, ParticipationRow]]:

@@ -53,12 +53,12 @@ def change(runtime: Runtime, name: str, wanted: FederationChanges) -> None:
                 _move_deadline(session, row, rounds.deadline_s)
             repositories.journal(session, row, "federation.changed", detail=_in_words(wanted))
             session.flush()
-            transitions.start_next(session, row, coordinator.clock())
+            transitions.start_next(session, row, runtime.clock())
             # the same event as after a pause: the open round is looked at with the new settings
             result = coordinator.transition(session, row, Resumed()) if row.status == "running" else None
         if result is not None:
-            coordinator.act(name, result.actions)
-        coordinator.go_on(name)
+            coordinator.execute(name, result.actions)
+        coordinator.advance(name)
 
 
 def move_alias(runtime: Runtime, name: str, alias: str, version: int) -> None:

@@ -25,7 +25,7 @@ PLAN_BYTES = MESSAGE_BYTES // 2
 """A plan travels in every announcement, which must stay a message."""
 
 
-class Founding(NamedTuple):
+class InitialState(NamedTuple):
     """The bytes of the initial state and broadcast, and the schema of an upload."""
 
     state: bytes
@@ -33,7 +33,7 @@ class Founding(NamedTuple):
     upload_schema: schema.Schema
 
 
-def found(plan: Plan, *, max_model_bytes: int) -> Founding:
+def build_initial_state(plan: Plan, *, max_model_bytes: int) -> InitialState:
     """Build the initial model from the plan's seed and ask the method for its first state.
 
     Raises:
@@ -45,12 +45,12 @@ def found(plan: Plan, *, max_model_bytes: int) -> Founding:
     _check_labels(plan)
     method = _method(plan)
     client = _initial_client(plan, plan.model, max_model_bytes)
-    founding = _first_state(plan, method, client)
+    initial = _first_state(plan, method, client)
     for spec in plan.alternatives:
         other = _initial_client(plan, spec, max_model_bytes)
-        if schema.upload_schema(method, plan.training, other) != founding.upload_schema:
+        if schema.upload_schema(method, plan.training, other) != initial.upload_schema:
             raise UnprocessableError(f"plan.alternatives: {spec.name!r} would upload other tensors than the model")
-    return founding
+    return initial
 
 
 def check_rollout(method: Method, rollout: RolloutSettings) -> None:
@@ -105,7 +105,7 @@ def _check_alternatives(plan: Plan, method: Method) -> None:
         )
 
 
-def _first_state(plan: Plan, method: Method, client: Client) -> Founding:
+def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
     if method.requires_alp and not any(name.endswith("prototypes") for name in client.buffers):
         raise UnprocessableError(
             f"plan.method: {method.name} shares prototypes, but the model {plan.model.name!r} has no ALP layer; "
@@ -117,7 +117,7 @@ def _first_state(plan: Plan, method: Method, client: Client) -> Founding:
         uploads = schema.upload_schema(method, plan.training, client)
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
-    return Founding(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads)
+    return InitialState(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads)
 
 
 def _initial_client(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client:

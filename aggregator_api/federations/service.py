@@ -13,14 +13,14 @@ from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.errors import ConflictError, NotFoundError
-from aggregator_api.federations.initial_state import Founding, found
+from aggregator_api.federations.initial_state import InitialState, build_initial_state
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.blobs import Blob
 from aggregator_api.updates.contract import write_schema
 from federation.rounds.server_round import Event, Paused, Resumed, Stopped
 
 
-def create(runtime: Runtime, new: NewFederation) -> None:
+def create_federation(runtime: Runtime, new: NewFederation) -> None:
     """Make the initial model of a federation, store it, and announce that the federation waits for devices.
 
     Raises:
@@ -30,15 +30,14 @@ def create(runtime: Runtime, new: NewFederation) -> None:
     with runtime.database.read() as session:
         if repositories.federation_named(session, new.name) is not None:
             raise _exists(new.name)
-    founding = found(new.plan, max_model_bytes=runtime.settings.max_model_bytes)
-    state, broadcast = runtime.blobs.put(founding.state), runtime.blobs.put(founding.broadcast)
+    initial = build_initial_state(new.plan, max_model_bytes=runtime.settings.max_model_bytes)
+    state, broadcast = runtime.blobs.put(initial.state), runtime.blobs.put(initial.broadcast)
     try:
         with runtime.database.write() as session:
-            _write(session, new, founding, state, broadcast)
+            _write(session, new, initial, state, broadcast)
     except IntegrityError as error:
         raise _exists(new.name) from error  # another request was faster
-    runtime.coordinator.roll_call.begin(new.name)  # devices may have been there before their federation
-    runtime.coordinator.go_on(new.name)
+    runtime.coordinator.created(new.name)
 
 
 def pause(runtime: Runtime, name: str) -> None:
@@ -114,18 +113,18 @@ def _steer(runtime: Runtime, name: str, status: str, allowed: tuple[str, ...], e
             )
             result = coordinator.transition(session, row, event)
         if result is not None:
-            coordinator.act(name, result.actions)
-        coordinator.go_on(name)
+            coordinator.execute(name, result.actions)
+        coordinator.advance(name)
 
 
-def _write(session: Session, new: NewFederation, founding: Founding, state: Blob, broadcast: Blob) -> None:
+def _write(session: Session, new: NewFederation, initial: InitialState, state: Blob, broadcast: Blob) -> None:
     row = FederationRow(
         name=new.name,
         # servers that remember an earlier federation of this name by its revision must not take this one for it
         revision=secrets.randbits(30),
         instance=uuid4().hex,
         plan=new.plan.model_dump(mode="json"),
-        upload_schema=write_schema(founding.upload_schema),
+        upload_schema=write_schema(initial.upload_schema),
         status="running",
         created_at=time.time(),
     )

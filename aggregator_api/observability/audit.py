@@ -169,7 +169,7 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-class Verdict(NamedTuple):
+class ChainCheck(NamedTuple):
     """What `verify` found: how many entries hold, the last one's id and digest, and what is wrong, if anything is."""
 
     entries: int
@@ -178,18 +178,18 @@ class Verdict(NamedTuple):
     wrong: str = ""
 
 
-def verify(session: Session, expected: str | None = None) -> Verdict:
+def verify(session: Session, expected: str | None = None) -> ChainCheck:
     """Compute the chain anew; `expected` is a digest that an earlier `verify` gave, which must still be in it."""
     digest, last_id, entries, seen = GENESIS, 0, 0, expected in (None, GENESIS)
     for row in session.scalars(select(AuditRow).order_by(AuditRow.id).execution_options(yield_per=1000)):
         after = _digest(digest, row)
         if after != row.digest:
             wrong = f"entry {row.id} does not follow from the one before it: it was changed, or entries before it cut"
-            return Verdict(entries, last_id, digest, wrong)
+            return ChainCheck(entries, last_id, digest, wrong)
         digest, last_id, entries = after, row.id, entries + 1
         seen = seen or digest == expected
     wrong = "" if seen else f"no entry has the digest {str(expected)[:64]}: the newest were cut, or all replaced"
-    return Verdict(entries, last_id, digest, wrong)
+    return ChainCheck(entries, last_id, digest, wrong)
 
 
 def _digest(before: str, row: AuditRow) -> str:

@@ -54,13 +54,11 @@ def file_expiry(path: Path) -> float | None:
 
 def signatures(runtime: Runtime) -> Iterator[Metric]:
     """Yield until when the signatures hold that devices were given last."""
-    signer = runtime.coordinator.signer
-    if signer is not None:
-        yield GaugeMetricFamily(
-            "gaitway_signature_expiry_timestamp_seconds",
-            "until when the signatures of what is announced hold",
-            signer.renewed_at + runtime.settings.signature_lifetime_s,
-        )
+    yield GaugeMetricFamily(
+        "gaitway_signature_expiry_timestamp_seconds",
+        "until when the signatures of what is announced hold",
+        runtime.signer.renewed_at + runtime.settings.signature_lifetime_s,
+    )
 
 
 def last_backup(runtime: Runtime) -> Iterator[Metric]:

@@ -110,13 +110,13 @@ class RuntimeCollector:
         yield from expiry.certificates(runtime)
         yield from expiry.signatures(runtime)
         yield from expiry.last_backup(runtime)
-        if runtime.leadership is not None:
-            led = runtime.leadership.led
+        led = runtime.leadership.led
+        if led is not None:
             yield GaugeMetricFamily("gaitway_led_federations", "federations that this process drives", len(led))
 
 
 class DatabaseCollector:
-    """How the federations stand, and what has happened since they were founded."""
+    """How the federations stand, and what has happened since they were created."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._database = runtime.database

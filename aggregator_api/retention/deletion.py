@@ -52,7 +52,7 @@ def delete_device(runtime: Runtime, name: str, device: str, *, dry_run: bool) ->
         if not dry_run:
             with runtime.database.read() as session:
                 rows.require_no_update_in_use(session, *approval.find(session, name, device))
-            runtime.coordinator.feed(name, DeviceLost(device))
+            runtime.coordinator.apply_event(name, DeviceLost(device))
         with runtime.database.write() as session:
             deleted = rows.remove_device(session, *approval.find(session, name, device), dry_run=dry_run)
         if dry_run:

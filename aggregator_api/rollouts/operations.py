@@ -26,7 +26,7 @@ def start(runtime: Runtime, name: str, new: NewRollout) -> int:
     """
     with runtime.coordinator.lock:
         with runtime.database.write() as session:
-            number = begin(session, named(session, name), new, runtime.coordinator.clock()).number
+            number = begin(session, named(session, name), new, runtime.clock()).number
         runtime.coordinator.announce(name)
     return number
 
@@ -67,7 +67,7 @@ def steer(runtime: Runtime, name: str, number: int, event: Event) -> None:
     """
     with runtime.coordinator.lock:
         with runtime.database.write() as session:
-            told = move(session, named(session, name), number, event, runtime.coordinator.clock())
+            told = move(session, named(session, name), number, event, runtime.clock())
         if told:
             runtime.coordinator.announce(name)
 

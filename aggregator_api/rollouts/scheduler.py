@@ -1,6 +1,9 @@
-"""The clock of rollouts: waves go on when they have lasted, new devices come in, a command's orders are said."""
+"""Advances rollouts: waves end after their time, new devices join, and orders that a command wrote are announced."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -9,35 +12,72 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, RolloutRow
 from aggregator_api.rollouts import transitions
-from aggregator_api.rounds.coordinator import Coordinator
 
 
-def tick(database: Database, coordinator: Coordinator, now: float) -> None:
-    """Go on with the rollouts whose time has come, of the federations that this process leads."""
-    with database.read() as session:
-        query = select(FederationRow.name, RolloutRow).join(FederationRow, RolloutRow.federation_id == FederationRow.id)
-        found = session.execute(query.where(RolloutRow.phase.in_(transitions.OPEN))).unique().all()
-        due = [name for name, row in found if coordinator.leads(name) and transitions.is_due(session, row, now)]
-        unsaid = _not_announced(session, coordinator)
-    for name in due:
-        with coordinator.lock:
-            with database.write() as session:
-                federation = repositories.federation_named(session, name)
-                row = transitions.under_way(session, federation) if federation else None
-                changed = federation and row and transitions.look(session, federation, row, now)
-            if changed:
-                coordinator.announce(name)
-    for name in unsaid:
-        coordinator.announce(name)
+class Host(Protocol):
+    """What drives a federation's announcements, and orders its transitions."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held over every transition and its effects."""
+
+    def announce(self, name: str) -> None:
+        """Say where a federation stands."""
 
 
-def _not_announced(session: Session, coordinator: Coordinator) -> list[str]:
-    """Return the federations whose order was changed beside this process: by a command on the server's database."""
-    query = select(FederationRow.name, func.max(RolloutRow.serial)).join(
-        RolloutRow, RolloutRow.federation_id == FederationRow.id
-    )
-    return [
-        name
-        for name, serial in session.execute(query.group_by(FederationRow.name))
-        if coordinator.leads(name) and coordinator.announced_order(name) not in (None, serial)
-    ]
+class Orders(Protocol):
+    """What was said to devices."""
+
+    def announced_order(self, name: str) -> int | None:
+        """Return the serial of the order about releases that this process has announced last."""
+
+
+class Leads(Protocol):
+    """Who drives which federation."""
+
+    def leads(self, name: str) -> bool:
+        """Whether this process drives that federation."""
+
+
+class RolloutScheduler:
+    """Advances rollouts; only the inbox's thread calls it."""
+
+    def __init__(self, database: Database, host: Host, orders: Orders, leadership: Leads) -> None:
+        self._database = database
+        self._host = host
+        self._orders = orders
+        self._leadership = leadership
+
+    def tick(self, now: float) -> None:
+        """Advance the rollouts whose time has come, of the federations that this process leads."""
+        with self._database.read() as session:
+            query = select(FederationRow.name, RolloutRow).join(
+                FederationRow, RolloutRow.federation_id == FederationRow.id
+            )
+            rolling = session.execute(query.where(RolloutRow.phase.in_(transitions.OPEN))).unique().all()
+            due = [name for name, row in rolling if self._leads(name) and transitions.is_due(session, row, now)]
+            not_announced = self._not_announced(session)
+        for name in due:
+            with self._host.lock:
+                with self._database.write() as session:
+                    federation = repositories.federation_named(session, name)
+                    row = transitions.under_way(session, federation) if federation else None
+                    changed = federation and row and transitions.advance(session, federation, row, now)
+                if changed:
+                    self._host.announce(name)
+        for name in not_announced:
+            self._host.announce(name)
+
+    def _leads(self, name: str) -> bool:
+        return self._leadership.leads(name)
+
+    def _not_announced(self, session: Session) -> list[str]:
+        """Return the federations whose order was changed beside this process: by a command on the server's database."""
+        query = select(FederationRow.name, func.max(RolloutRow.serial)).join(
+            RolloutRow, RolloutRow.federation_id == FederationRow.id
+        )
+        return [
+            name
+            for name, serial in session.execute(query.group_by(FederationRow.name))
+            if self._leads(name) and self._orders.announced_order(name) not in (None, serial)
+        ]

@@ -128,7 +128,7 @@ def is_due(session: Session, row: RolloutRow, now: float) -> bool:
     return session.execute(_unasked(row).limit(1)).first() is not None
 
 
-def look(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
+def advance(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
     """Take new devices into the wave, and go on if it is time; returns whether devices must be told."""
     new = _enlist(session, federation, row, now)
     by_group = bool(new and _tags(row))  # by a share devices know it themselves

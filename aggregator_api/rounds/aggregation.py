@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aggregator_api.rounds.broadcasts import Broadcasts
-from aggregator_api.rounds.prefetch import read_ahead
+from aggregator_api.rounds.prefetch import prefetch
 from aggregator_api.storage.blobs import Blob, BlobStore
 from aggregator_api.updates.contract import Contract
 from federation import wire
@@ -75,4 +75,4 @@ def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate
         update = Update(manifest.client, manifest.examples, manifest.steps, tensors, factor)
         return cap_examples(update, stored.counted_examples, contract.method.upload_groups)
 
-    return read_ahead(updates, read)
+    return prefetch(updates, read)

@@ -24,7 +24,7 @@ from federation.private_files import UMASK
 log = logging.getLogger(__name__)
 
 
-class Workshop(Protocol):
+class AggregationExecutor(Protocol):
     """Does the heavy work of a round; one job at a time, each may be done again."""
 
     def aggregate(self, contract: Contract, state: str, updates: Sequence[StoredUpdate]) -> Aggregate:
@@ -37,7 +37,7 @@ class Workshop(Protocol):
         """End what was started."""
 
 
-class InThisProcess:
+class InProcessExecutor:
     """Does the work in the calling thread."""
 
     def __init__(self, blobs: BlobStore) -> None:
@@ -55,7 +55,7 @@ class InThisProcess:
         """Nothing was started."""
 
 
-class WorkerProcess:
+class WorkerProcessExecutor:
     """Hands the work to a worker, which is started with the first job; one that died is started again."""
 
     def __init__(self, blob_url: str, *, torch_threads: int, attempts: int, command: Sequence[str] = ()) -> None:
@@ -114,7 +114,7 @@ class WorkerProcess:
             return result
         self._process = None
         process.kill()
-        _bury(process)
+        _reap(process)
         return None
 
 
@@ -129,7 +129,7 @@ def _asked(process: subprocess.Popen[bytes], line: bytes) -> bytes:
         return b""
 
 
-def _bury(process: subprocess.Popen[bytes]) -> None:
+def _reap(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

@@ -10,20 +10,76 @@ from collections.abc import Iterator
 
 from sqlalchemy.orm import Session
 
+from aggregator_api.auth.signing import Signer
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.db.repositories import current_version, invited, last_event, last_number, open_round
+from aggregator_api.devices.presence import PresenceCheck
+from aggregator_api.mqtt.transport import Publisher
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.adoptions import score_of
 from aggregator_api.storage import epochs
-from federation.plan import Plan
-from federation.protocol.messages import Announcement, BlobPointer, Invitation, VersionScore
+from federation.plan import Plan, Strict
+from federation.protocol import topics
+from federation.protocol.messages import (
+    Acknowledgement,
+    Announcement,
+    BlobPointer,
+    Invitation,
+    Notice,
+    VersionScore,
+)
+from federation.protocol.signing import Kind
 from federation.rounds.server_round import RoundPhase
 
-_SAID = {
+_STATE_OF_PHASE = {
     RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written
     RoundPhase.COLLECTING: "collecting",
     RoundPhase.AGGREGATING: "aggregating",
 }
+
+
+class Announcer:
+    """Publishes, signed, what the server says to devices; its coordinator's lock orders announcements."""
+
+    def __init__(self, publisher: Publisher, signer: Signer, presence: PresenceCheck, *, chunk_bytes: int) -> None:
+        self._publisher = publisher
+        self._signer = signer
+        self._presence = presence
+        self._chunk_bytes = chunk_bytes
+        self._orders: dict[str, int] = {}  # serial of the order that was announced last
+
+    def announce(self, session: Session, federation: FederationRow) -> None:
+        """Publish a federation's retained announcement, and before it invitations and offers to awaited devices."""
+        name = federation.name
+        for device, invitation in invitations(session, federation):
+            self._publish(topics.invitation(name, device), Kind.INVITATION, name, device, invitation, retain=True)
+        for device, offer in transitions.offers(session, federation):
+            self._publish(topics.offer(name, device), Kind.OFFER, name, device, offer, retain=True)
+        self._orders[name] = transitions.newest_serial(session, federation)
+        message = announcement(session, federation, chunk_bytes=self._chunk_bytes, expires=self._signer.expires())
+        message = message.model_copy(update={"roll_call": self._presence.token_of(name)})
+        self._publish(topics.announce(name), Kind.ANNOUNCEMENT, name, "", message, retain=True)
+
+    def acknowledge(self, federation: str, device: str, message: Acknowledgement) -> None:
+        """Answer a device's upload."""
+        self._publish(topics.ack(federation, device), Kind.ACKNOWLEDGEMENT, federation, device, message)
+
+    def notify_device(self, federation: str, device: str, message: Notice) -> None:
+        """Tell a device something that it must write into its log."""
+        self._publish(topics.notice(federation, device), Kind.NOTICE, federation, device, message)
+
+    def announced_order(self, name: str) -> int | None:
+        """Return the serial of the order about releases that this process has announced last; None: it has not yet."""
+        return self._orders.get(name)
+
+    def renewal_is_due(self) -> bool:
+        """Say once per half lifetime that everything must be announced again."""
+        return self._signer.renewal_is_due()
+
+    def _publish(
+        self, topic: str, kind: Kind, federation: str, device: str, message: Strict, *, retain: bool = False
+    ) -> None:
+        self._publisher.publish(topic, self._signer.wrap(kind, federation, device, message), retain=retain)
 
 
 def announcement(
@@ -75,4 +131,4 @@ def pointer(sha256: str, size: int, score: VersionScore | None) -> BlobPointer:
 def _state(federation: FederationRow, row: RoundRow | None) -> str:
     if federation.status != "running":
         return federation.status
-    return _SAID[RoundPhase(row.phase)] if row else "waiting"
+    return _STATE_OF_PHASE[RoundPhase(row.phase)] if row else "waiting"

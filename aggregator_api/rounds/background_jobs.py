@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from threading import Event
 from typing import Protocol
@@ -22,7 +23,7 @@ from aggregator_api.db.outages import TEMPORARY, Outage, outage_of
 from aggregator_api.observability.failure_log import failures
 from aggregator_api.observability.timings import AGGREGATION_SECONDS
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
-from aggregator_api.rounds.aggregation_executor import Workshop
+from aggregator_api.rounds.aggregation_executor import AggregationExecutor
 from aggregator_api.storage.blobs import Blob
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import claim_of, norm_history
@@ -42,41 +43,53 @@ class Owner(Protocol):
     def contract(self, federation: FederationRow) -> Contract:
         """Return what a federation accepts."""
 
-    def begin(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
+    def open_round(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
         """Open the round whose broadcasts are written."""
 
     def publish(self, name: str, number: int, result: Aggregate, screening: Screening, seconds: float) -> None:
         """Make an aggregate of the updates that were found fit the federation's model."""
 
-    def give_up(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
+    def fail_round(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
         """End a round whose work has failed, or of whose updates too few were found fit."""
 
 
-class LongWork:
-    """Runs in the one thread of an executor; both methods may be called again after a kill."""
+class BackgroundJobs:
+    """Runs in the one thread of a pool; each job may be submitted again after a crash."""
 
-    def __init__(self, database: Database, workshop: Workshop, owner: Owner, closing: Event) -> None:
+    def __init__(
+        self,
+        database: Database,
+        executor: AggregationExecutor,
+        pool: Executor,
+        closing: Event,
+        collect_garbage: Callable[[], None],
+    ) -> None:
         self._database = database
-        self._workshop = workshop
-        self._owner = owner
+        self._executor = executor
+        self._pool = pool
         self._closing = closing
+        self._collect_garbage = collect_garbage
 
-    def personalize(self, name: str, number: int) -> None:
-        """Write what each client of the round's cohort gets, then open it."""
-        self._guard(name, number, "the broadcasts cannot be written", self._personalize)
+    def personalize(self, owner: Owner, name: str, number: int) -> None:
+        """Write what each client of the round's cohort gets, then have its owner open it."""
+        self._pool.submit(self._guard, owner, name, number, "the broadcasts cannot be written", self._personalize)
 
-    def aggregate(self, name: str, number: int) -> None:
-        """Combine the updates of the round, then publish the result."""
-        self._guard(name, number, "aggregation failed", self._aggregate)
+    def aggregate(self, owner: Owner, name: str, number: int) -> None:
+        """Combine the updates of the round, then have its owner publish the result."""
+        self._pool.submit(self._guard, owner, name, number, "aggregation failed", self._aggregate)
 
-    def _guard(self, name: str, number: int, what: str, work: Callable[[str, int], None]) -> None:
+    def collect_garbage(self) -> None:
+        """Remove blobs that nothing refers to any more."""
+        self._pool.submit(self._collect_garbage)
+
+    def _guard(self, owner: Owner, name: str, number: int, what: str, work: Callable[[Owner, str, int], None]) -> None:
         try:
-            self._outlast(TEMPORARY, what, partial(work, name, number))
+            self._outlast(TEMPORARY, what, partial(work, owner, name, number))
         except Exception as error:
             # whatever a method or a disk does wrong must end this round, not the server
             log.exception(what, extra=about(federation=name, round=number))
             reason = f"{what}: {error}"
-            self._outlast((*TEMPORARY, Outage.FULL), what, partial(self._owner.give_up, name, number, reason))
+            self._outlast((*TEMPORARY, Outage.FULL), what, partial(owner.fail_round, name, number, reason))
 
     def _outlast(self, outages: Collection[Outage], what: str, work: Callable[[], None]) -> None:
         """Do it again until the database is back; a server that ends meanwhile does it at its next start."""
@@ -90,33 +103,33 @@ class LongWork:
             if self._closing.wait(RETRY_S):
                 return None
 
-    def _personalize(self, name: str, number: int) -> None:
+    def _personalize(self, owner: Owner, name: str, number: int) -> None:
         with self._database.read() as session:
             federation, row = _still(session, name, number, RoundPhase.ANNOUNCED)
             if row is None:
                 return
-            contract, state = self._owner.contract(federation), row.base_version.state_sha256
+            contract, state = owner.contract(federation), row.base_version.state_sha256
             cohort = [part.device.name for part in row.participations]
-        self._owner.begin(name, number, self._workshop.broadcasts(contract, state, cohort))
+        owner.open_round(name, number, self._executor.broadcasts(contract, state, cohort))
 
-    def _aggregate(self, name: str, number: int) -> None:
+    def _aggregate(self, owner: Owner, name: str, number: int) -> None:
         started = time.perf_counter()
         with self._database.read() as session:
             federation, row = _still(session, name, number, RoundPhase.AGGREGATING)
             if row is None:
                 return
-            contract, state = self._owner.contract(federation), row.base_version.state_sha256
+            contract, state = owner.contract(federation), row.base_version.state_sha256
             stored = {update.device.name: update for update in _of(session, row)}
             history = norm_history(session, federation.id, number)
         claims = {device: claim_of(update) for device, update in stored.items()}
         screening = screen(contract.plan.rounds, claims, history)
         if reason := shortfall(contract.plan.rounds, claims, screening):
-            self._owner.give_up(name, number, reason, screening)
+            owner.fail_round(name, number, reason, screening)
             return
-        result = self._workshop.aggregate(contract, state, _used(stored, screening, number))
+        result = self._executor.aggregate(contract, state, _used(stored, screening, number))
         seconds = time.perf_counter() - started
         AGGREGATION_SECONDS.observe(seconds)
-        self._owner.publish(name, number, result, screening, seconds)
+        owner.publish(name, number, result, screening, seconds)
 
 
 def _still(session: Session, name: str, number: int, phase: RoundPhase) -> tuple[FederationRow, RoundRow | None]:

@@ -25,7 +25,8 @@ class SteadyClock:
 
     def __init__(self) -> None:
         self._ahead_s = time.time() - time.monotonic()
-        self._followed_at: float | None = None
+        self.followed_at: float | None = None
+        """When (monotonic) the machine's clock was set last; None: never, as far as this process has seen."""
 
     def __call__(self) -> float:
         """Return the time in seconds since 1970."""
@@ -39,13 +40,13 @@ class SteadyClock:
     def follow(self, leap_s: float) -> None:
         """Go on from the machine's time."""
         self._ahead_s += leap_s
-        self._followed_at = time.monotonic()
+        self.followed_at = time.monotonic()
 
     def was_even_for(self, seconds: float) -> bool:
         """Whether the clock was not set in the last so many seconds, as far as this process has seen."""
         if self.leap_s():
             return False
-        return self._followed_at is None or time.monotonic() - self._followed_at >= seconds
+        return self.followed_at is None or time.monotonic() - self.followed_at >= seconds
 
 
 def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> None:

@@ -1,45 +1,37 @@
 """Drives `federation.rounds.server_round` for every federation: rows first, then the effect.
 
 Every transition is committed before anything is announced, aggregated or acknowledged, and every effect can be made
-again from the rows. So a server that was killed goes on with `recover`.
+again from the rows. So a server that was killed resumes with `recover`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor
-from threading import Event as ThreadEvent
 from threading import RLock
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.auth.signing import Signer
+from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, RoundRow
-from aggregator_api.devices.roll_call import RollCall, mark_silent
+from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
 from aggregator_api.errors import BlobError
-from aggregator_api.mqtt.transport import Publisher
 from aggregator_api.rollouts import transitions
 from aggregator_api.rounds import deadlines, opening
 from aggregator_api.rounds.aggregation import Aggregate
-from aggregator_api.rounds.aggregation_executor import Workshop
-from aggregator_api.rounds.announcements import announcement, invitations
-from aggregator_api.rounds.background_jobs import LongWork
+from aggregator_api.rounds.announcements import Announcer
+from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock, bring_into_reach, move_open_rounds
 from aggregator_api.rounds.privacy_budget import note_privacy
 from aggregator_api.storage.blobs import Blob
-from aggregator_api.updates.context import Federation, Open
+from aggregator_api.updates.context import FederationInfo, OpenRound
 from aggregator_api.updates.contract import Contract, read_contract
 from aggregator_api.updates.screening import write_screening
 from federation.aggregation.screening import Screening
 from federation.logs import about
-from federation.plan import Strict
-from federation.protocol import topics
-from federation.protocol.messages import write
-from federation.protocol.signing import Kind
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -67,38 +59,33 @@ class Coordinator:
     def __init__(
         self,
         database: Database,
-        workshop: Workshop,
-        publisher: Publisher,
-        executor: Executor,
+        announcer: Announcer,
+        presence: PresenceCheck,
+        jobs: BackgroundJobs,
+        leadership: Leadership,
+        clock: SteadyClock,
         *,
-        chunk_bytes: int,
+        verify: Callable[[str], None],
         lost_after_s: float,
-        clock: SteadyClock | None = None,
-        closing: ThreadEvent | None = None,
-        verify: Callable[[str], None] = lambda sha256: None,
     ) -> None:
+        """Put the parts together; `verify` raises BlobError where the blob of that sha256 cannot be read."""
         self._database = database
-        self._publisher = publisher
-        self._executor = executor
-        self._long = LongWork(database, workshop, self, closing or ThreadEvent())
+        self._announcer = announcer
+        self._presence = presence
+        self._jobs = jobs
+        self._leadership = leadership
+        self._clock = clock
         self._verify = verify
-        self._chunk_bytes = chunk_bytes
         self._lost_after_s = lost_after_s
-        self.clock = self._clock = clock or SteadyClock()
-        self._listening_since = self._clock()
+        self.listening_since = clock()
+        """Since when (Unix time, by the steady clock) devices can have been heard."""
         self._looked_for_gone = 0.0
         self._contracts: dict[str, Contract] = {}
         self._revisions: dict[str, int] = {}
-        self._orders: dict[str, int] = {}  # serial of the order that was announced last
-        self.roll_call = RollCall()
-        self.signer: Signer | None = None
-        """Signs what is said to devices; none: nothing is signed."""
-        self.tidy: Callable[[], None] = lambda: None
-        """Called on the executor after each publication."""
         self.lock = RLock()
         """Held over every transition and its effects, so that they happen in one order."""
 
-    def contract_of(self, session: Session, federation: Federation) -> Contract:
+    def contract_of(self, session: Session, federation: FederationInfo) -> Contract:
         """Return what a federation accepts, without its row where that is known."""
         if self._revisions.get(federation.name) == federation.revision:
             return self._contracts[federation.name]
@@ -111,54 +98,44 @@ class Coordinator:
             self._revisions[federation.name] = federation.revision
         return self._contracts[federation.name]
 
-    def changed(self, session: Session) -> None:
+    def reload_contracts(self, session: Session) -> None:
         """Read the contracts again whose settings were changed, here or by another server process."""
         for name, revision in session.execute(select(FederationRow.name, FederationRow.revision)):
             if name in self._contracts and self._revisions[name] != revision:
                 self.contract(_row(session, name))
 
-    def leads(self, name: str) -> bool:
-        """Whether this process drives that federation; without others it drives them all (see `leading`)."""
-        return True
-
     # ---- what is said
 
-    def connected(self) -> None:
+    def on_connected(self) -> None:
         """Say everything again, after the broker may have lost it, and give devices time to say where they are."""
-        self._listening_since = self._clock()
+        self.listening_since = self._clock()
         for name in self._names():
-            self.roll_call.begin(name)
+            self._presence.begin(name)
             self.announce(name)
 
+    def take_over(self, name: str) -> None:
+        """Continue a federation that this process leads from now on; its devices get time to say where they are."""
+        self.listening_since = self._clock()
+        self._presence.begin(name)
+        self.recover_federation(name)
+
+    def created(self, name: str) -> None:
+        """Begin with a new federation: devices may have been there before it."""
+        self._presence.begin(name)
+        self.advance(name)
+
     def announce(self, name: str) -> None:
-        """Publish a federation's retained announcement, and before it invitations and offers to those it waits for."""
+        """Say where a federation stands, or let its leader say it."""
+        if not self._leadership.leads(name):
+            self._leadership.notify(name)
+            return
         with self.lock, self._database.read() as session:
-            federation = _row(session, name)
-            for device, invitation in invitations(session, federation):
-                said = self.signed(Kind.INVITATION, name, device, invitation)
-                self._publisher.publish(topics.invitation(name, device), said, retain=True)
-            for device, offer in transitions.offers(session, federation):
-                said = self.signed(Kind.OFFER, name, device, offer)
-                self._publisher.publish(topics.offer(name, device), said, retain=True)
-            self._orders[name] = transitions.newest_serial(session, federation)
-            expires = self.signer.expires() if self.signer else None
-            message = announcement(session, federation, chunk_bytes=self._chunk_bytes, expires=expires)
-            message = message.model_copy(update={"roll_call": self.roll_call.of(name)})
-            said = self.signed(Kind.ANNOUNCEMENT, name, "", message)
-            self._publisher.publish(topics.announce(name), said, retain=True)
+            self._announcer.announce(session, _row(session, name))
 
-    def announced_order(self, name: str) -> int | None:
-        """Return the serial of the order about releases that this process has announced last; None: it has not yet."""
-        return self._orders.get(name)
-
-    def signed(self, kind: Kind, federation: str, device: str, message: Strict) -> bytes:
-        """Return a message to a device, or to all (''), as it is sent."""
-        return self.signer.wrap(kind, federation, device, message) if self.signer else write(message)
-
-    def renew(self) -> None:
+    def renew_announcements(self) -> None:
         """Say everything again before it expires."""
-        if self.signer and self.signer.renewal_is_due():
-            for name in filter(self.leads, self._names()):
+        if self._announcer.renewal_is_due():
+            for name in self._names():
                 self.announce(name)
 
     # ---- what happens
@@ -166,9 +143,9 @@ class Coordinator:
     def recover(self) -> None:
         """Continue every federation where its rows say that it stands."""
         for name in self._names():
-            self.recover_one(name)
+            self.recover_federation(name)
 
-    def recover_one(self, name: str) -> None:
+    def recover_federation(self, name: str) -> None:
         """Continue one federation where its rows say that it stands."""
         with self.lock:
             self._bring_into_reach(name)
@@ -176,18 +153,18 @@ class Coordinator:
             if phase == RoundPhase.ANNOUNCED:
                 self._open(name)
             elif phase == RoundPhase.AGGREGATING:
-                self.act(name, (Action.AGGREGATE,))
+                self.execute(name, (Action.AGGREGATE,))
             else:
-                self.go_on(name)
+                self.advance(name)
 
-    def feed(self, name: str, event: Event) -> None:
+    def apply_event(self, name: str, event: Event) -> None:
         """Apply an event to the open round, if there is one, and act on it."""
         with self.lock:
             with self._database.write() as session:
                 federation = _row(session, name)
                 result = self.transition(session, federation, event)
             if result is not None:
-                self.act(name, result.actions)
+                self.execute(name, result.actions)
 
     def transition(self, session: Session, federation: FederationRow, event: Event) -> Step | None:
         """Apply an event inside the caller's transaction; the caller acts after the commit, still under the lock."""
@@ -203,8 +180,13 @@ class Coordinator:
         session.expire(row)  # it was written beside the session
         return result
 
-    def arrived(
-        self, session: Session, federation: repositories.Named, device: repositories.Named, now: Open, event: Arrival
+    def apply_arrival(
+        self,
+        session: Session,
+        federation: repositories.Named,
+        device: repositories.Named,
+        now: OpenRound,
+        event: Arrival,
     ) -> Step:
         """Apply an event about a device to the open round, as `transition` does, from what is known of both."""
         result = step(self._contracts[federation.name].plan.rounds, now.round, event, now.status)
@@ -219,45 +201,53 @@ class Coordinator:
         if device is None:
             return Step(current)
         status = repositories.status(repositories.participation(session, row, device))
-        return self.arrived(session, federation, device, Open(row.id, current, status), event)
+        return self.apply_arrival(session, federation, device, OpenRound(row.id, current, status), event)
 
-    def act(self, name: str, actions: Iterable[Action]) -> None:
-        """Do what a committed transition asks for."""
+
+    def execute(self, name: str, actions: Iterable[Action]) -> None:
+        """Do what a committed transition asks for, or let the federation's leader do it."""
+        if not self._leadership.leads(name):
+            self._leadership.notify(name)
+            return
         for action in actions:
             match action:
                 case Action.ANNOUNCE:
                     self.announce(name)
                 case Action.AGGREGATE:
                     self.announce(name)
-                    self._executor.submit(self._long.aggregate, name, self._number(name))
+                    self._jobs.aggregate(self, name, self._number(name))
                 case Action.PUBLISH | Action.FAIL:
-                    self.go_on(name)
+                    self.advance(name)
 
-    def go_on(self, name: str) -> None:
+    def advance(self, name: str) -> None:
         """Open the next round if enough devices are online, finish after the last, and say where we are."""
+        if not self._leadership.leads(name):
+            self._leadership.notify(name)
+            return
         if not self._try_open(name):
             self.announce(name)
 
     def devices_changed(self, name: str) -> None:
-        """Open the next round if it waited for devices."""
-        self._try_open(name)
+        """Open the next round if it waited for devices, in the process that hears them."""
+        if self._leadership.leads(name):
+            self._try_open(name)
 
     def tick(self) -> None:
         """Tell the rounds whose deadline has passed, and those that wait for devices that are gone."""
         self._follow_clock()
         now = self._clock()
         with self._database.read() as session:
-            self.changed(session)
+            self.reload_contracts(session)
             late = deadlines.deadlines_passed(session, now)
             gone = deadlines.devices_gone(session, now, self._lost_after_s) if self._looks_for_gone(now) else []
-        for name in filter(self.leads, late):
-            self.feed(name, DeadlinePassed())
+        for name in filter(self._leadership.leads, late):
+            self.apply_event(name, DeadlinePassed())
         for name, device in gone:
-            if self.leads(name):
-                self.feed(name, DeviceLost(device))
-        for name, asked_at in self.roll_call.over():
+            if self._leadership.leads(name):
+                self.apply_event(name, DeviceLost(device))
+        for name, asked_at in self._presence.over():
             with self._database.write() as session:
-                mark_silent(session, name, asked_at)
+                mark_unresponsive(session, name, asked_at)
 
     def _follow_clock(self) -> None:
         """Where the machine's clock was set: nobody loses or gains time, and who is gone is looked for anew."""
@@ -269,8 +259,8 @@ class Coordinator:
             with self._database.write() as session:
                 move_open_rounds(session, names, leap_s)
             self._clock.follow(leap_s)
-            self._listening_since = self._looked_for_gone = self._clock()
-            self.roll_call.drop()  # who was heard since then cannot be told
+            self.listening_since = self._looked_for_gone = self._clock()
+            self._presence.drop()  # who was heard since then cannot be told
             log.warning("the clock was set by %+.0f s; open rounds end as much later or earlier by it", leap_s)
             for name in names:
                 self.announce(name)
@@ -285,20 +275,20 @@ class Coordinator:
 
     def _looks_for_gone(self, now: float) -> bool:
         """Look seldom, since it costs a look at every awaited device, and not before all had time to say hello."""
-        heard_out = now - self._listening_since >= self._lost_after_s
+        heard_out = now - self.listening_since >= self._lost_after_s
         due = heard_out and now - self._looked_for_gone >= self._lost_after_s / LOOKS
         if due:
             self._looked_for_gone = now
         return due
 
-    def refused(self, name: str, device: str, number: int) -> None:
+    def stop_awaiting(self, name: str, device: str, number: int) -> None:
         """Await a device no longer whose update to the open round was refused: it does not train for it again."""
         if number == self._number(name):
-            self.feed(name, DeviceLost(device))
+            self.apply_event(name, DeviceLost(device))
 
     # ---- opening a round, and what comes of the long work
 
-    def begin(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
+    def open_round(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
         """Open the written round `number`; `broadcasts` is what each client gets, empty if all get the same."""
         with self.lock:
             with self._database.write() as session:
@@ -309,7 +299,7 @@ class Coordinator:
                 if broadcasts:
                     opening.give(row, broadcasts)
                 actions = opening.begin(session, federation, lambda event: self.transition(session, federation, event))
-            self.act(name, actions)
+            self.execute(name, actions)
 
     def publish(self, name: str, number: int, result: Aggregate, screening: Screening, seconds: float) -> None:
         """Make an aggregate the federation's model, and go on."""
@@ -329,10 +319,10 @@ class Coordinator:
                 detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
                 repositories.journal(session, federation, "model.published", round_number=number, detail=detail)
             if published is not None:
-                self.act(name, published.actions)
-        self._executor.submit(self.tidy)
+                self.execute(name, published.actions)
+        self._jobs.collect_garbage()
 
-    def give_up(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
+    def fail_round(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
         """End round `number`, whose long work has failed, or of whose updates `screening` has left too few."""
         with self.lock:
             with self._database.write() as session:
@@ -346,7 +336,7 @@ class Coordinator:
                 elif _at(session, federation, number, RoundPhase.ANNOUNCED):
                     ended = self.transition(session, federation, Stopped(reason))
             if ended is not None:
-                self.act(name, ended.actions)
+                self.execute(name, ended.actions)
 
     def base_damaged(self, name: str, reason: str) -> None:
         """End the open round whose model cannot be read, and pause: every further round would begin from it too."""
@@ -360,7 +350,7 @@ class Coordinator:
                     advice = f"{reason}; restore that blob or move the alias `stable`, then resume"
                     repositories.journal(session, federation, "federation.paused", round_number=number, detail=advice)
             log.error("paused: the model is damaged: %s", reason, extra=about(federation=name))
-            self.act(name, result.actions if result is not None else (Action.ANNOUNCE,))
+            self.execute(name, result.actions if result is not None else (Action.ANNOUNCE,))
 
     def blob_damaged(self, sha256: str, reason: str) -> None:
         """End the open rounds that begin from a blob which cannot be read."""
@@ -392,15 +382,17 @@ class Coordinator:
             self.base_damaged(name, str(error))
             return
         if personal:
-            self._executor.submit(self._long.personalize, name, self._number(name))
+            self._jobs.personalize(self, name, self._number(name))
         else:
-            self.begin(name, self._number(name), {})
+            self.open_round(name, self._number(name), {})
 
     # ---- looking things up
 
     def _names(self) -> list[str]:
         with self._database.read() as session:
-            return list(filter(self.leads, session.scalars(select(FederationRow.name).order_by(FederationRow.id))))
+            return list(
+                filter(self._leadership.leads, session.scalars(select(FederationRow.name).order_by(FederationRow.id)))
+            )
 
     def _phase(self, name: str) -> str | None:
         with self._database.read() as session:

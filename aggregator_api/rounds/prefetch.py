@@ -13,7 +13,7 @@ Thing = TypeVar("Thing")
 AHEAD = 2
 
 
-def read_ahead(names: Iterable[Name], read: Callable[[Name], Thing]) -> Iterator[Thing]:
+def prefetch(names: Iterable[Name], read: Callable[[Name], Thing]) -> Iterator[Thing]:
     """Yield what `read` makes of each name, in order; it runs on another thread, at most `AHEAD` things early."""
     left = iter(names)
     with ThreadPoolExecutor(1, "read-ahead") as executor:

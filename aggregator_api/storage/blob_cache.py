@@ -14,7 +14,7 @@ PIECE = 1 << 16
 """What one slow connection holds of a blob in its own buffer, and as much again."""
 
 
-class HotBlobs:
+class BlobCache:
     """Keeps small blobs that were asked for last: at most `each` bytes of one, `total` of all."""
 
     def __init__(self, blobs: BlobStore, *, each: int = EACH, total: int = TOTAL) -> None:

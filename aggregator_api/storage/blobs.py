@@ -105,9 +105,9 @@ class BlobStore:
                 yield Blob(path.name, status.st_size)
 
     @contextmanager
-    def out_of_sight(self, sha256: str) -> Iterator[Aside]:
+    def detach(self, sha256: str) -> Iterator[DetachedBlob]:
         """Move a blob aside; it comes back at the end unless it was removed, or written anew meanwhile."""
-        path, aside = Path(self._path(sha256)), Aside(self._folder() / "incoming" / f"{sha256}.aside")
+        path, aside = Path(self._path(sha256)), DetachedBlob(self._folder() / "incoming" / f"{sha256}.aside")
         private_folder(aside.path.parent)
         with suppress(FileNotFoundError):  # another process was faster
             os.replace(path, aside.path)
@@ -246,7 +246,7 @@ class BlobStore:
         sync(target.parent.parent)
 
 
-class Aside(NamedTuple):
+class DetachedBlob(NamedTuple):
     """A blob's file that was moved aside."""
 
     path: Path

@@ -80,7 +80,7 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[Finding]:
         return
     finally:
         database.close()
-    yield from _spool(settings.data_dir.resolve() / "spool", known, repair=repair)
+    yield from _uploads(settings.data_dir.resolve() / "spool", known, repair=repair)
     yield from _identity(settings.identity, repair=repair)
 
 
@@ -196,7 +196,7 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
     return "what a device of the open round starts from", FROM_BACKUP
 
 
-def _spool(folder: Path, federations: set[str], *, repair: bool) -> Iterator[Finding]:
+def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[Finding]:
     """Look at half-received updates; one that nobody can go on with is in the way of nothing, and may be deleted."""
     going, useless = 0, []
     for described in sorted(folder.glob("*/*/*.json")):

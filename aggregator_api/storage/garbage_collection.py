@@ -56,7 +56,7 @@ def referenced(session: Session) -> set[str]:
 
 def _remove(database: Database, blobs: BlobStore, sha256: str, grace_s: float) -> bool:
     """Take a blob out of sight, look once more whether somebody needs it now, and only then remove it."""
-    with blobs.out_of_sight(sha256) as aside:
+    with blobs.detach(sha256) as aside:
         with database.read() as session:
             again = any(session.scalars(query.limit(1)).first() for query in _queries(sha256))
         if again or aside.modified() > time.time() - grace_s:  # stored anew meanwhile: writing it touches it

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.server_identity import verify
 from aggregator_api.db.models import DeviceRow
 from aggregator_api.errors import UpdateRefusedError
-from aggregator_api.updates.context import Base, Device, Federation, Open, Situation
+from aggregator_api.updates.context import BaseRound, DeviceInfo, FederationInfo, OpenRound, UpdateContext
 from aggregator_api.updates.contract import Contract
 from federation.plan import RoundSettings
 from federation.protocol.messages import UpdateManifest
@@ -22,38 +22,38 @@ from federation.rounds.server_round import Action, RoundPhase, UpdateArrived, st
 class Sender(NamedTuple):
     """Who an update is from."""
 
-    federation: Federation
-    device: Device
+    federation: FederationInfo
+    device: DeviceInfo
 
 
-def barred(row: DeviceRow | None, federation: str, device: str, *, enrolled_only: bool) -> str:
+def rejection_reason(row: DeviceRow | None, federation: str, device: str, *, enrolled_only: bool) -> str:
     """Say why nothing is taken from a device, which may have no row yet; empty if it may take part."""
-    return _barred(row.enrolment if row else "open", federation, device, enrolled_only)
+    return _rejection_reason(row.enrolment if row else "open", federation, device, enrolled_only)
 
 
-def close_doors(session: Session) -> None:
+def disconnect_unapproved(session: Session) -> None:
     """Let no round count on devices that came in while no approval was needed."""
     present = DeviceRow.state != "offline"
     session.execute(update(DeviceRow).where(DeviceRow.enrolment != "approved", present).values(state="offline"))
 
 
-def sender(found: Situation, federation: str, device: str, *, enrolled_only: bool = False) -> Sender:
+def sender(context: UpdateContext, federation: str, device: str, *, enrolled_only: bool = False) -> Sender:
     """Return the federation and the device that a topic names.
 
     Raises:
         UpdateRefusedError: if one of them is not known here, or the device may not take part.
     """
-    if found.federation is None:
+    if context.federation is None:
         raise UpdateRefusedError(f"there is no federation {federation!r} on this server")
-    enrolment = found.device.enrolment if found.device else "open"
-    if reason := _barred(enrolment, federation, device, enrolled_only):
+    enrolment = context.device.enrolment if context.device else "open"
+    if reason := _rejection_reason(enrolment, federation, device, enrolled_only):
         raise UpdateRefusedError(reason)
-    if found.device is None:
+    if context.device is None:
         raise UpdateRefusedError(f"device {device!r} is not enrolled in {federation!r}; publish a status first")
-    return Sender(found.federation, found.device)
+    return Sender(context.federation, context.device)
 
 
-def admit(found: Situation, manifest: UpdateManifest, topic: tuple[str, str, str], contract: Contract) -> None:
+def admit(context: UpdateContext, manifest: UpdateManifest, topic: tuple[str, str, str], contract: Contract) -> None:
     """Check that the manifest is the device's own, fits the federation, and that the round would take it now.
 
     `topic`: the federation, device and update id that it came on.
@@ -66,20 +66,20 @@ def admit(found: Situation, manifest: UpdateManifest, topic: tuple[str, str, str
         raise UpdateRefusedError(
             f"the manifest is of {'/'.join(claimed)}, but came on the topic of {'/'.join(topic)}", quarantine=True
         )
-    device = _device(found)
-    if found.federation and manifest.instance != found.federation.instance:
+    device = _device(context)
+    if context.federation and manifest.instance != context.federation.instance:
         raise UpdateRefusedError(f"the update is of an earlier federation {manifest.federation!r}; this is another one")
     contract.check_manifest(manifest)
-    _check_base(found.base, device, manifest)
-    _check_round(found, device, manifest, contract.plan.rounds)
+    _check_base(context.base, device, manifest)
+    _check_round(context, device, manifest, contract.plan.rounds)
 
 
-def forged(found: Situation, key: tuple[str, str, str], envelope: Envelope) -> str:
+def forged(context: UpdateContext, key: tuple[str, str, str], envelope: Envelope) -> str:
     """Say why a manifest is not the word of the device that it came from; empty if it is, or if that has no key here.
 
     `key`: the federation, device and update id that it came on.
     """
-    device = found.device
+    device = context.device
     if device is None or device.enrolment != "approved" or device.public_key is None:
         return ""
     if envelope.signature is None:
@@ -90,18 +90,18 @@ def forged(found: Situation, key: tuple[str, str, str], envelope: Envelope) -> s
     return f"the manifest is not signed by the key that {device.name!r} has enrolled with; enrol the device anew"
 
 
-def must_wait(found: Situation, settings: RoundSettings) -> bool:
+def must_wait(context: UpdateContext, settings: RoundSettings) -> bool:
     """Whether no round collects now, but one will that takes late updates: what comes meanwhile is kept for it."""
-    federation = found.federation
+    federation = context.federation
     if settings.late != "next" or federation is None or federation.status not in ("running", "paused"):
         return False
-    phase = found.open.round.phase if found.open else None
+    phase = context.open.round.phase if context.open else None
     if phase in (RoundPhase.COLLECTING, RoundPhase.ANNOUNCED):
         return phase is RoundPhase.ANNOUNCED
     return federation.last_round < settings.rounds
 
 
-def _barred(enrolment: str, federation: str, device: str, enrolled_only: bool) -> str:
+def _rejection_reason(enrolment: str, federation: str, device: str, enrolled_only: bool) -> str:
     if enrolment == "revoked":
         return f"device {device!r} was revoked by the operator"
     if not enrolled_only or enrolment == "approved":
@@ -111,13 +111,13 @@ def _barred(enrolment: str, federation: str, device: str, enrolled_only: bool) -
     return f"device {device!r} is not enrolled in {federation!r}; enrol it with a token"
 
 
-def _device(found: Situation) -> Device:
-    if found.device is None:
+def _device(context: UpdateContext) -> DeviceInfo:
+    if context.device is None:
         raise UpdateRefusedError("the device is not enrolled here")  # `sender` has said so before
-    return found.device
+    return context.device
 
 
-def _check_base(base: Base | None, device: Device, manifest: UpdateManifest) -> None:
+def _check_base(base: BaseRound | None, device: DeviceInfo, manifest: UpdateManifest) -> None:
     if base is None:
         raise UpdateRefusedError(f"round {manifest.round} has not begun")
     if not base.invited:
@@ -130,16 +130,16 @@ def _check_base(base: Base | None, device: Device, manifest: UpdateManifest) -> 
         )
 
 
-def _check_round(found: Situation, device: Device, manifest: UpdateManifest, settings: RoundSettings) -> None:
-    if not must_wait(found, settings):
-        if found.open is None:
+def _check_round(context: UpdateContext, device: DeviceInfo, manifest: UpdateManifest, settings: RoundSettings) -> None:
+    if not must_wait(context, settings):
+        if context.open is None:
             raise UpdateRefusedError(f"no round is open; round {manifest.round} is over")
-        _ask(found.open, device, manifest, settings)
-    if found.reported:
+        _ask(context.open, device, manifest, settings)
+    if context.reported:
         raise UpdateRefusedError(f"{device.name} has already reported for round {manifest.round}")
 
 
-def _ask(now: Open, device: Device, manifest: UpdateManifest, settings: RoundSettings) -> None:
+def _ask(now: OpenRound, device: DeviceInfo, manifest: UpdateManifest, settings: RoundSettings) -> None:
     # the machine is pure: asking it changes nothing, and its answer is the one that counts later
     answer = step(settings, now.round, UpdateArrived(device.name, manifest.round), now.status)
     if Action.REFUSE in answer.actions:

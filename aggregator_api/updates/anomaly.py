@@ -9,7 +9,7 @@ import torch
 from aggregator_api.db.database import Database
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rounds.broadcasts import Broadcasts
-from aggregator_api.updates.context import Federation, Open, Situation
+from aggregator_api.updates.context import FederationInfo, OpenRound, UpdateContext
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import norm_history
 from federation.aggregation.screening import NormHistory, class_count_groups, refusal
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Norms = dict[str, float]
 
 
-class Judge:
+class AnomalyDetector:
     """Holds updates against what their devices said and, as they arrive, against those of earlier rounds.
 
     At its end a round judges all of its updates once more, together (`aggregator_api.updates.screening`).
@@ -34,26 +34,26 @@ class Judge:
         self._broadcasts = broadcasts
         self._histories: dict[int, tuple[int, NormHistory]] = {}
 
-    def check(self, contract: Contract, found: Situation, manifest: UpdateManifest, tree: Tree) -> Norms:
+    def check(self, contract: Contract, context: UpdateContext, manifest: UpdateManifest, tree: Tree) -> Norms:
         """Return the norms of an update that is plausible.
 
         Raises:
             UpdateRefusedError: saying what came and what is plausible; for quarantine.
         """
-        check_counts(contract, found.device.examples if found.device else 0, manifest, tree)
+        check_counts(contract, context.device.examples if context.device else 0, manifest, tree)
         try:
             norms = change_norms(tree, self._broadcasts.read(manifest.base_version), contract.method.upload_groups)
         except BlobError as error:
             extra = about(federation=manifest.federation, device=manifest.client)
             log.error("norms not judged: %s", error, extra=extra)
             return {}  # a damaged disk here is not the device's fault
-        if found.federation is not None and (
-            reason := refusal(contract.plan.rounds, norms, self._history(found.federation, found.open))
+        if context.federation is not None and (
+            reason := refusal(contract.plan.rounds, norms, self._history(context.federation, context.open))
         ):
             raise _implausible(reason)
         return norms
 
-    def _history(self, federation: Federation, now: Open | None) -> NormHistory:
+    def _history(self, federation: FederationInfo, now: OpenRound | None) -> NormHistory:
         """Return what earlier rounds say; it is read once a round."""
         number = now.round.number if now else federation.last_round + 1
         known, history = self._histories.get(federation.id, (0, NormHistory()))

@@ -19,7 +19,7 @@ REPORTED = (*TAKEN, "left_out")
 """Statuses of updates beside which no other of their device for the same round is taken."""
 
 
-class Known(NamedTuple):
+class KnownUpdate(NamedTuple):
     """An update of that id that is settled."""
 
     status: str
@@ -28,7 +28,7 @@ class Known(NamedTuple):
     nonce: str
 
 
-class Federation(NamedTuple):
+class FederationInfo(NamedTuple):
     """As much of a federation as an update needs."""
 
     id: int
@@ -39,7 +39,7 @@ class Federation(NamedTuple):
     last_round: int
 
 
-class Device(NamedTuple):
+class DeviceInfo(NamedTuple):
     """As much of a device as an update needs."""
 
     id: int
@@ -49,14 +49,14 @@ class Device(NamedTuple):
     examples: int
 
 
-class Base(NamedTuple):
+class BaseRound(NamedTuple):
     """The device's part in the round that the update is from; `invited` is None if it had none."""
 
     invited: bool | None
     broadcast_sha256: str | None
 
 
-class Open(NamedTuple):
+class OpenRound(NamedTuple):
     """The round that has not ended, and where the device stands in it."""
 
     id: int
@@ -64,23 +64,23 @@ class Open(NamedTuple):
     status: ClientStatus
 
 
-class Situation(NamedTuple):
+class UpdateContext(NamedTuple):
     """Everything that decides about one update, at one moment."""
 
-    federation: Federation | None
-    device: Device | None
-    known: Known | None
-    base: Base | None
-    open: Open | None
+    federation: FederationInfo | None
+    device: DeviceInfo | None
+    known: KnownUpdate | None
+    base: BaseRound | None
+    open: OpenRound | None
     reported: bool
     """Whether another update of the device for the same round is safe here."""
 
-
-def look(session: Session, federation: str, device: str, update_id: str, base_round: int = 0) -> Situation:
-    """Read the situation of an update that names these."""
-    names = {"federation": federation, "device": device, "update_id": update_id, "base_round": base_round}
-    row = session.connection().execute(_QUERY, names).first()
-    return _read(row, federation, device) if row is not None else Situation(None, None, None, None, None, False)
+    @classmethod
+    def load(cls, session: Session, federation: str, device: str, update_id: str, base_round: int = 0) -> UpdateContext:
+        """Read the context of an update that names these."""
+        names = {"federation": federation, "device": device, "update_id": update_id, "base_round": base_round}
+        row = session.connection().execute(_QUERY, names).first()
+        return _read(row, federation, device) if row is not None else cls(None, None, None, None, None, False)
 
 
 def _query() -> Select[tuple[object, ...]]:
@@ -127,22 +127,21 @@ def _query() -> Select[tuple[object, ...]]:
 _QUERY = _query()
 
 
-def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> Situation:
-    return Situation(
-        Federation(row.id, federation, row.instance, row.status, row.revision, row.last_round or 0),
-        Device(row.device_id, device, row.enrolment, row.public_key, row.examples)
+def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> UpdateContext:
+    return UpdateContext(
+        FederationInfo(row.id, federation, row.instance, row.status, row.revision, row.last_round or 0),
+        DeviceInfo(row.device_id, device, row.enrolment, row.public_key, row.examples)
         if row.device_id is not None
         else None,
-        Known(row.known, row.known_reason, row.known_sha256, row.known_nonce or "") if row.known is not None else None,
-        Base(row.invited, row.broadcast_sha256) if row.base_id is not None else None,
+        KnownUpdate(row.known, row.known_reason, row.known_sha256, row.known_nonce or "")
+        if row.known is not None
+        else None,
+        BaseRound(row.invited, row.broadcast_sha256) if row.base_id is not None else None,
         _open(row) if row.open_id is not None else None,
         bool(row.reported),
     )
 
 
-def _device(row: Row[tuple[object, ...]], name: str) -> Device:
-    return Device(row.device_id, name, row.enrolment, row.public_key, row.examples)
-
-
-def _open(row: Row[tuple[object, ...]]) -> Open:
-    return Open(row.open_id, machine_round(row, row.round_reason), ClientStatus(row.outcome or ClientStatus.UNINVITED))
+def _open(row: Row[tuple[object, ...]]) -> OpenRound:
+    status = ClientStatus(row.outcome or ClientStatus.UNINVITED)
+    return OpenRound(row.open_id, machine_round(row, row.round_reason), status)

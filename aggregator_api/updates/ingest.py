@@ -19,23 +19,23 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.devices.clones import Clones
 from aggregator_api.errors import BlobError, UpdateRefusedError
-from aggregator_api.mqtt.transport import Publisher
 from aggregator_api.rollouts import adoptions, transitions
 from aggregator_api.rounds import opening
+from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.broadcasts import Broadcasts
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage import disk
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.updates import admission, context, receipts
-from aggregator_api.updates.anomaly import Judge, Norms
-from aggregator_api.updates.context import TAKEN, Situation
+from aggregator_api.updates import admission, receipts
+from aggregator_api.updates.anomaly import AnomalyDetector, Norms
+from aggregator_api.updates.context import TAKEN, UpdateContext
 from aggregator_api.updates.contract import Contract
-from aggregator_api.updates.partial_uploads import Key, Spool, Upload
+from aggregator_api.updates.partial_uploads import Key, PartialUploads, Upload
 from federation.errors import WireError
 from federation.logs import about
 from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
-from federation.protocol.signing import Envelope, Kind, unwrap
+from federation.protocol.signing import Envelope, unwrap
 from federation.protocol.topics import DeviceTopic
 from federation.rounds.server_round import Action, UpdateArrived
 
@@ -50,7 +50,7 @@ CLONED = (
 FORGED_AGAIN_S = 60.0
 
 
-class Taken(NamedTuple):
+class AcceptedUpdate(NamedTuple):
     """What follows from an update that is safe now, and what its device should know about it."""
 
     actions: tuple[Action, ...]
@@ -58,15 +58,15 @@ class Taken(NamedTuple):
 
 
 class Ingest:
-    """The server's ear; only the inbox's thread calls it."""
+    """Handles what devices publish; only the inbox's thread calls it."""
 
     def __init__(
         self,
         database: Database,
         blobs: BlobStore,
-        spool: Spool,
+        uploads: PartialUploads,
         coordinator: Coordinator,
-        publisher: Publisher,
+        announcer: Announcer,
         *,
         uploads_per_device: int,
         enrolled_only: bool = False,
@@ -74,16 +74,16 @@ class Ingest:
     ) -> None:
         self._database = database
         self._blobs = blobs
-        self._spool = spool
+        self._uploads = uploads
         self._coordinator = coordinator
-        self._publisher = publisher
+        self._announcer = announcer
         self._uploads_per_device = uploads_per_device
         self._enrolled_only = enrolled_only
         self._min_free_bytes = min_free_bytes
         self._broadcasts = Broadcasts(blobs)
         self._clones = Clones()
         self._retained: dict[tuple[str, str], float] = {}
-        self._judge = Judge(database, self._broadcasts)
+        self._anomalies = AnomalyDetector(database, self._broadcasts)
         self._forged_at: dict[tuple[str, str], float] = {}
 
     def handle(self, topic: str, payload: bytes) -> None:
@@ -108,7 +108,7 @@ class Ingest:
                 case "end":
                     self._end(key)
         except UpdateRefusedError as refusal:
-            upload = self._spool.get(key)
+            upload = self._uploads.get(key)
             self._refuse(key, refusal, upload.manifest if upload else None)
         except BlobError as error:
             self._coordinator.base_damaged(key[0], str(error))
@@ -123,7 +123,7 @@ class Ingest:
 
     def take_over(self, federation: str) -> None:
         """Go on with the uploads that another process has left behind, without waiting for their devices' time-outs."""
-        for key, upload in self._spool.read_again(federation).items():
+        for key, upload in self._uploads.read_again(federation).items():
             self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
 
     def note_retained(self, topic: str) -> None:
@@ -155,7 +155,7 @@ class Ingest:
                 log.warning("status ignored: no such federation", extra=_about(address[:2]))
                 return
             row = repositories.device_named(session, federation, address.device)
-            if reason := admission.barred(row, *address[:2], enrolled_only=self._enrolled_only):
+            if reason := admission.rejection_reason(row, *address[:2], enrolled_only=self._enrolled_only):
                 log.warning("status refused: %s", reason, extra=_about(address[:2]))
                 return
             changed = receipts.note_status(session, federation, row, address.device, status)
@@ -171,8 +171,7 @@ class Ingest:
             told = report and transitions.hear(session, federation, address.device, report, time.time())
         if verdict.stop:
             notice = Notice(session=status.session, reason=CLONED)
-            signed = self._coordinator.signed(Kind.NOTICE, *address[:2], notice)
-            self._publisher.publish(topics.notice(*address[:2]), signed)
+            self._announcer.notify_device(*address[:2], notice)
         if told:
             self._coordinator.announce(address.federation)
         if missed:
@@ -181,34 +180,34 @@ class Ingest:
     def _begin(self, key: Key, payload: bytes) -> None:
         envelope, manifest, fault = _opened(payload)
         # what it says is used for the one look alone, until it is known to be the device's word
-        found = self._look(key, manifest)
-        if reason := admission.forged(found, key, envelope):
+        context = self._load_context(key, manifest)
+        if reason := admission.forged(context, key, envelope):
             self._note_forged(key, reason)
             # not refused: the device's own update may have this id, and must neither be dropped nor be settled here
             self._answer(key, "later", nonce=manifest.nonce if manifest else "", reason=reason)
             return
-        if self._answered_before(key, found, manifest):
+        if self._answered_before(key, context, manifest):
             return
         if manifest is None:
             self._refuse(key, UpdateRefusedError(fault, quarantine=True), None, nonce=_nonce_of(payload))
             return
         try:
-            self._admit(key, found, manifest)
-            upload = self._spool.get(key)
+            self._admit(key, context, manifest)
+            upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
-                if reason := disk.lacks(self._spool.root, self._min_free_bytes + manifest.size):
+                if reason := disk.lacks(self._uploads.root, self._min_free_bytes + manifest.size):
                     log.warning("update put off: %s", reason, extra=_about(key))
                     self._answer(key, "later", nonce=manifest.nonce, reason=reason)
                     return
                 self._make_room(key)
-                upload = self._spool.begin(key, manifest)
+                upload = self._uploads.begin(key, manifest)
         except UpdateRefusedError as refusal:
             self._refuse(key, refusal, manifest)
         else:
             self._answer(key, "send", nonce=manifest.nonce, next_chunk=upload.next_chunk)
 
     def _chunk(self, key: Key, n: int, payload: bytes) -> None:
-        upload = self._spool.get(key)
+        upload = self._uploads.get(key)
         if upload is None:
             log.debug("chunk ignored: not begun, or done", extra=_about(key))
             return
@@ -218,86 +217,86 @@ class Ingest:
             raise UpdateRefusedError(str(error), quarantine=True) from error
 
     def _end(self, key: Key) -> None:
-        upload = self._spool.get(key)
+        upload = self._uploads.get(key)
         if upload is None or not upload.path.exists():
-            self._answered_before(key, self._look(key), None)  # else silence: the device begins again
+            self._answered_before(key, self._load_context(key), None)  # else silence: the device begins again
         elif not upload.assembly.complete:
             self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
         elif hashlib.sha256(data := upload.read()).hexdigest() == upload.manifest.sha256:
             self._finish(key, upload, data)
         elif upload.resumed:
             # a power cut may have cost written chunks: the update itself is not to blame
-            self._spool.begin(key, upload.manifest)
+            self._uploads.begin(key, upload.manifest)
             self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=0)
         else:
             raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
 
     def _finish(self, key: Key, upload: Upload, data: bytes) -> None:
         """Check the file's bytes, make them durable, commit, and only then acknowledge."""
-        found = self._look(key, upload.manifest)
-        contract = self._admit(key, found, upload.manifest)
+        context = self._load_context(key, upload.manifest)
+        contract = self._admit(key, context, upload.manifest)
         tree = contract.decode(upload.manifest, data, self._broadcasts.read)
-        norms = self._judge.check(contract, found, upload.manifest, tree)
+        norms = self._anomalies.check(contract, context, upload.manifest, tree)
         self._blobs.adopt(upload.path, upload.manifest.sha256)
         with self._coordinator.lock:
             taken = self._commit(key, upload.manifest, norms)
-            self._spool.discard(key)
+            self._uploads.discard(key)
             self._answer(key, "accepted", nonce=upload.manifest.nonce, reason=taken.reason)
-            self._coordinator.act(key[0], taken.actions)
+            self._coordinator.execute(key[0], taken.actions)
 
-    def _commit(self, key: Key, manifest: UpdateManifest, norms: Norms) -> Taken:
+    def _commit(self, key: Key, manifest: UpdateManifest, norms: Norms) -> AcceptedUpdate:
         with self._database.write() as session:
-            found = context.look(session, *key, manifest.round)
-            federation, device = admission.sender(found, *key[:2], enrolled_only=self._enrolled_only)
+            context = UpdateContext.load(session, *key, manifest.round)
+            federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
             contract = self._coordinator.contract_of(session, federation)
-            admission.admit(found, manifest, key, contract)
-            round_id, actions = self._into_round(session, found, manifest)
+            admission.admit(context, manifest, key, contract)
+            round_id, actions = self._into_round(session, context, manifest)
             kept = "" if round_id else "kept for the next round"
             reason = "; ".join(filter(None, (contract.partial_work(manifest), kept)))
             receipts.note_update(session, federation, device, manifest, round_id, reason, norms)
-            return Taken(actions, reason)
+            return AcceptedUpdate(actions, reason)
 
     def _into_round(
-        self, session: Session, found: Situation, manifest: UpdateManifest
+        self, session: Session, context: UpdateContext, manifest: UpdateManifest
     ) -> tuple[int | None, tuple[Action, ...]]:
         """Hand an admitted update to the open round; None if it waits for the next one."""
-        federation, device = admission.sender(found, manifest.federation, manifest.client)
+        federation, device = admission.sender(context, manifest.federation, manifest.client)
         rounds = self._coordinator.contract_of(session, federation).plan.rounds
-        if found.open is None or admission.must_wait(found, rounds):
+        if context.open is None or admission.must_wait(context, rounds):
             return None, ()
         event = UpdateArrived(device.name, manifest.round)
-        result = self._coordinator.arrived(session, federation, device, found.open, event)
-        return found.open.id, result.actions
+        result = self._coordinator.apply_arrival(session, federation, device, context.open, event)
+        return context.open.id, result.actions
 
-    def _look(self, key: Key, manifest: UpdateManifest | None = None) -> Situation:
+    def _load_context(self, key: Key, manifest: UpdateManifest | None = None) -> UpdateContext:
         with self._database.read() as session:
-            return context.look(session, *key, manifest.round if manifest else 0)
+            return UpdateContext.load(session, *key, manifest.round if manifest else 0)
 
-    def _admit(self, key: Key, found: Situation, manifest: UpdateManifest) -> Contract:
-        federation, _ = admission.sender(found, *key[:2], enrolled_only=self._enrolled_only)
+    def _admit(self, key: Key, context: UpdateContext, manifest: UpdateManifest) -> Contract:
+        federation, _ = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
         with self._database.read() as session:
             contract = self._coordinator.contract_of(session, federation)
-        admission.admit(found, manifest, key, contract)
+        admission.admit(context, manifest, key, contract)
         return contract
 
     def _make_room(self, key: Key) -> None:
         """Drop the device's uploads that no round takes any more; refuse one too many."""
-        for other in self._spool.of_device(*key[:2]):
-            upload = self._spool.get(other)
+        for other in self._uploads.of_device(*key[:2]):
+            upload = self._uploads.get(other)
             try:
                 if upload is not None and other != key:
-                    self._admit(other, self._look(other, upload.manifest), upload.manifest)
+                    self._admit(other, self._load_context(other, upload.manifest), upload.manifest)
             except UpdateRefusedError:
-                self._spool.discard(other)
-        begun = [other for other in self._spool.of_device(*key[:2]) if other != key]
+                self._uploads.discard(other)
+        begun = [other for other in self._uploads.of_device(*key[:2]) if other != key]
         if len(begun) >= self._uploads_per_device:
             raise UpdateRefusedError(f"{len(begun)} uploads of this device are under way; finish them first")
 
-    def _answered_before(self, key: Key, found: Situation, manifest: UpdateManifest | None) -> bool:
+    def _answered_before(self, key: Key, context: UpdateContext, manifest: UpdateManifest | None) -> bool:
         """Repeat the answer about an update that is settled."""
-        if found.known is None:
+        if context.known is None:
             return False
-        status, reason, sha256, known_nonce = found.known
+        status, reason, sha256, known_nonce = context.known
         nonce = manifest.nonce if manifest else known_nonce
         if manifest is not None and status in TAKEN and sha256 != manifest.sha256:
             reason = "this update id was accepted with other bytes; use a new one"
@@ -328,21 +327,20 @@ class Ingest:
                 receipts.note_refusal(session, federation, device, key[2], refusal, manifest)
             else:
                 log.warning("update refused: %s", refusal.reason, extra=_about(key))
-        self._spool.discard(key)
+        self._uploads.discard(key)
         self._answer(key, "refused", nonce=manifest.nonce if manifest else nonce, reason=refusal.reason)
         if federation and manifest and manifest.client == key[1]:
-            self._coordinator.refused(*key[:2], manifest.round)
+            self._coordinator.stop_awaiting(*key[:2], manifest.round)
 
     def _nonce(self, key: Key, payload: bytes) -> str:
         """Return the nonce of an update that is under way, or is about to be."""
-        upload = self._spool.get(key)
+        upload = self._uploads.get(key)
         return upload.manifest.nonce if upload else _nonce_of(payload)
 
     def _answer(self, key: Key, status: str, *, nonce: str, next_chunk: int = 0, reason: str = "") -> None:
         said = {"status": status, "next_chunk": next_chunk, "reason": reason[:1000]}
         message = Acknowledgement.model_validate({"update_id": key[2], "nonce": nonce, **said})
-        signed = self._coordinator.signed(Kind.ACKNOWLEDGEMENT, *key[:2], message)
-        self._publisher.publish(topics.ack(*key[:2]), signed)
+        self._announcer.acknowledge(*key[:2], message)
 
 
 def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:

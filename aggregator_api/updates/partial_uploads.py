@@ -69,7 +69,7 @@ class Upload:
         return self.path.read_bytes()
 
 
-class Spool:
+class PartialUploads:
     """Every update on its way, by federation, device and update id."""
 
     def __init__(self, root: Path) -> None:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
 
 from aggregator_api.api.schemas.resources import NewFederation
+from aggregator_api.auth.signing import Signer
+from aggregator_api.cluster.leadership import SoleLeadership
 from aggregator_api.db import repositories
 from aggregator_api.db.models import UpdateRow
+from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.federations import service
-from aggregator_api.rounds.announcements import announcement
+from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor
+from aggregator_api.rounds.announcements import Announcer, announcement
+from aggregator_api.rounds.background_jobs import BackgroundJobs
+from aggregator_api.rounds.clock import SteadyClock
+from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from federation.plan import Plan
@@ -25,15 +33,17 @@ from tests.aggregator_api.devices import FEDERATION, Parcel, Wires, generated, s
 class Bench:
     """A running server whose messages the test hands in itself."""
 
-    def __init__(self, folder: Path, plan: Plan | None = None, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan | None = None, *, executor: AggregationExecutor | None = None, **settings: Any
+    ) -> None:
         # torch takes seconds to start in another process
         given = {"aggregation_process": False, "insecure_local": True, **settings}
-        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **given), Wires)
+        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **given), Wires, executor=executor)
         self.runtime.start()
         assert isinstance(self.runtime.transport, Wires)
         self.wires = self.runtime.transport
         if plan is not None:
-            service.create(self.runtime, NewFederation(name=FEDERATION, plan=plan))
+            service.create_federation(self.runtime, NewFederation(name=FEDERATION, plan=plan))
 
     def say(self, device: str, state: str, *, examples: int = 10) -> None:
         """Publish a device's status."""
@@ -116,3 +126,21 @@ def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.02)
+
+
+def coordinator_beside(runtime: Runtime, signer: Signer | None = None) -> Coordinator:
+    """Return a second coordinator over the database and the broker of a server, as another process has it."""
+    presence, pool = PresenceCheck(), ThreadPoolExecutor(1)  # a thread starts with its first job, and there is none
+    jobs = BackgroundJobs(
+        runtime.database, InProcessExecutor(runtime.blobs), pool, runtime.closing, runtime.collect_garbage
+    )
+    return Coordinator(
+        runtime.database,
+        Announcer(runtime.transport, signer or runtime.signer, presence, chunk_bytes=1024),
+        presence,
+        jobs,
+        SoleLeadership(),
+        SteadyClock(),
+        verify=runtime.blobs.verify,
+        lost_after_s=60.0,
+    )

@@ -79,11 +79,11 @@ def test_a_round_lasts_as_long_as_it_should(tmp_path: Path, leap: Leap, seconds:
 def test_a_device_that_has_gone_is_given_up_in_good_time(tmp_path: Path, leap: Leap, seconds: float) -> None:
     bench = opened(tmp_path)
     bench.say("b", "offline")
-    bench.runtime.coordinator._listening_since -= 3600
+    bench.runtime.coordinator.listening_since -= 3600
     leap(seconds)
     bench.runtime.coordinator.tick()
     assert first_round(bench).phase == "collecting"
-    bench.runtime.coordinator._listening_since -= 121  # it has been silent for so long since
+    bench.runtime.coordinator.listening_since -= 121  # it has been silent for so long since
     if seconds > 0:
         with bench.runtime.database.write() as session:
             session.query(DeviceRow).filter_by(name="b").one().seen_at -= 121
@@ -118,14 +118,14 @@ def test_a_blob_that_is_new_is_not_taken_for_an_old_one(tmp_path: Path, leap: Le
     bench = Bench(tmp_path, tiny_plan(), garbage_grace_s=60)
     stored = bench.runtime.blobs.put(b"its row comes in a moment")
     leap(DAY_S)
-    bench.runtime._tidy()
+    bench.runtime.collect_garbage()
     bench.runtime.coordinator.tick()
-    bench.runtime._tidy()
+    bench.runtime.collect_garbage()
     assert bench.runtime.blobs.has(stored.sha256)
-    clock = bench.runtime.coordinator._clock
-    assert clock._followed_at is not None
-    clock._followed_at -= 61
-    bench.runtime._tidy()
+    clock = bench.runtime.clock
+    assert clock.followed_at is not None
+    clock.followed_at -= 61
+    bench.runtime.collect_garbage()
     assert not bench.runtime.blobs.has(stored.sha256)
     bench.runtime.stop()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aggregator_api.errors import UnprocessableError
-from aggregator_api.federations.initial_state import Founding, found
+from aggregator_api.federations.initial_state import InitialState, build_initial_state
 from federation.plan import Plan
 from tests.aggregator_api.devices import SMALL, tiny_plan
 
@@ -15,12 +15,12 @@ HART = {"name": "hart", "options": {"feature_dim": 16, "blocks": 1, "heads": 2, 
 CNN = {"name": "cnn", "options": {**SMALL, "feature_dim": 16}}
 
 
-def founded(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -> Founding:
+def founded(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -> InitialState:
     """Found a federation of a tiny CNN and others."""
     plan = tiny_plan().model_dump()
     changes = {"model": CNN, "method": {"name": method}, "alternatives": alternatives}
     training = {**plan["training"], "feature_dim": feature_dim}
-    return found(Plan.model_validate({**plan, **changes, "training": training}), max_model_bytes=1 << 20)
+    return build_initial_state(Plan.model_validate({**plan, **changes, "training": training}), max_model_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("method", ["fedproto", "local"])

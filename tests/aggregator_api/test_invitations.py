@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 from aggregator_api.app import create_app
 from aggregator_api.db.models import ParticipationRow
 from aggregator_api.federations import service
-from aggregator_api.rounds.background_jobs import LongWork
+from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.broadcasts import write_broadcasts
 from federation import wire
 from federation.methods import method_from_json
@@ -121,7 +121,7 @@ def test_the_rounds_are_those_of_the_method(clustered: Bench) -> None:
 def test_a_server_killed_before_the_broadcasts_were_written_writes_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LongWork, "_personalize", lambda *_: None)  # the power goes just here
+    monkeypatch.setattr(BackgroundJobs, "personalize", lambda *_: None)  # the power goes just here
     before = Bench(tmp_path, tiny_plan(method="fesem"))
     before.say("a", "ready")
     before.say("b", "ready")

@@ -23,7 +23,7 @@ from aggregator_api.api.middleware.rate_limit import MOST, TokenBuckets, network
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.callers import REMEMBERED_S, Callers
+from aggregator_api.auth.callers import REMEMBERED_S, CallerCache
 from aggregator_api.auth.scopes import OPEN
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db.database import Database
@@ -272,7 +272,7 @@ def test_a_key_that_another_process_revokes_is_remembered_for_a_second(
     admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, runtime, now = make(admin, "read"), app.state.runtime, 0.0
-    callers = Callers(clock=lambda: now)
+    callers = CallerCache(clock=lambda: now)
     asked = []
     find = api_keys.find
     monkeypatch.setattr(api_keys, "find", lambda *given: asked.append(given) or find(*given))
@@ -294,7 +294,7 @@ def test_a_key_in_use_is_looked_up_again_before_its_time_is_over_and_nobody_wait
     admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, runtime, now = make(admin, "read"), app.state.runtime, 0.0
-    callers, busy, find = Callers(clock=lambda: now), threading.Event(), api_keys.find
+    callers, busy, find = CallerCache(clock=lambda: now), threading.Event(), api_keys.find
 
     async def look() -> Caller | None:
         return await asyncio.wait_for(callers.find(runtime.database, made["key"]), 20)
@@ -336,7 +336,7 @@ def test_a_key_that_is_forgotten_while_it_is_looked_up_is_not_remembered(
     admin: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, find = make(admin, "read"), api_keys.find
-    callers = Callers()
+    callers = CallerCache()
 
     def revoked_meanwhile(*given: Any) -> Caller | None:
         found = find(*given)

@@ -16,7 +16,7 @@ from aggregator_api.api.schemas.resources import UpdateView
 from aggregator_api.db import repositories
 from aggregator_api.db.models import UpdateRow
 from aggregator_api.federations import service
-from aggregator_api.rounds.background_jobs import LongWork
+from aggregator_api.rounds.background_jobs import BackgroundJobs
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
@@ -66,7 +66,7 @@ def test_an_update_that_comes_during_aggregation_is_kept_for_the_next_round(
 ) -> None:
     before = late_federation(tmp_path, rounds=2)
     late = before.update_of("c", examples=20)
-    monkeypatch.setattr(LongWork, "_aggregate", lambda *_: None)
+    monkeypatch.setattr(BackgroundJobs, "aggregate", lambda *_: None)
     for device in ("a", "b"):
         before.upload(before.update_of(device))
     assert before.now().state == "aggregating"
@@ -95,7 +95,7 @@ def test_an_update_that_comes_during_aggregation_is_kept_for_the_next_round(
 def test_during_the_last_aggregation_there_is_no_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = late_federation(tmp_path, rounds=1)
     late = bench.update_of("c")
-    monkeypatch.setattr(LongWork, "_aggregate", lambda *_: None)
+    monkeypatch.setattr(BackgroundJobs, "aggregate", lambda *_: None)
     for device in ("a", "b"):
         bench.upload(bench.update_of(device))
     assert "aggregating" in bench.refused(late)

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from aggregator_api.cluster.leases import Leases
 from aggregator_api.db.database import Database
 from aggregator_api.federations import service
-from aggregator_api.rounds.background_jobs import LongWork
+from aggregator_api.rounds.background_jobs import BackgroundJobs
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
 from tests.live.real_parts import Postgres
@@ -57,12 +57,12 @@ def test_a_federation_has_one_holder_until_its_lease_runs_out(database: Database
     assert a.take() == {"f": 0, "g": 0}
     assert b.take() == {}
     assert a.take() == {"f": 0, "g": 0}
-    assert not b.look().some_free
+    assert not b.load().some_free
     run_out(database)
-    assert b.look() == ({}, True)
+    assert b.load() == ({}, True)
     assert b.take() == {"f": 0, "g": 0}
     assert a.take() == {}
-    assert a.look() == ({}, False)
+    assert a.load() == ({}, False)
     b.release()
     assert a.take() == {"f": 0, "g": 0}
 
@@ -71,7 +71,7 @@ def test_a_short_lease_runs_out_by_the_database_clock(database: Database) -> Non
     a, b = Leases(database, "a", 0.05), Leases(database, "b", LONG_S)
     a.take()
     wait_for(lambda: b.take() != {})
-    assert a.look().nudges == {}
+    assert a.load().notifications == {}
 
 
 def test_a_lease_that_ends_after_years_was_written_before_the_clock_was_set_back(database: Database) -> None:
@@ -79,9 +79,9 @@ def test_a_lease_that_ends_after_years_was_written_before_the_clock_was_set_back
     a.take()
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE leases SET expires_at = expires_at + 315360000"))
-    assert b.look().some_free
+    assert b.load().some_free
     assert b.take() == {"f": 0, "g": 0}
-    assert not a.look().some_free
+    assert not a.load().some_free
 
 
 def test_a_row_that_another_is_taking_is_left_to_it(database: Database) -> None:
@@ -107,12 +107,12 @@ def test_many_takers_share_without_overlap(database: Database) -> None:
     assert sorted(name for each in taken for name in each) == ["f", "g"]
 
 
-def test_the_holder_sees_that_it_was_nudged(database: Database) -> None:
+def test_the_holder_sees_that_it_was_notified(database: Database) -> None:
     a, b = Leases(database, "a", LONG_S), Leases(database, "b", LONG_S)
     a.take()
-    b.nudge("f")
-    assert a.look() == ({"f": 1, "g": 0}, False)
-    assert b.look() == ({}, False)
+    b.notify("f")
+    assert a.load() == ({"f": 1, "g": 0}, False)
+    assert b.load() == ({}, False)
 
 
 class Two:
@@ -126,16 +126,12 @@ class Two:
         return Bench(self._folder, node=node, **self._options)
 
     def leads(self, bench: Bench) -> bool:
-        leadership = bench.runtime.leadership
-        assert leadership is not None
-        return leadership.leads(FEDERATION)
+        return bench.runtime.leadership.leads(FEDERATION)
 
     def vanish(self, bench: Bench) -> None:
         """Leave a server as a kill would: nothing more is done or given back, and its lease runs out."""
-        leadership = bench.runtime.leadership
-        assert leadership is not None
-        leadership.stop()
-        leadership._until = 0.0
+        bench.runtime.leadership.stop()
+        bench.runtime.leadership.release()
         with bench.runtime.database.write() as session:
             session.execute(text("UPDATE leases SET expires_at = 1"))
 
@@ -144,7 +140,7 @@ class Two:
 def two(tmp_path: Path, url: str) -> Iterator[Two]:
     """Two servers, of which the first leads a federation of two devices."""
     found = Two(tmp_path, url)
-    service.create(found.first.runtime, _federation())
+    service.create_federation(found.first.runtime, _federation())
     wait_for(lambda: found.leads(found.first) or found.leads(found.second))
     if found.leads(found.second):
         found.first, found.second = found.second, found.first
@@ -211,7 +207,7 @@ def test_an_aggregation_that_died_with_its_leader_is_made_by_the_other(
 ) -> None:
     ready(two.first)
     with monkeypatch.context() as patch:
-        patch.setattr(LongWork, "_aggregate", lambda *_: None)  # the leader dies just here
+        patch.setattr(BackgroundJobs, "aggregate", lambda *_: None)  # the leader dies just here
         for device in ("a", "b"):
             two.first.upload(two.first.update_of(device))
         assert two.first.now().state == "aggregating"
@@ -240,7 +236,7 @@ def test_a_server_that_ends_hands_over_at_once(two: Two) -> None:
 
 def test_a_server_without_its_broker_lets_its_leases_run_out(tmp_path: Path, url: str) -> None:
     pair = Two(tmp_path, url, lease_s=1.0)
-    service.create(pair.first.runtime, _federation())
+    service.create_federation(pair.first.runtime, _federation())
     wait_for(lambda: pair.leads(pair.first) or pair.leads(pair.second))
     leader, other = (pair.first, pair.second) if pair.leads(pair.first) else (pair.second, pair.first)
     leader.wires.is_up = False

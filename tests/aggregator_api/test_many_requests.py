@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from aggregator_api.api import coalescing, queries
 from aggregator_api.api.coalescing import Coalescing
 from aggregator_api.api.concurrency import ConcurrencyLimit
+from aggregator_api.api.event_feed import EventFeed
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
 
@@ -163,7 +164,7 @@ def test_streams_share_one_reader_and_miss_nothing(bench: Bench, monkeypatch: py
 
     async def follow() -> list[str]:
         text = ""
-        async with aclosing(bench.runtime.event_feed.stream(FEDERATION, 0)) as source:
+        async with aclosing(EventFeed(bench.runtime.database, bench.runtime.closing).stream(FEDERATION, 0)) as source:
             while "round.collecting" not in text and "round.opened" not in text:
                 text += (await anext(source)).decode()
         return [line for line in text.splitlines() if line.startswith("id: ")]

@@ -43,7 +43,7 @@ def play(runtime: Runtime, folder: Path) -> int:
     bench = Bench.__new__(Bench)
     assert isinstance(runtime.transport, Wires)
     bench.runtime, bench.wires = runtime, runtime.transport
-    service.create(runtime, NewFederation(name=FEDERATION, plan=tiny_plan(rounds=1)))
+    service.create_federation(runtime, NewFederation(name=FEDERATION, plan=tiny_plan(rounds=1)))
     for device in ("a", "b", "c"):
         runtime.ingest.handle(topics.status(FEDERATION, device), status("ready"))
     runtime.ingest.handle(topics.status(FEDERATION, "c"), status("offline"))

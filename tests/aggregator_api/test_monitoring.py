@@ -54,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert isinstance(client.runtime.transport, Wires)
         bench.runtime, bench.wires = client.runtime, client.runtime.transport
         plan = tiny_plan(rounds=2, clients=None, deadline_s=3600)
-        service.create(client.runtime, NewFederation(name=FEDERATION, plan=plan))
+        service.create_federation(client.runtime, NewFederation(name=FEDERATION, plan=plan))
         _expiring(bench)
         for device in ("a", "b"):
             bench.send(topics.status(FEDERATION, device), status("ready"))

@@ -94,7 +94,7 @@ def test_a_message_that_meets_a_locked_database_waits_for_it(client: TestClient,
     acknowledged: list[str] = []
     with locked(tmp_path / "data" / "gaitway.sqlite3"):
         word = status("ready", examples=77)
-        runtime._receive(Message(topics.status(FEDERATION, "c"), word, lambda: acknowledged.append("c")))
+        runtime.receive(Message(topics.status(FEDERATION, "c"), word, lambda: acknowledged.append("c")))
         time.sleep(1.5)
         assert not acknowledged
     wait_for(lambda: acknowledged == ["c"])
@@ -205,7 +205,7 @@ def test_postgresql_that_stops_is_told_and_waited_for(
             code, text = asyncio.run(get(port, path))
             return code, json.loads(text)
 
-        service.create(runtime, NewFederation.model_validate(BODY))
+        service.create_federation(runtime, NewFederation.model_validate(BODY))
         assert asked(HERE)[0] == 200
         cluster_to_stop.stop()
         began = time.monotonic()
@@ -213,7 +213,7 @@ def test_postgresql_that_stops_is_told_and_waited_for(
         try:
             for n in range(30):
                 topic = topics.status(FEDERATION, f"d{n}")
-                runtime._receive(Message(topic, status("ready"), partial(acknowledged.append, n)))
+                runtime.receive(Message(topic, status("ready"), partial(acknowledged.append, n)))
             for _ in range(50):
                 code, said = asked(HERE)
                 assert (code, said["title"]) == (503, "Service unavailable")

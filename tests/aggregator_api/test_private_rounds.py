@@ -70,5 +70,5 @@ def test_a_method_that_cannot_be_private_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     new = NewFederation(name="walk", plan=tiny_plan(method="fedproto", clip_norm=1.0))
     with pytest.raises(UnprocessableError, match="fedproto sends or combines more"):
-        service.create(bench.runtime, new)
+        service.create_federation(bench.runtime, new)
     bench.runtime.stop()

@@ -59,5 +59,5 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 
 def test_a_thread_that_ended_is_named(client: TestClient) -> None:
     runtime = client.runtime
-    runtime._inbox.stop()
+    runtime.inbox.stop()
     assert unready(client) == "messages are not being handled"

@@ -214,7 +214,7 @@ def test_pause_resume_and_stop(client: TestClient, app: FastAPI) -> None:
 def test_events_go_on_after_the_last_one_seen(client: TestClient, app: FastAPI) -> None:
     async def first(after: int, count: int) -> list[str]:
         found: list[str] = []
-        async with aclosing(app.state.runtime.event_feed.stream(FEDERATION, after)) as source:
+        async with aclosing(app.state.event_feed.stream(FEDERATION, after)) as source:
             while len(found) < count:
                 found += filter(None, (await anext(source)).decode().split("\n\n"))
         return found[:count]

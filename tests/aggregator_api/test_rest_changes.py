@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from fastapi import FastAPI
 
 from aggregator_api.app import create_app
 from aggregator_api.federations.service import named
-from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.settings import Settings
 from tests.aggregator_api.asking import TestClient, problem
-from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.bench import Bench, coordinator_beside, wait_for
 from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan
 
 HERE = f"/v1/federations/{FEDERATION}"
@@ -40,10 +38,6 @@ def app(tmp_path: Path) -> FastAPI:
 def client(app: FastAPI) -> Iterator[TestClient]:
     with TestClient(app) as found:
         yield found
-
-
-class NoExecutor(Executor):
-    """Is given nothing to do."""
 
 
 def found(client: TestClient, **rounds: Any) -> None:
@@ -158,8 +152,7 @@ def test_a_paused_federation_is_changed_without_going_on(client: TestClient, app
 def test_another_server_process_notices_the_change(client: TestClient, app: FastAPI) -> None:
     found(client)
     runtime = app.state.runtime
-    options = {"chunk_bytes": 1024, "lost_after_s": 60.0}
-    other = Coordinator(runtime.database, runtime.blobs, runtime.transport, NoExecutor(), **options)
+    other = coordinator_beside(runtime)
     with runtime.database.read() as session:
         assert other.contract(named(session, FEDERATION)).plan.rounds.late == "drop"
     change(client, late="next")

@@ -13,7 +13,7 @@ from httpx import Response
 from sqlalchemy import text
 
 from aggregator_api.api.middleware import idempotency
-from aggregator_api.api.middleware.idempotency import Answer, Repeats
+from aggregator_api.api.middleware.idempotency import Answer, IdempotentRequests
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from tests.aggregator_api.asking import TestClient, problem
@@ -32,8 +32,8 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def repeats(client: TestClient, app: FastAPI) -> Repeats:
-    return Repeats(app.state.runtime.database)
+def repeats(client: TestClient, app: FastAPI) -> IdempotentRequests:
+    return IdempotentRequests(app.state.runtime.database)
 
 
 def create(client: TestClient, name: str, key: str) -> Response:
@@ -94,7 +94,7 @@ def test_a_secret_is_not_kept(client: TestClient, app: FastAPI) -> None:
     assert made.json()["key"].split("_", 2)[2] not in rows
 
 
-def test_a_request_that_is_worked_on_is_not_begun_again(repeats: Repeats) -> None:
+def test_a_request_that_is_worked_on_is_not_begun_again(repeats: IdempotentRequests) -> None:
     assert repeats.begin("me", "k", "a" * 64) is None
     with pytest.raises(idempotency.ConflictError, match="being worked on"):
         repeats.begin("me", "k", "a" * 64)
@@ -108,14 +108,16 @@ def test_a_request_that_is_worked_on_is_not_begun_again(repeats: Repeats) -> Non
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 401])
-def test_an_answer_that_may_change_is_not_kept(repeats: Repeats, status: int) -> None:
+def test_an_answer_that_may_change_is_not_kept(repeats: IdempotentRequests, status: int) -> None:
     key = f"later-{status}"
     assert repeats.begin("me", key, "a" * 64) is None
     repeats.finish("me", key, Answer(status, {}, b""))
     assert repeats.begin("me", key, "a" * 64) is None
 
 
-def test_answers_are_forgotten_after_a_day_and_lost_requests_after_minutes(repeats: Repeats, app: FastAPI) -> None:
+def test_answers_are_forgotten_after_a_day_and_lost_requests_after_minutes(
+    repeats: IdempotentRequests, app: FastAPI
+) -> None:
     for key in ("kept", "old", "lost", "to come"):
         repeats.begin("she", key, "a" * 64)
     for key in ("kept", "old"):
@@ -131,7 +133,7 @@ def test_answers_are_forgotten_after_a_day_and_lost_requests_after_minutes(repea
     assert repeats.begin("she", "to come", "a" * 64) is None  # lost as well, before the clock was set back
 
 
-def test_answers_are_bounded(repeats: Repeats, app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_bounded(repeats: IdempotentRequests, app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "MOST", 5)
     for n in range(12):
         repeats.begin("they", f"n{n}", "a" * 64)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.federations import service
-from aggregator_api.rounds.background_jobs import LongWork
+from aggregator_api.rounds.background_jobs import BackgroundJobs
 from federation import wire
 from federation.methods import method_from_json
 from tests.aggregator_api.bench import Bench, wait_for
@@ -72,7 +72,7 @@ def test_an_aggregation_that_was_cut_off_is_made_again(tmp_path: Path, monkeypat
     before = Bench(tmp_path, tiny_plan(rounds=1))
     before.say("a", "ready")
     before.say("b", "ready")
-    monkeypatch.setattr(LongWork, "_aggregate", lambda *_: None)  # the power goes just here
+    monkeypatch.setattr(BackgroundJobs, "aggregate", lambda *_: None)  # the power goes just here
     before.upload(before.update_of("a"))
     before.upload(before.update_of("b"))
     assert before.now().state == "aggregating"

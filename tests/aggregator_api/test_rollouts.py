@@ -164,9 +164,9 @@ def test_a_clock_that_is_set_ends_no_wave(fleet: Fleet, monkeypatch: pytest.Monk
         fleet.answer(device)
     monkeypatch.setattr(time, "time", lambda: real() + 2 * SOAK_S)
     coordinator.tick()
-    scheduler.tick(fleet.runtime.database, coordinator, coordinator.clock())
+    fleet.runtime.rollout_scheduler.tick(fleet.runtime.clock())
     assert fleet.rollout().wave == 1
-    scheduler.tick(fleet.runtime.database, coordinator, coordinator.clock() + SOAK_S)
+    fleet.runtime.rollout_scheduler.tick(fleet.runtime.clock() + SOAK_S)
     assert fleet.rollout().wave == 2
 
 

@@ -70,7 +70,7 @@ def port(app: FastAPI) -> Iterator[int]:
     """A server whose federation has a large model."""
     with served(app) as found:
         runtime: Runtime = app.state.runtime
-        service.create(runtime, NewFederation(name=FEDERATION, plan=tiny_plan()))
+        service.create_federation(runtime, NewFederation(name=FEDERATION, plan=tiny_plan()))
         yield found
 
 

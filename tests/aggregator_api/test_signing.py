@@ -17,7 +17,7 @@ from aggregator_api.db.models import EventRow, UpdateRow
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, read, write
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
-from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.bench import Bench, coordinator_beside, wait_for
 from tests.aggregator_api.devices import FEDERATION, Parcel, tiny_plan
 
 DAY_S = 86_400
@@ -75,13 +75,13 @@ class Clock:
 
 def test_an_announcement_holds_for_its_lifetime_and_is_said_again_after_half_of_it(tmp_path: Path) -> None:
     bench, clock = Bench(tmp_path, tiny_plan()), Clock()
-    bench.runtime.coordinator.signer = Signer(bench.runtime.identity.sign, 30 * DAY_S, clock)
+    coordinator = coordinator_beside(bench.runtime, Signer(bench.runtime.identity.sign, 30 * DAY_S, clock))
     before = len(bench.wires.sent)
-    bench.runtime.coordinator.renew()
+    coordinator.renew_announcements()
     assert len(bench.wires.sent) == before
     clock.now += 15 * DAY_S
-    bench.runtime.coordinator.renew()
-    bench.runtime.coordinator.renew()
+    coordinator.renew_announcements()
+    coordinator.renew_announcements()
     assert len(bench.wires.sent) == before + 1
     assert bench.wires.announcements()[-1].expires == clock.now + 30 * DAY_S + 1
     bench.runtime.stop()

@@ -100,7 +100,7 @@ def test_a_round_whose_other_devices_were_refused_ends(tmp_path: Path) -> None:
 
 def forget(bench: Bench, device: str, seconds: float, *, listening: bool = True) -> None:
     """Let a device have been silent, and the server have listened, for so long; the server ticks by itself as well."""
-    bench.runtime.coordinator._listening_since -= seconds if listening else 0
+    bench.runtime.coordinator.listening_since -= seconds if listening else 0
     with bench.runtime.database.write() as session:
         for row in session.query(DeviceRow).where(DeviceRow.name == device):
             row.seen_at -= seconds

@@ -16,9 +16,9 @@ from aggregator_api.api import queries
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow
 from aggregator_api.errors import BlobError
-from aggregator_api.runtime import compute_alone
+from aggregator_api.runtime import use_one_torch_thread
 from aggregator_api.storage import blob_cache
-from aggregator_api.storage.blob_cache import HotBlobs
+from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
 from federation.errors import UpdateError
 from federation.methods import METHODS
@@ -105,7 +105,7 @@ def test_a_device_that_becomes_ready_after_a_round_has_ended_is_counted(tmp_path
     bench = Bench(tmp_path, tiny_plan(rounds=2, clients=None, minimum_clients=1))
     bench.say("d00", "ready")
     bench.say("d00", "offline")
-    bench.runtime.coordinator.refused(FEDERATION, "d00", 1)  # the round fails: nobody is awaited any more
+    bench.runtime.coordinator.stop_awaiting(FEDERATION, "d00", 1)  # the round fails: nobody is awaited any more
     assert bench.now().state == "waiting"
     bench.say("d00", "ready")
     assert (bench.now().state, bench.now().round) == ("collecting", 2)
@@ -144,7 +144,7 @@ def test_the_thread_that_checks_updates_computes_alone_whatever_others_set(tmp_p
         found.append(torch.get_num_threads())
         asked.set()
 
-    bench.runtime._inbox.put(ask)
+    bench.runtime.inbox.put(ask)
     assert asked.wait(20)
     bench.runtime.stop()
     torch.set_num_threads(1)
@@ -154,7 +154,7 @@ def test_the_thread_that_checks_updates_computes_alone_whatever_others_set(tmp_p
 def test_a_hot_blob_is_read_once_and_those_asked_for_last_are_kept(tmp_path: Path) -> None:
     store = BlobStore(tmp_path.as_uri())
     names = [store.put(bytes([n]) * 100).sha256 for n in range(3)]
-    hot = HotBlobs(store, each=100, total=250)
+    hot = BlobCache(store, each=100, total=250)
     first = hot.get(names[0])
     assert hot.get(names[0]) is first
     assert [hot.get(name) for name in names] == [bytes([n]) * 100 for n in range(3)]
@@ -168,7 +168,7 @@ def test_a_damaged_blob_does_not_become_hot(tmp_path: Path) -> None:
     name = store.put(b"whole").sha256
     (tmp_path / name[:2] / name).write_bytes(b"holes")
     with pytest.raises(BlobError, match="damaged"):
-        HotBlobs(store).get(name)
+        BlobCache(store).get(name)
 
 
 async def _all(data: bytes) -> list[bytes]:
@@ -203,5 +203,5 @@ def test_measuring_an_update_of_float64_does_not_change_it() -> None:
 
 
 def test_computing_alone_holds_for_the_calling_thread() -> None:
-    compute_alone()
+    use_one_torch_thread()
     assert torch.get_num_threads() == 1

@@ -17,9 +17,10 @@ from sqlalchemy import select
 from aggregator_api.db.models import RoundRow
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
 from aggregator_api.rounds.aggregation import StoredUpdate
-from aggregator_api.rounds.aggregation_executor import InThisProcess, WorkerProcess
+from aggregator_api.rounds.aggregation_executor import InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.aggregation_worker import serve
-from aggregator_api.rounds.prefetch import AHEAD, read_ahead
+from aggregator_api.rounds.prefetch import AHEAD, prefetch
+from aggregator_api.settings import Settings
 from aggregator_api.storage.blobs import Blob, BlobStore
 from aggregator_api.updates.contract import Contract
 from federation import wire
@@ -53,9 +54,9 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture(scope="module")
-def worker(case: Case) -> Iterator[WorkerProcess]:
+def worker(case: Case) -> Iterator[WorkerProcessExecutor]:
     """One real worker for the module: it takes seconds to start."""
-    found = WorkerProcess(url_of(case), torch_threads=1, attempts=2)
+    found = WorkerProcessExecutor(url_of(case), torch_threads=1, attempts=2)
     yield found
     found.close()
 
@@ -65,8 +66,8 @@ def url_of(case: Case) -> str:
 
 
 @pytest.mark.service
-def test_a_worker_makes_what_this_process_makes_and_stays(case: Case, worker: WorkerProcess) -> None:
-    here = InThisProcess(case.blobs)
+def test_a_worker_makes_what_this_process_makes_and_stays(case: Case, worker: WorkerProcessExecutor) -> None:
+    here = InProcessExecutor(case.blobs)
     assert worker.aggregate(case.contract, case.state, case.updates) == here.aggregate(
         case.contract, case.state, case.updates
     )
@@ -78,7 +79,7 @@ def test_a_worker_makes_what_this_process_makes_and_stays(case: Case, worker: Wo
 
 @pytest.mark.slow
 @pytest.mark.service
-def test_a_killed_worker_is_started_again_and_the_job_repeated(case: Case, worker: WorkerProcess) -> None:
+def test_a_killed_worker_is_started_again_and_the_job_repeated(case: Case, worker: WorkerProcessExecutor) -> None:
     expected = worker.aggregate(case.contract, case.state, case.updates)
     killed = worker.pid
     assert killed is not None
@@ -88,7 +89,7 @@ def test_a_killed_worker_is_started_again_and_the_job_repeated(case: Case, worke
 
 
 @pytest.mark.service
-def test_what_goes_wrong_in_a_worker_is_said_and_ends_nothing(case: Case, worker: WorkerProcess) -> None:
+def test_what_goes_wrong_in_a_worker_is_said_and_ends_nothing(case: Case, worker: WorkerProcessExecutor) -> None:
     with pytest.raises(WorkFailedError, match="is not in the store"):
         worker.aggregate(case.contract, "0" * 64, case.updates)
     first = worker.pid
@@ -101,7 +102,7 @@ DIES = (sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdout.writ
 
 
 def test_a_worker_that_dies_each_time_is_given_up(case: Case) -> None:
-    worker = WorkerProcess(url_of(case), torch_threads=1, attempts=2, command=DIES)
+    worker = WorkerProcessExecutor(url_of(case), torch_threads=1, attempts=2, command=DIES)
     with pytest.raises(WorkerDiedError, match="died 2 times"):
         worker.aggregate(case.contract, case.state, case.updates)
     assert worker.pid is None
@@ -109,11 +110,11 @@ def test_a_worker_that_dies_each_time_is_given_up(case: Case) -> None:
 
 
 def test_a_round_whose_worker_dies_each_time_fails_with_the_reason_and_the_next_one_opens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    bench = Bench(tmp_path, tiny_plan(rounds=2))
-    failing = WorkerProcess(bench.runtime.settings.blobs, torch_threads=1, attempts=2, command=DIES)
-    monkeypatch.setattr(bench.runtime.coordinator._long, "_workshop", failing)
+    blobs = Settings(data_dir=tmp_path).blobs
+    failing = WorkerProcessExecutor(blobs, torch_threads=1, attempts=2, command=DIES)
+    bench = Bench(tmp_path, tiny_plan(rounds=2), executor=failing)
     for device in "ab":
         bench.say(device, "ready")
     for device in "ab":
@@ -146,14 +147,14 @@ def test_reading_ahead_keeps_the_order_and_its_bound() -> None:
         return n
 
     seen = []
-    for n in read_ahead(range(9), note):
+    for n in prefetch(range(9), note):
         seen.append(n)
         assert len(read) <= len(seen) + AHEAD
     assert seen == list(range(9))
 
 
 def test_reading_ahead_passes_an_error_on() -> None:
-    things = read_ahead([1, 0, 2], lambda n: 1 // n)
+    things = prefetch([1, 0, 2], lambda n: 1 // n)
     assert next(things) == 1
     with pytest.raises(ZeroDivisionError):
         next(things)

@@ -56,7 +56,7 @@ class World:
         plan = make_plan()
         rounds = plan.rounds.model_copy(update={"minimum_clients": 100})
         waits = plan.model_copy(update={"rounds": rounds})
-        service.create(self.runtime, NewFederation(name=FEDERATION, plan=waits))
+        service.create_federation(self.runtime, NewFederation(name=FEDERATION, plan=waits))
 
     @property
     def runtime(self) -> Runtime:

@@ -11,12 +11,12 @@ import pytest
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow
-from aggregator_api.devices.clones import Clones, Verdict
+from aggregator_api.devices.clones import Clones, CloneVerdict
 from aggregator_api.federations import service
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 from tests.live.real_parts import mosquitto
 
-NOTHING, TOLD = Verdict(), Verdict(stop=True)
+NOTHING, TOLD = CloneVerdict(), CloneVerdict(stop=True)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ class Ear:
     def __init__(self) -> None:
         self.clones, self.now, self.numbers = Clones(), 0.0, dict[str, int]()
 
-    def hear(self, session: str, number: int | None = None, *, after_s: float = 1.0) -> Verdict:
+    def hear(self, session: str, number: int | None = None, *, after_s: float = 1.0) -> CloneVerdict:
         self.now += after_s
         self.numbers[session] = self.numbers.get(session, 0) + 1 if number is None else number
         return self.clones.hear("f", "d", session, self.numbers[session], self.now)
@@ -88,7 +88,7 @@ def test_restarts_duplicates_and_last_wills_prove_nothing() -> None:
 def test_the_second_return_is_the_proof_and_who_came_later_is_told() -> None:
     ear = Ear()
     assert [ear.hear(s) for s in "AABA"] == [NOTHING] * 4
-    assert ear.hear("B") == Verdict(cloned=True, stop=True)
+    assert ear.hear("B") == CloneVerdict(cloned=True, stop=True)
     assert [ear.hear("A"), ear.hear("B"), ear.hear("A")] == [NOTHING, TOLD, NOTHING]
 
 
@@ -102,7 +102,7 @@ def test_returns_that_lie_far_apart_prove_nothing() -> None:
 def test_who_was_told_stays_told_until_the_other_is_gone() -> None:
     ear = Ear()
     said = [ear.hear(s) for s in "ABAB"]
-    assert said[-1] == Verdict(cloned=True, stop=True)
+    assert said[-1] == CloneVerdict(cloned=True, stop=True)
     assert ear.hear("A") == NOTHING
     assert ear.hear("B", after_s=300) == TOLD
     assert ear.hear("C") == NOTHING  # the first was restarted

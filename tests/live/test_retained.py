@@ -16,7 +16,7 @@ from sqlalchemy import select
 from aggregator_api import runtime as server_runtime
 from aggregator_api.db.models import EventRow
 from aggregator_api.db.repositories import device_named, federation_named
-from aggregator_api.devices import roll_call
+from aggregator_api.devices import presence
 from aggregator_api.devices.accounts import username
 from aggregator_api.mqtt.client import secure
 from aggregator_api.settings import Login
@@ -108,7 +108,7 @@ def test_devices_are_found_again_when_a_server_comes_back(world: World, tmp_path
                 row = device_named(session, federation, name) or world.enrolled_row(session, federation, name)
                 row.state = said
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(roll_call, "ANSWER_S", 6.0)
+            patch.setattr(presence, "ANSWER_S", 6.0)
             world.runtime.coordinator.connected()  # as after each connection of the server
             until(lambda: state(world, "b") == "ready")
             until(lambda: state(world, "gone") == "offline")

@@ -14,7 +14,7 @@ from aggregator_api.api.middleware.problems import send_problem
 from aggregator_api.api.middleware.rate_limit import TokenBuckets, network
 from aggregator_api.auth import api_keys, insecure_local, scopes
 from aggregator_api.auth.api_keys import LOCAL, Caller
-from aggregator_api.auth.callers import Callers
+from aggregator_api.auth.callers import CallerCache
 from aggregator_api.auth.client_address import peer_of
 from aggregator_api.errors import ForbiddenError, RequestError, TooManyError, UnauthorizedError
 from aggregator_api.observability.audit import Intent
@@ -24,7 +24,7 @@ from aggregator_api.settings import Settings
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Gate:
+class AuthMiddleware:
     """Puts the `Caller` into the request's state, or answers with a problem."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -33,7 +33,7 @@ class Gate:
         self._by_key = _buckets(settings.key_requests_per_s)
         self._by_address = _buckets(settings.address_requests_per_s)
         self._failures = _buckets(settings.failed_keys_per_s)
-        self._callers = Callers()
+        self._callers = CallerCache()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Repeats:
+class IdempotentRequests:
     """The stored answers of one server."""
 
     def __init__(self, database: Database) -> None:
@@ -108,7 +108,7 @@ class Idempotency:
             await self._app(scope, receive, send)
             return
         body = (await receive()).get("body", b"")  # all of it: BodyLimit has put it together
-        repeats = Repeats(scope["app"].state.runtime.database)
+        repeats = IdempotentRequests(scope["app"].state.runtime.database)
         try:
             if not _KEY.fullmatch(key):
                 raise UnprocessableError("Idempotency-Key: expected 1 to 128 visible ASCII characters")
@@ -120,7 +120,7 @@ class Idempotency:
             answer = await self._work(scope, replay(body, receive), repeats, (caller.id, key))
         await _send(send, answer)
 
-    async def _work(self, scope: Scope, receive: Receive, repeats: Repeats, key: tuple[str, str]) -> Answer:
+    async def _work(self, scope: Scope, receive: Receive, repeats: IdempotentRequests, key: tuple[str, str]) -> Answer:
         try:
             answer = await _collect(self._app, scope, receive)
         except BaseException:

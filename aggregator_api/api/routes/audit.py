@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import AuditEntry, Page
 from aggregator_api.observability.audit import Filters
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"])
 @router.get("", summary="List what was done, and by whom", responses=responses(422))
 def listing(
     runtime: RuntimeDep,
-    window: WindowDep,
+    page: PageDep,
     since: Annotated[float | None, Query(ge=0, le=1e12, description="from this time on, in Unix seconds")] = None,
     actor: Annotated[str | None, Query(max_length=96, description="only of this key's id, or other actor")] = None,
     action: Annotated[str | None, Query(max_length=64, description="only this, or all of a noun: keys")] = None,
@@ -27,4 +27,4 @@ def listing(
 ) -> Page[AuditEntry]:
     """List the entries that fit, the oldest first; it needs an operator's key for the whole server."""
     with runtime.database.read() as session:
-        return queries.audit(session, Filters(since, actor, action, federation, device), window)
+        return queries.audit(session, Filters(since, actor, action, federation, device), page)

@@ -71,7 +71,7 @@ def _answer(request: Request, runtime: Runtime, sha256: str, headers: dict[str, 
     headers["Content-Length"] = str(stop - start)
     if request.method == "HEAD":
         return Response(None, status, headers, media_type=BINARY)
-    whole = runtime.hot_blobs.get(sha256)
+    whole = runtime.blob_cache.get(sha256)
     if whole is not None:
         return StreamingResponse(in_pieces(whole[start:stop]), status, headers, media_type=BINARY)
     # the whole is verified while it is sent, and cut short if it is damaged; of a part only the client knows the rest

@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 
 from aggregator_api.api import openapi
-from aggregator_api.api.queries import Window
+from aggregator_api.api.queries import PageParams
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.runtime import Runtime
@@ -58,12 +58,12 @@ FederationName = Annotated[str, Path(description="the federation")]
 RoundNumber = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
-async def window_of(
+async def page_params(
     cursor: Annotated[int, Query(ge=0, le=MAX_ID, description="`next_cursor` of the page before")] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-) -> Window:
+) -> PageParams:
     """Read which part of a listing is wanted."""
-    return Window(cursor, limit)
+    return PageParams(cursor, limit)
 
 
-WindowDep = Annotated[Window, Depends(window_of)]
+PageDep = Annotated[PageParams, Depends(page_params)]

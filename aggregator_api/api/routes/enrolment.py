@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.credentials import Claim, Enrol, Enrolment, MadeToken, NewToken, Token
 from aggregator_api.api.schemas.resources import Deleted, Device, DeviceTags, Page
 from aggregator_api.db.models import EnrolmentTokenRow
@@ -48,11 +48,11 @@ def claim(runtime: RuntimeDep, said: Claim, response: Response) -> Enrolment:
 
 
 @router.get(TOKENS, summary="List the enrolment tokens", responses=responses(404, 422))
-def list_tokens(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[Token]:
+def list_tokens(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[Token]:
     """List the tokens without their secrets, and who used them."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return queries.tokens(session, federation, window)
+        return queries.tokens(session, federation, page)
 
 
 @router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
 from aggregator_api.api import queries
+from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import Event, Page
 from aggregator_api.federations import service
 
@@ -30,20 +31,22 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     responses={**_STREAM, **responses(404, 422)},
 )
 def follow(
+    request: Request,
     runtime: RuntimeDep,
     name: FederationName,
-    last_event_id: Annotated[int, Header(ge=0, le=MAX_ID, description="go on after this event")] = 0,
+    last_event_id: Annotated[int, Header(ge=0, le=MAX_ID, description="continue after this event")] = 0,
 ) -> StreamingResponse:
     """Send every event after Last-Event-ID, then those to come; without the header, all from the beginning."""
     with runtime.database.read() as session:
         service.named(session, name)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = runtime.event_feed.stream(name, last_event_id)
+    feed: EventFeed = request.app.state.event_feed
+    stream = feed.stream(name, last_event_id)
     return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
 
 @router.get("/journal", summary="List what happened", responses=responses(404, 422))
-def journal(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[Event]:
+def journal(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[Event]:
     """List the same events in pages."""
     with runtime.database.read() as session:
-        return queries.events(session, service.named(session, name), window)
+        return queries.events(session, service.named(session, name), page)

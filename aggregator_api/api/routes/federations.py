@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Query, Response
 
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import CallerDep, FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import CallerDep, FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import (
     Deleted,
     FederationChanges,
@@ -45,16 +45,16 @@ def create(
     response: Response,
 ) -> FederationDetail:
     """Check the plan, make the initial model from its seed, and wait for devices."""
-    service.create(runtime, new)
+    service.create_federation(runtime, new)
     response.headers["Location"] = f"/v1/federations/{new.name}"
     return _describe(runtime, new.name)
 
 
 @router.get("", summary="List the federations", responses=responses(422))
-def listing(runtime: RuntimeDep, caller: CallerDep, window: WindowDep) -> Page[FederationSummary]:
+def listing(runtime: RuntimeDep, caller: CallerDep, page: PageDep) -> Page[FederationSummary]:
     """List the federations that the key is for, in the order of their creation."""
     with runtime.database.read() as session:
-        return queries.federations(session, caller.federation, window)
+        return queries.federations(session, caller.federation, page)
 
 
 @router.get("/{name}", summary="Describe a federation", responses=responses(404, 422))

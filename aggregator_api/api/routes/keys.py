@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import CallerDep, RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import CallerDep, PageDep, RuntimeDep
 from aggregator_api.api.schemas.credentials import Key, MadeKey, NewKey
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.auth import api_keys
@@ -27,10 +27,10 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="the part of 
 
 
 @router.get("", summary="List the keys", responses=responses(422))
-def listing(runtime: RuntimeDep, caller: CallerDep, window: WindowDep) -> Page[Key]:
+def listing(runtime: RuntimeDep, caller: CallerDep, page: PageDep) -> Page[Key]:
     """List every key, those that were revoked too, without the secrets."""
     with runtime.database.read() as session:
-        return queries.keys(session, caller.federation, window)
+        return queries.keys(session, caller.federation, page)
 
 
 @router.post("", status_code=201, summary="Make a key", responses=responses(404, 413, 422))

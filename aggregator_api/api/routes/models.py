@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Response
 
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import Alias, AliasTarget, ModelVersion, Page
 from aggregator_api.federations import changes, service
 from aggregator_api.retention import deletion
@@ -20,11 +20,11 @@ AliasName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 
 
 @router.get("/models", summary="List the model versions")
-def models(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[ModelVersion]:
+def models(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[ModelVersion]:
     """List the global models; version 0 is the initial one."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return queries.model_versions(session, federation, window)
+        return queries.model_versions(session, federation, page)
 
 
 @router.get("/models/{version}", summary="Describe a model version")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, RoundNumber, RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RoundNumber, RuntimeDep
 from aggregator_api.api.schemas.resources import (
     Device,
     DeviceHistory,
@@ -28,11 +28,11 @@ router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], responses
 
 
 @router.get("/rounds", summary="List the rounds")
-def rounds(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[RoundView]:
+def rounds(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[RoundView]:
     """List the rounds, the first one first."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return queries.rounds(session, federation, window)
+        return queries.rounds(session, federation, page)
 
 
 @router.get("/rounds/{number}", summary="Describe a round")
@@ -44,53 +44,51 @@ def round_detail(runtime: RuntimeDep, name: FederationName, number: RoundNumber)
 
 
 @router.get("/rounds/{number}/participants", summary="List the devices of a round")
-def participants(
-    runtime: RuntimeDep, name: FederationName, number: RoundNumber, window: WindowDep
-) -> Page[Participant]:
+def participants(runtime: RuntimeDep, name: FederationName, number: RoundNumber, page: PageDep) -> Page[Participant]:
     """List the invited devices and late comers, with what they sent."""
     with runtime.database.read() as session:
         row = service.round_numbered(session, name, number)
-        return queries.participants(session, row, window)
+        return queries.participants(session, row, page)
 
 
 @router.get("/updates", summary="List the updates")
 def updates(
     runtime: RuntimeDep,
     name: FederationName,
-    window: WindowDep,
+    page: PageDep,
     status: Annotated[UpdateStatus | None, Query(description="only these")] = None,
 ) -> Page[UpdateView]:
     """List the updates that were accepted, and those left out or in quarantine with the reason."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return queries.updates(session, federation, status, window)
+        return queries.updates(session, federation, status, page)
 
 
 @router.get("/metrics", summary="List the metrics that devices reported")
 def metrics(
     runtime: RuntimeDep,
     name: FederationName,
-    window: WindowDep,
+    page: PageDep,
     round_number: Annotated[int | None, Query(alias="round", ge=1, le=MAX_ID, description="only this round's")] = None,
 ) -> Page[Metric]:
     """List what the devices measured themselves, of all rounds or of one."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return queries.metrics(session, federation, round_number, window)
+        return queries.metrics(session, federation, round_number, page)
 
 
 @router.get("/devices", summary="List the devices")
 def devices(
     runtime: RuntimeDep,
     name: FederationName,
-    window: WindowDep,
+    page: PageDep,
     enrolment: Annotated[EnrolmentState | None, Query(description="only these")] = None,
     tag: Annotated[str | None, Query(max_length=64, description="only those in this group")] = None,
 ) -> Page[Device]:
     """List the devices, their last words, their groups and where their enrolment stands."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return queries.devices(session, federation, enrolment, tag, window)
+        return queries.devices(session, federation, enrolment, tag, page)
 
 
 @router.get("/devices/{device}", summary="Describe a device")
@@ -102,8 +100,8 @@ def device_detail(runtime: RuntimeDep, name: FederationName, device: str) -> Dev
 
 
 @router.get("/devices/{device}/history", summary="Tell what a device did")
-def device_history(runtime: RuntimeDep, name: FederationName, device: str, window: WindowDep) -> DeviceHistory:
+def device_history(runtime: RuntimeDep, name: FederationName, device: str, page: PageDep) -> DeviceHistory:
     """Tell a device's part in each round, what it sent and what became of that, and what it measured."""
     with runtime.database.read() as session:
         row = approval.find(session, name, device)[1]
-        return history.history(session, row, window)
+        return history.history(session, row, page)

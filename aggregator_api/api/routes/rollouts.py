@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Path, Query, Response
 from sqlalchemy.orm import Session
 
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import FederationName, RuntimeDep, WindowDep
+from aggregator_api.api.routes.dependencies import FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas import rollouts
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.api.schemas.rollouts import AnswerName, NewRollout, RolloutDetail, RolloutDevice, RolloutView
@@ -41,11 +41,11 @@ def start(
 
 
 @router.get("", summary="List the rollouts")
-def listing(runtime: RuntimeDep, name: FederationName, window: WindowDep) -> Page[RolloutView]:
+def listing(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[RolloutView]:
     """List the rollouts, the first one first."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return rollouts.listing(session, federation, window)
+        return rollouts.listing(session, federation, page)
 
 
 @router.get("/{number}", summary="Describe a rollout")
@@ -60,13 +60,13 @@ def devices(
     runtime: RuntimeDep,
     name: FederationName,
     number: Number,
-    window: WindowDep,
+    page: PageDep,
     answer: Annotated[AnswerName | None, Query(description="only these")] = None,
 ) -> Page[RolloutDevice]:
     """List the devices that were told so far, with their scores and reasons."""
     with runtime.database.read() as session:
         row = _rollout(session, name, number)
-        return rollouts.devices(session, row, answer, window)
+        return rollouts.devices(session, row, answer, page)
 
 
 @router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
@@ -78,7 +78,7 @@ def pause(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
 @router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
 def resume(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
     """Let it go on; the present wave begins anew."""
-    return _steer(runtime, name, number, Resumed(runtime.coordinator.clock()))
+    return _steer(runtime, name, number, Resumed(runtime.clock()))
 
 
 @router.post("/{number}/halt", summary="Halt a rollout, or take a completed one back", responses=responses(409))

@@ -8,7 +8,7 @@ from pydantic import Field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.queries import Window, page
+from aggregator_api.api.queries import PageParams, paginate
 from aggregator_api.api.schemas.resources import Page, View, Whole
 from aggregator_api.db.models import FederationRow, RolloutDeviceRow, RolloutRow
 from federation.plan import RolloutSettings, Strict, Waves
@@ -83,10 +83,10 @@ class RolloutDevice(View):
     answered_at: float | None
 
 
-def listing(session: Session, federation: FederationRow, window: Window) -> Page[RolloutView]:
+def listing(session: Session, federation: FederationRow, page: PageParams) -> Page[RolloutView]:
     """List the rollouts of a federation."""
     query = select(RolloutRow).where(RolloutRow.federation_id == federation.id)
-    return page(session, query, RolloutRow.id, window, described)
+    return paginate(session, query, RolloutRow.id, page, described)
 
 
 def described(row: RolloutRow) -> RolloutView:
@@ -105,12 +105,12 @@ def detail(session: Session, row: RolloutRow) -> RolloutDetail:
     return RolloutDetail.model_validate({**_said(row), "settings": row.settings, "progress": progress})
 
 
-def devices(session: Session, row: RolloutRow, answer: AnswerName | None, window: Window) -> Page[RolloutDevice]:
+def devices(session: Session, row: RolloutRow, answer: AnswerName | None, page: PageParams) -> Page[RolloutDevice]:
     """List the devices that a rollout was meant for so far, all or those of one answer."""
     query = select(RolloutDeviceRow).where(RolloutDeviceRow.rollout_id == row.id)
     if answer is not None:
         query = query.where(RolloutDeviceRow.answer == Answer(answer))
-    return page(session, query, RolloutDeviceRow.device_id, window, _device)
+    return paginate(session, query, RolloutDeviceRow.device_id, page, _device)
 
 
 def _device(row: RolloutDeviceRow) -> RolloutDevice:

@@ -20,15 +20,15 @@ ANSWER_S = 60.0
 """In which a device answers that is there; it takes two seconds, and longer over a bad network."""
 
 
-class RollCall:
-    """The roll calls of one process; its coordinator's lock orders them."""
+class PresenceCheck:
+    """Presence checks of one process; its coordinator's lock orders them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._calls: dict[str, str] = {}
         self._asked: dict[str, tuple[float, float]] = {}  # on this clock, and as the rows tell the time
 
-    def of(self, federation: str) -> str:
+    def token_of(self, federation: str) -> str:
         """Return what its announcement carries; empty before the first."""
         return self._calls.get(federation, "")
 
@@ -50,7 +50,7 @@ class RollCall:
         return due
 
 
-def mark_silent(session: Session, federation: str, asked_at: float) -> None:
+def mark_unresponsive(session: Session, federation: str, asked_at: float) -> None:
     """Take devices for offline that were not heard since; one that was is where it said."""
     row = repositories.federation_named(session, federation)
     if row is None:
@@ -61,5 +61,5 @@ def mark_silent(session: Session, federation: str, asked_at: float) -> None:
     for device in session.scalars(query):
         device.state = "offline"
         repositories.journal(
-            session, row, "device.offline", device=device.name, detail="it did not answer the roll call"
+            session, row, "device.offline", device=device.name, detail="it did not answer the presence check"
         )
