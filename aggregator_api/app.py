@@ -14,26 +14,26 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_api.api import openapi
 from aggregator_api.api.coalescing import CoalescedReads
-from aggregator_api.api.concurrency import ConcurrencyLimit
 from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware import problems
+from aggregator_api.api.middleware.audit import AuditRequests
 from aggregator_api.api.middleware.authentication import AuthMiddleware
+from aggregator_api.api.middleware.concurrency import ConcurrencyLimit
 from aggregator_api.api.middleware.idempotency import Idempotency
+from aggregator_api.api.middleware.security_headers import SecurityHeaders
+from aggregator_api.api.middleware.storage_errors import StorageErrors
 from aggregator_api.api.routes import audit, blobs, enrolment, events, federations, health, models, progress, rollouts
 from aggregator_api.api.routes import keys as key_routes
 from aggregator_api.api.routes import metrics as metrics_routes
 from aggregator_api.api.routes.dependencies import known_query
-from aggregator_api.api.storage_errors import StorageErrors
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
-from aggregator_api.observability.audit_requests import AuditRequests
 from aggregator_api.observability.metrics import HttpTimer, Metrics
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from aggregator_api.web import docs
-from aggregator_api.web.security_headers import SecurityHeaders
 
 log = logging.getLogger(__name__)
 

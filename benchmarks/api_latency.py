@@ -32,9 +32,9 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     """Be the server and its devices; say on the output when the aggregation begins and ends."""
     import uvicorn
 
-    from aggregator_api.api.schemas.resources import NewFederation
     from aggregator_api.app import create_app
     from aggregator_api.federations import service
+    from aggregator_api.federations.requests import NewFederation
     from aggregator_api.settings import Settings
     from federation.plan import Plan
     from tests.aggregator_api.devices import FEDERATION, Wires

@@ -148,9 +148,9 @@ def _figures(operator: Client, thief: Client, seconds: float) -> dict[str, Any]:
 
 def _audited(data: Path) -> dict[str, Any]:
     """Count what the audit tells of the wrong keys."""
+    from aggregator_api.db import audit
+    from aggregator_api.db.audit import Filters
     from aggregator_api.db.database import Database
-    from aggregator_api.observability import audit
-    from aggregator_api.observability.audit import Filters
 
     database = Database(f"sqlite:///{data / 'gaitway.sqlite3'}")
     with database.read() as session:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import BindParameter, Select, bindparam, func, select, true
-from sqlalchemy.orm import InstrumentedAttribute, Session, selectinload
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.api.schemas import resources
 from aggregator_api.api.schemas.credentials import Key, Token
-from aggregator_api.db import repositories
+from aggregator_api.db import epochs, repositories
+from aggregator_api.db.audit import Filters, select_entries
 from aggregator_api.db.models import (
     AuditRow,
     CredentialRow,
@@ -28,9 +29,7 @@ from aggregator_api.db.models import (
     UpdateRow,
 )
 from aggregator_api.errors import NotFoundError
-from aggregator_api.observability.audit import Filters, select_entries
 from aggregator_api.rollouts import adoptions
-from aggregator_api.storage import epochs
 from aggregator_api.updates.screening import LEFT_OUT
 from federation.protocol.messages import UpdateManifest, VersionScore
 from federation.rounds.server_round import ClientStatus
@@ -151,7 +150,7 @@ def devices(
 ) -> resources.Page[resources.Device]:
     """List the devices of a federation, all or those of one enrolment state or of one group."""
     # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
-    query = _of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
+    query = repositories.of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
     query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
     found = session.execute(query).mappings().all()
     tags: dict[int, list[str]] = {each["id"]: [] for each in found[: page.limit]}
@@ -163,19 +162,6 @@ def devices(
 
 
 _SHOWN_OF_DEVICES = [getattr(DeviceRow, name) for name in resources.Device.model_fields if name != "tags"]
-
-
-def select_devices(enrolment: str | None, tag: str | None) -> Select[DeviceRow]:
-    """Select devices with their groups."""
-    return _of_devices(select(DeviceRow).options(selectinload(DeviceRow.tag_rows)), enrolment, tag)
-
-
-def _of_devices(query: Select[Row], enrolment: str | None, tag: str | None) -> Select[Row]:
-    if enrolment is not None:
-        query = query.where(DeviceRow.enrolment == enrolment)
-    if tag is not None:
-        query = query.where(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag == tag)))
-    return query
 
 
 def updates(

@@ -19,9 +19,9 @@ from sqlalchemy import bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.server_identity import write_secret
+from aggregator_api.db import audit
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow
-from aggregator_api.observability import audit
 
 Scope = Literal["operator", "read", "device"]
 """operator: everything; read: every GET; device: the models that are sent to devices."""

@@ -74,3 +74,14 @@ def parse(entry: str) -> Address | None:
     except ValueError:
         return None
     return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def network(host: str) -> str:
+    """Return whose address it is: an IPv6 customer has a whole /64 to choose from."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 6 and not address.ipv4_mapped:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, moment, reading
+from aggregator_api.db import audit
+from aggregator_api.db.audit import Filters
 from aggregator_api.db.models import AuditRow
-from aggregator_api.observability import audit
-from aggregator_api.observability.audit import Filters
 
 app = typer.Typer(
     help="Who did what, from where and when: entries that are only ever added.",

@@ -66,7 +66,7 @@ def list_devices(
 
 
 def _listed(session: Session, federation: str | None, enrolment: str | None, tag: str | None) -> list[dict[str, Any]]:
-    from aggregator_api.api.queries import select_devices  # torch takes a second, which --help need not
+    from aggregator_api.db.repositories import select_devices
 
     if enrolment not in (None, "open", "pending", "approved", "revoked"):
         raise ConfigError(f"--enrolment {enrolment!r}: expected open, pending, approved or revoked")

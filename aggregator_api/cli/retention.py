@@ -21,9 +21,9 @@ from aggregator_api.cli.session import (
     words,
     writing,
 )
+from aggregator_api.db import audit
 from aggregator_api.db.models import ModelVersionRow
 from aggregator_api.errors import BrokerError, ConfigError, UnavailableError
-from aggregator_api.observability import audit
 from aggregator_api.settings import load
 
 retention_app = typer.Typer(

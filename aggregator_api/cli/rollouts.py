@@ -39,11 +39,11 @@ def start(
 
     Example: `python -m aggregator_api rollouts start --federation walk --version 3 --tag pilot`
     """
-    from aggregator_api.api.schemas.rollouts import NewRollout
     from aggregator_api.rollouts import (
         operations,
         transitions,  # torch takes a second, which --help need not
     )
+    from aggregator_api.rollouts.requests import NewRollout
 
     with writing(data_dir, config) as session:
         row = federation_named(session, federation)
@@ -127,7 +127,7 @@ def halt(
 def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]:
     from sqlalchemy import select
 
-    from aggregator_api.api.schemas.rollouts import described
+    from aggregator_api.api.rollout_queries import described
     from aggregator_api.db.models import RolloutRow
 
     with reading(data_dir, config) as session:

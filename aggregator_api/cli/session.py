@@ -15,10 +15,10 @@ from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from aggregator_api.db import audit
 from aggregator_api.db.database import Database, opened
 from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import AggregatorError, ConfigError, NotFoundError
-from aggregator_api.observability import audit
 from aggregator_api.settings import Settings, load
 
 DAY_S = 24 * 3600

@@ -22,8 +22,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
+from aggregator_api.db import audit
 from aggregator_api.errors import ConfigError
-from aggregator_api.observability import audit
 from aggregator_api.settings import Settings
 from aggregator_api.storage import disk
 from aggregator_api.storage.disk import require_folder

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from sqlalchemy import (
     BindParameter,
@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, selectinload
 
 from aggregator_api.db.models import (
     Base,
@@ -60,6 +60,9 @@ _SET_ROUND = update(_ROUNDS).where(_ROUNDS.c.id == bindparam("row_id"))
 _SET_PART = update(_PARTS).where(
     _PARTS.c.round_id == bindparam("row_id"), _PARTS.c.device_id == bindparam("device_row_id")
 )
+
+
+Chosen = TypeVar("Chosen")
 
 
 class Named(Protocol):
@@ -333,3 +336,17 @@ def write_status(
 
 def _columns_of(new: Round) -> dict[str, Any]:
     return {**asdict(new), "phase": str(new.phase)}
+
+
+def select_devices(enrolment: str | None, tag: str | None) -> Select[DeviceRow]:
+    """Select devices with their groups."""
+    return of_devices(select(DeviceRow).options(selectinload(DeviceRow.tag_rows)), enrolment, tag)
+
+
+def of_devices(query: Select[Chosen], enrolment: str | None, tag: str | None) -> Select[Chosen]:
+    """Narrow a query of devices to those of an enrolment and of a group."""
+    if enrolment is not None:
+        query = query.where(DeviceRow.enrolment == enrolment)
+    if tag is not None:
+        query = query.where(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag == tag)))
+    return query

@@ -14,12 +14,12 @@ from sqlalchemy import CursorResult, or_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.schemas.credentials import BrokerLogin, Claim, Credentials, Enrol, Enrolment
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.server_identity import verify
-from aggregator_api.db import repositories
+from aggregator_api.db import audit, repositories
 from aggregator_api.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
 from aggregator_api.devices import accounts, enrolment_tokens, tags
+from aggregator_api.devices.requests import BrokerLogin, Claim, Credentials, Enrol, Enrolment
 from aggregator_api.errors import (
     BrokerError,
     ConflictError,
@@ -28,7 +28,6 @@ from aggregator_api.errors import (
     UnavailableError,
     UnprocessableError,
 )
-from aggregator_api.observability import audit
 from aggregator_api.runtime import Runtime
 from federation.protocol.signing import Kind, to_sign
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.schemas.resources import FederationChanges
 from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, ModelAliasRow
 from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableError
 from aggregator_api.federations.initial_state import check_rollout
+from aggregator_api.federations.requests import FederationChanges
 from aggregator_api.federations.service import named
 from aggregator_api.rollouts import transitions
 from aggregator_api.runtime import Runtime

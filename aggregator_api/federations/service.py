@@ -9,11 +9,11 @@ from uuid import uuid4
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations.initial_state import InitialState, build_initial_state
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.blobs import Blob
 from aggregator_api.updates.contract import write_schema

@@ -9,15 +9,11 @@ from aggregator_api.mqtt.inbox import Message
 from aggregator_api.settings import Settings
 
 
-class Publisher(Protocol):
-    """Sends messages; it returns at once, and sends what it holds after a reconnect."""
+class Transport(Protocol):
+    """A connection to a broker that keeps itself up."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Send a message with QoS 1."""
-
-
-class Transport(Publisher, Protocol):
-    """A connection to a broker that keeps itself up."""
 
     @property
     def is_up(self) -> bool:

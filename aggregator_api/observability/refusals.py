@@ -16,10 +16,10 @@ from threading import Lock
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator_api.api.middleware.rate_limit import network
+from aggregator_api.auth.client_address import network
+from aggregator_api.db import audit
+from aggregator_api.db.audit import Intent
 from aggregator_api.db.database import Database
-from aggregator_api.observability import audit
-from aggregator_api.observability.audit import Intent
 
 log = logging.getLogger(__name__)
 

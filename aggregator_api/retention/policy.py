@@ -8,9 +8,9 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from aggregator_api.db import audit
 from aggregator_api.db.models import EventRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.db.repositories import ENDED, older_event
-from aggregator_api.observability import audit
 from aggregator_api.retention.rows import old_versions, remove_rows, retire
 from aggregator_api.settings import Settings
 

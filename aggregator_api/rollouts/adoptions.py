@@ -12,9 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, select, union_all
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
-from aggregator_api.db import repositories
+from aggregator_api.db import epochs, repositories
 from aggregator_api.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow
-from aggregator_api.storage import epochs
 from federation.protocol.messages import AdoptionReport, VersionScore
 
 

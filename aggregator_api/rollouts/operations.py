@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.api.queries import select_devices
-from aggregator_api.api.schemas.rollouts import NewRollout
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, RolloutRow
+from aggregator_api.db.repositories import select_devices
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations.service import named
 from aggregator_api.rollouts import transitions
+from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.runtime import Runtime
 from federation.errors import RolloutError
 from federation.plan import GroupWave

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
+from aggregator_api.db import epochs, repositories
 from aggregator_api.db.models import (
     DeviceRow,
     DeviceTagRow,
@@ -24,7 +24,6 @@ from aggregator_api.db.models import (
     RolloutRow,
 )
 from aggregator_api.rollouts import adoptions
-from aggregator_api.storage import epochs
 from federation.plan import RolloutSettings, Wave
 from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.rollout import (

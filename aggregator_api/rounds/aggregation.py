@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from aggregator_api.rounds.broadcasts import Broadcasts
-from aggregator_api.rounds.prefetch import prefetch
 from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.aggregation.screening import cap_examples
@@ -18,6 +19,12 @@ from federation.privacy.differential_privacy import privatized
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
 from federation.rounds.server_round import discount
+
+Name = TypeVar("Name")
+Thing = TypeVar("Thing")
+
+AHEAD = 2
+"""How many updates are read and decoded while the one before them is at work."""
 
 
 class StoredUpdate(NamedTuple):
@@ -76,3 +83,20 @@ def _stream(contract: Contract, blobs: BlobStore, updates: Iterable[StoredUpdate
         return cap_examples(update, stored.counted_examples, contract.method.upload_groups)
 
     return prefetch(updates, read)
+
+
+def prefetch(names: Iterable[Name], read: Callable[[Name], Thing]) -> Iterator[Thing]:
+    """Yield what `read` makes of each name, in order; it runs on another thread, at most `AHEAD` things early."""
+    left = iter(names)
+    with ThreadPoolExecutor(1, "prefetch") as executor:
+        coming: deque[Future[Thing]] = deque()
+        try:
+            while True:
+                while len(coming) < AHEAD and (name := next(left, None)) is not None:
+                    coming.append(executor.submit(read, name))
+                if not coming:
+                    return
+                yield coming.popleft().result()
+        finally:
+            for future in coming:
+                future.cancel()

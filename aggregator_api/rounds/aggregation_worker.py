@@ -16,8 +16,8 @@ from typing import IO, Any
 import torch
 
 from aggregator_api.rounds.aggregation import StoredUpdate, aggregate, read_state
-from aggregator_api.rounds.broadcasts import write_broadcasts
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.updates.contract import Contract
 from federation.protocol.messages import UpdateManifest
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Protocol
 
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.signing import Signer
+from aggregator_api.db import epochs
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.db.repositories import current_version, invited, last_event, last_number, open_round
 from aggregator_api.devices.presence import PresenceCheck
-from aggregator_api.mqtt.transport import Publisher
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.adoptions import score_of
-from aggregator_api.storage import epochs
 from federation.plan import Plan, Strict
 from federation.protocol import topics
 from federation.protocol.messages import (
@@ -36,6 +36,13 @@ _STATE_OF_PHASE = {
     RoundPhase.COLLECTING: "collecting",
     RoundPhase.AGGREGATING: "aggregating",
 }
+
+
+class Publisher(Protocol):
+    """Sends messages; it returns at once, and sends what it holds after a reconnect."""
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Send a message with QoS 1."""
 
 
 class Announcer:

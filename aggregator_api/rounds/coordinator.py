@@ -24,7 +24,7 @@ from aggregator_api.rounds import deadlines, opening
 from aggregator_api.rounds.aggregation import Aggregate
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
-from aggregator_api.rounds.clock import SteadyClock, bring_into_reach, move_open_rounds
+from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.privacy_budget import note_privacy
 from aggregator_api.storage.blobs import Blob
 from aggregator_api.updates.context import FederationInfo, OpenRound
@@ -257,7 +257,7 @@ class Coordinator:
                 return
             names = self._names()
             with self._database.write() as session:
-                move_open_rounds(session, names, leap_s)
+                deadlines.move_open_rounds(session, names, leap_s)
             self._clock.follow(leap_s)
             self.listening_since = self._looked_for_gone = self._clock()
             self._presence.drop()  # who was heard since then cannot be told
@@ -268,7 +268,9 @@ class Coordinator:
     def _bring_into_reach(self, name: str) -> None:
         with self._database.write() as session:
             federation = _row(session, name)
-            moved_s = bring_into_reach(session, federation, self.contract(federation).plan.rounds, self._clock())
+            moved_s = deadlines.bring_into_reach(
+                session, federation, self.contract(federation).plan.rounds, self._clock()
+            )
         if moved_s:
             what = "the deadline was %.0f s too far away: the clock was set back"
             log.warning(what, moved_s, extra=about(federation=name))

@@ -1,11 +1,15 @@
-"""What a collecting round need not wait for any longer: its deadline, and devices that are gone."""
+"""Deadlines of open rounds, devices that are gone, and what becomes of both when the machine's clock is set."""
 
 from __future__ import annotations
 
-from sqlalchemy import or_, select
+from collections.abc import Iterable
+
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
+from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RolloutRow, RoundRow
+from aggregator_api.rounds.clock import LEAP_S
+from federation.plan import RoundSettings
 from federation.rounds.server_round import RoundPhase
 
 
@@ -41,3 +45,38 @@ def devices_gone(session: Session, now: float, lost_after_s: float) -> list[tupl
         )
     )
     return [(federation, device) for federation, device in session.execute(query)]
+
+
+def move_open_rounds(session: Session, names: Iterable[str], leap_s: float) -> None:
+    """Let open rounds of these federations, and waves of rollouts, end as much later as the clock was set forwards."""
+    for row in _open_rounds(session, names):
+        row.opened_at += leap_s
+        if row.deadline_at is not None:
+            row.deadline_at += leap_s
+    for rollout in session.scalars(select(RolloutRow).where(RolloutRow.federation_id.in_(_ids(names)))):
+        rollout.wave_at += leap_s
+
+
+def bring_into_reach(session: Session, federation: FederationRow, rounds: RoundSettings, now: float) -> float:
+    """Set a deadline that is further away than a whole round lasts to one round from now; return by how much it moved.
+
+    It was written before the clock was set back, while this process did not run.
+    """
+    moved_s = 0.0
+    for row in _open_rounds(session, [federation.name]):
+        latest = now + (rounds.deadline_s or 0.0)
+        if row.deadline_at is not None and row.deadline_at > latest + LEAP_S:
+            moved_s += row.deadline_at - latest
+            row.opened_at, row.deadline_at = now, latest
+    return moved_s
+
+
+def _ids(names: Iterable[str]) -> Select[int]:
+    return select(FederationRow.id).where(FederationRow.name.in_(list(names)))
+
+
+def _open_rounds(session: Session, names: Iterable[str]) -> list[RoundRow]:
+    query = select(RoundRow).where(
+        RoundRow.federation_id.in_(_ids(names)), RoundRow.phase.in_((RoundPhase.ANNOUNCED, RoundPhase.COLLECTING))
+    )
+    return list(session.scalars(query))

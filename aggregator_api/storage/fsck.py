@@ -18,7 +18,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import repositories
+from aggregator_api.db import epochs, repositories
 from aggregator_api.db.database import MIGRATIONS, Database
 from aggregator_api.db.models import (
     FederationRow,
@@ -30,7 +30,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.errors import BlobError, ConfigError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import epochs, garbage_collection
+from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.blobs import BlobStore
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read

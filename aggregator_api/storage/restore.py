@@ -11,11 +11,11 @@ from typing import NamedTuple
 from sqlalchemy import inspect
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator_api.db import audit, epochs
 from aggregator_api.db.database import Database
 from aggregator_api.errors import ConfigError
-from aggregator_api.observability import audit
 from aggregator_api.settings import Settings
-from aggregator_api.storage import epochs, postgresql
+from aggregator_api.storage import postgresql
 from aggregator_api.storage.backup import BLOBS, DATABASE, DUMP, blob_folder, copy_file, read_description
 from aggregator_api.storage.blobs import sync
 from federation.private_files import private_folder

@@ -8,7 +8,7 @@ import torch
 
 from aggregator_api.db.database import Database
 from aggregator_api.errors import BlobError, UpdateRefusedError
-from aggregator_api.rounds.broadcasts import Broadcasts
+from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates.context import FederationInfo, OpenRound, UpdateContext
 from aggregator_api.updates.contract import Contract
 from aggregator_api.updates.screening import norm_history

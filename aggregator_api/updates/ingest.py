@@ -22,10 +22,10 @@ from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
 from aggregator_api.rounds import opening
 from aggregator_api.rounds.announcements import Announcer
-from aggregator_api.rounds.broadcasts import Broadcasts
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage import disk
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.updates import admission, receipts
 from aggregator_api.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.updates.context import TAKEN, UpdateContext

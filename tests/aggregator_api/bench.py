@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.auth.signing import Signer
 from aggregator_api.cluster.leadership import SoleLeadership
 from aggregator_api.db import repositories
 from aggregator_api.db.models import UpdateRow
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.federations import service
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor
 from aggregator_api.rounds.announcements import Announcer, announcement
 from aggregator_api.rounds.background_jobs import BackgroundJobs

@@ -16,16 +16,16 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DatabaseError
 from typer.testing import CliRunner, Result
 
+from aggregator_api.api.middleware.audit import action
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.scopes import OPEN
 from aggregator_api.cli.app import app as cli
+from aggregator_api.db import audit
+from aggregator_api.db.audit import Filters, Intent
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import AuditRow
 from aggregator_api.errors import BrokerError
-from aggregator_api.observability import audit
-from aggregator_api.observability.audit import Filters, Intent
-from aggregator_api.observability.audit_requests import action
 from aggregator_api.observability.refusals import ADDRESSES, WINDOW_S, Refusals
 from aggregator_api.settings import Settings
 from tests.aggregator_api.asking import TestClient

@@ -15,11 +15,10 @@ from sqlalchemy import select, update
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
-from aggregator_api.db import repositories
+from aggregator_api.db import epochs, repositories
 from aggregator_api.db.models import EventRow, ModelVersionRow, RoundRow, UpdateRow
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import epochs
 from aggregator_api.storage.backup import back_up
 from aggregator_api.storage.fsck import Level, check
 from aggregator_api.storage.restore import begin_epoch, restore

@@ -13,7 +13,7 @@ from aggregator_api.app import create_app
 from aggregator_api.db.models import ParticipationRow
 from aggregator_api.federations import service
 from aggregator_api.rounds.background_jobs import BackgroundJobs
-from aggregator_api.rounds.broadcasts import write_broadcasts
+from aggregator_api.storage.broadcasts import write_broadcasts
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics

@@ -13,8 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from aggregator_api.api import coalescing, queries
 from aggregator_api.api.coalescing import Coalescing
-from aggregator_api.api.concurrency import ConcurrencyLimit
 from aggregator_api.api.event_feed import EventFeed
+from aggregator_api.api.middleware.concurrency import ConcurrencyLimit
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.devices import FEDERATION, tiny_plan
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
 from aggregator_api.federations import service
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from federation.protocol import topics

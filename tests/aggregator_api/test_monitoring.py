@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
 from aggregator_api.db.models import CredentialRow, EnrolmentTokenRow
 from aggregator_api.federations import service
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from aggregator_api.observability.expiry import file_expiry
 from aggregator_api.settings import Settings

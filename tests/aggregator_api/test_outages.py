@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
 from aggregator_api.db import repositories
 from aggregator_api.federations import service
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.mqtt.inbox import Message
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings

@@ -8,10 +8,10 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.db.models import EventRow, RoundRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
+from aggregator_api.federations.requests import NewFederation
 from federation import wire
 from federation.privacy.differential_privacy import epsilon
 from federation.tree import flatten, map_tree

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from aggregator_api.api import queries
 from aggregator_api.api.queries import Window
-from aggregator_api.api.schemas.rollouts import NewRollout, RolloutDetail, RolloutDevice, detail, devices
+from aggregator_api.api.schemas.rollouts import RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db.models import RolloutRow
 from aggregator_api.devices import tags
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations import service
 from aggregator_api.rollouts import operations, scheduler, transitions
+from aggregator_api.rollouts.requests import NewRollout
 from edge_agent.machine.releases import offered_to
 from federation.plan import GroupWave, Plan
 from federation.protocol import topics

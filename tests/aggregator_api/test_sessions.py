@@ -21,11 +21,11 @@ from fastapi.routing import APIRoute
 from sqlalchemy import QueuePool, event, text, update
 
 from aggregator_api.api import routes
-from aggregator_api.api.schemas.resources import NewFederation
 from aggregator_api.app import create_app
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import ModelVersionRow
 from aggregator_api.federations import service
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 from tests.aggregator_api.devices import FEDERATION, Wires, tiny_plan

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from aggregator_api.api.middleware.security_headers import DOCS, NOTHING
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from aggregator_api.web.docs import FILES, PATHS
-from aggregator_api.web.security_headers import DOCS, NOTHING
 from tests.aggregator_api.asking import TestClient
 from tests.aggregator_api.devices import Wires
 

@@ -18,14 +18,14 @@ from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app as cli
+from aggregator_api.db import audit
+from aggregator_api.db.audit import Filters
 from aggregator_api.db.database import Database
 from aggregator_api.devices.accounts import username
 from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt.client import secure
 from aggregator_api.mqtt.mosquitto import rotation
 from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
-from aggregator_api.observability import audit
-from aggregator_api.observability.audit import Filters
 from aggregator_api.settings import Login
 from federation.protocol import topics
 from tests.live.real_parts import Mosquitto, mosquitto

@@ -11,13 +11,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.middleware.problems import send_problem
-from aggregator_api.api.middleware.rate_limit import TokenBuckets, network
+from aggregator_api.api.middleware.rate_limit import TokenBuckets
 from aggregator_api.auth import api_keys, insecure_local, scopes
 from aggregator_api.auth.api_keys import LOCAL, Caller
 from aggregator_api.auth.callers import CallerCache
-from aggregator_api.auth.client_address import peer_of
+from aggregator_api.auth.client_address import network, peer_of
+from aggregator_api.db.audit import Intent
 from aggregator_api.errors import ForbiddenError, RequestError, TooManyError, UnauthorizedError
-from aggregator_api.observability.audit import Intent
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -36,14 +35,3 @@ class TokenBuckets:
 
     def __len__(self) -> int:
         return len(self._buckets)
-
-
-def network(host: str) -> str:
-    """Return whose address it is: an IPv6 customer has a whole /64 to choose from."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.version == 6 and not address.ipv4_mapped:
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -10,7 +10,7 @@ from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.routes.dependencies import PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import AuditEntry, Page
-from aggregator_api.observability.audit import Filters
+from aggregator_api.db.audit import Filters
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 

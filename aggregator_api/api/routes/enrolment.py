@@ -10,13 +10,14 @@ from fastapi import APIRouter, Path, Query, Response
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RuntimeDep
-from aggregator_api.api.schemas.credentials import Claim, Enrol, Enrolment, MadeToken, NewToken, Token
+from aggregator_api.api.schemas.credentials import MadeToken, NewToken, Token
 from aggregator_api.api.schemas.resources import Deleted, Device, DeviceTags, Page
+from aggregator_api.db import audit
 from aggregator_api.db.models import EnrolmentTokenRow
 from aggregator_api.devices import approval, enrolment, enrolment_tokens, tags
+from aggregator_api.devices.requests import Claim, Enrol, Enrolment
 from aggregator_api.errors import NotFoundError
 from aggregator_api.federations import service
-from aggregator_api.observability import audit
 from aggregator_api.retention import deletion
 
 router = APIRouter(prefix="/v1", tags=["enrolment"])

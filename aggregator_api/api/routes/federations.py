@@ -9,16 +9,9 @@ from fastapi import APIRouter, Body, Query, Response
 from aggregator_api.api import queries
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.routes.dependencies import CallerDep, FederationName, PageDep, RuntimeDep
-from aggregator_api.api.schemas.resources import (
-    Deleted,
-    FederationChanges,
-    FederationDetail,
-    FederationPlan,
-    FederationSummary,
-    NewFederation,
-    Page,
-)
+from aggregator_api.api.schemas.resources import Deleted, FederationDetail, FederationPlan, FederationSummary, Page
 from aggregator_api.federations import changes, service
+from aggregator_api.federations.requests import FederationChanges, NewFederation
 from aggregator_api.retention import deletion
 from aggregator_api.runtime import Runtime
 

@@ -15,11 +15,10 @@ from aggregator_api.api.schemas.credentials import Key, MadeKey, NewKey
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.db import repositories
+from aggregator_api.db import audit, repositories
 from aggregator_api.db.models import CredentialRow
 from aggregator_api.errors import ForbiddenError, NotFoundError
 from aggregator_api.federations import service
-from aggregator_api.observability import audit
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from aggregator_api.api import queries
+from aggregator_api.api.device_history import history
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RoundNumber, RuntimeDep
 from aggregator_api.api.schemas.resources import (
@@ -21,7 +22,7 @@ from aggregator_api.api.schemas.resources import (
     UpdateStatus,
     UpdateView,
 )
-from aggregator_api.devices import approval, history
+from aggregator_api.devices import approval
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], responses=responses(404, 422))
@@ -104,4 +105,4 @@ def device_history(runtime: RuntimeDep, name: FederationName, device: str, page:
     """Tell a device's part in each round, what it sent and what became of that, and what it measured."""
     with runtime.database.read() as session:
         row = approval.find(session, name, device)[1]
-        return history.history(session, row, page)
+        return history(session, row, page)

@@ -7,14 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Response
 from sqlalchemy.orm import Session
 
+from aggregator_api.api import rollout_queries
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.routes.dependencies import FederationName, PageDep, RuntimeDep
-from aggregator_api.api.schemas import rollouts
 from aggregator_api.api.schemas.resources import Page
-from aggregator_api.api.schemas.rollouts import AnswerName, NewRollout, RolloutDetail, RolloutDevice, RolloutView
+from aggregator_api.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
 from aggregator_api.db.models import RolloutRow
 from aggregator_api.federations import service
 from aggregator_api.rollouts import operations, transitions
+from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.runtime import Runtime
 from federation.rounds.rollout import Event, Halted, Paused, Resumed
 
@@ -45,14 +46,14 @@ def listing(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[Ro
     """List the rollouts, the first one first."""
     with runtime.database.read() as session:
         federation = service.named(session, name)
-        return rollouts.listing(session, federation, page)
+        return rollout_queries.listing(session, federation, page)
 
 
 @router.get("/{number}", summary="Describe a rollout")
 def detail(runtime: RuntimeDep, name: FederationName, number: Number) -> RolloutDetail:
     """Tell how far a rollout has come, wave by wave."""
     with runtime.database.read() as session:
-        return rollouts.detail(session, _rollout(session, name, number))
+        return rollout_queries.detail(session, _rollout(session, name, number))
 
 
 @router.get("/{number}/devices", summary="List the devices of a rollout")
@@ -66,7 +67,7 @@ def devices(
     """List the devices that were told so far, with their scores and reasons."""
     with runtime.database.read() as session:
         row = _rollout(session, name, number)
-        return rollouts.devices(session, row, answer, page)
+        return rollout_queries.devices(session, row, answer, page)
 
 
 @router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
@@ -94,7 +95,7 @@ def _steer(runtime: Runtime, name: str, number: int, event: Event) -> RolloutDet
 
 def _describe(runtime: Runtime, name: str, number: int) -> RolloutDetail:
     with runtime.database.read() as session:
-        return rollouts.detail(session, _rollout(session, name, number))
+        return rollout_queries.detail(session, _rollout(session, name, number))
 
 
 def _rollout(session: Session, name: str, number: int) -> RolloutRow:

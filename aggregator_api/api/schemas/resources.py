@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict, live_obstacle
+from aggregator_api.fields import Tags, Whole
+from federation.plan import Plan, Strict
 
 Item = TypeVar("Item")
 AdoptionAnswer = Literal["adopted", "refused", "failed", "undecided"]
 UpdateStatus = Literal["accepted", "held", "left_out", "refused", "quarantined"]
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
-Tags = Annotated[list[Name], Field(max_length=32)]
-
-
-def _whole(given: Any) -> Any:
-    """Let a number through that JSON Schema calls an integer, such as 3.0, and neither a text nor a truth value."""
-    if isinstance(given, bool | str):
-        raise ValueError("expected an integer")
-    return given
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
-
-_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout"}
 
 
 SIMULATE = "python -m sim run --plan plan.json --data NAME --data-root FOLDER --validation-share 0 --out DIR"
@@ -32,12 +20,6 @@ SIMULATE = "python -m sim run --plan plan.json --data NAME --data-root FOLDER --
 
 Devices train on all that they do not test on, so nothing is set aside for validation.
 """
-
-
-def _live(plan: Plan) -> Plan:
-    if obstacle := live_obstacle(plan):
-        raise ValueError(obstacle)
-    return plan
 
 
 class View(BaseModel):
@@ -51,32 +33,6 @@ class Page(BaseModel, Generic[Item]):
 
     items: list[Item]
     next_cursor: int | None = Field(description="pass it as `cursor` for what follows; null: this is the end")
-
-
-class NewFederation(Strict):
-    """A federation to create."""
-
-    name: Name
-    plan: Annotated[Plan, AfterValidator(_live)]
-
-
-class FederationChanges(Strict):
-    """Changes of a federation's settings of rounds and rollouts; what is left out stays as it is."""
-
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
-
-    rounds: RoundSettings = RoundSettings()
-    rollout: RolloutSettings = RolloutSettings()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_settings(cls, given: Any) -> Any:
-        fixed = sorted(set(given) & _FIXED) if isinstance(given, dict) else []
-        if fixed:
-            raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
-        if isinstance(given, dict) and not given:
-            raise ValueError("nothing is changed; give settings of `rounds`, of `rollout`, or both")
-        return given
 
 
 class FederationSummary(View):

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api import openapi
 from aggregator_api.api.middleware.problems import replay
-from aggregator_api.observability import audit
-from aggregator_api.observability.audit import Intent
+from aggregator_api.db import audit
+from aggregator_api.db.audit import Intent
 from aggregator_api.runtime import Runtime
 
 SAFE = ("GET", "HEAD", "OPTIONS")

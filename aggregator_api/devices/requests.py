@@ -1,0 +1,61 @@
+"""What a device asks at its enrolment, validated, and what it is given."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from aggregator_api.fields import Whole
+from federation.plan import Name, Strict
+
+PublicKey = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$", description="base64 of the raw ed25519 key, 32 bytes")
+]
+Signature = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
+]
+
+
+class Enrol(Strict):
+    """A device that shows a token, and proves that it holds the private half of its key."""
+
+    token: str = Field(min_length=1, max_length=128)
+    federation: Name
+    device: Name
+    public_key: PublicKey
+    signature: Signature = Field(description=r'over UTF-8 "gaitway-signed/1\nenrol\n{federation}\n{device}\n{token}"')
+
+
+class Claim(Strict):
+    """A device that asks for new credentials with the key that it enrolled with."""
+
+    federation: Name
+    device: Name
+    issued_at: Whole = Field(ge=0, le=2**53, description="Unix seconds; within 300 s, and greater each time")
+    signature: Signature = Field(
+        description=r'over UTF-8 "gaitway-signed/1\nclaim\n{federation}\n{device}\n{issued_at}"'
+    )
+
+
+class BrokerLogin(BaseModel):
+    """A device's account at the broker."""
+
+    username: str
+    password: str
+
+
+class Credentials(BaseModel):
+    """What a device needs from now on; the ones before are void."""
+
+    api_key: str
+    broker: BrokerLogin
+    server_key: PublicKey = Field(description="base64 of the server's raw ed25519 public key")
+
+
+class Enrolment(BaseModel):
+    """Where a device's enrolment stands."""
+
+    state: Literal["pending", "approved"]
+    device: str
+    credentials: Credentials | None = Field(default=None, description="once, in the answer that makes them")

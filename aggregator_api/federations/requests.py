@@ -1,0 +1,43 @@
+"""What an operator asks of federations, validated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, model_validator
+
+from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict, live_obstacle
+
+_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout"}
+
+
+def _live(plan: Plan) -> Plan:
+    if obstacle := live_obstacle(plan):
+        raise ValueError(obstacle)
+    return plan
+
+
+class NewFederation(Strict):
+    """A federation to create."""
+
+    name: Name
+    plan: Annotated[Plan, AfterValidator(_live)]
+
+
+class FederationChanges(Strict):
+    """Changes of a federation's settings of rounds and rollouts; what is left out stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    rounds: RoundSettings = RoundSettings()
+    rollout: RolloutSettings = RolloutSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_settings(cls, given: Any) -> Any:
+        fixed = sorted(set(given) & _FIXED) if isinstance(given, dict) else []
+        if fixed:
+            raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
+        if isinstance(given, dict) and not given:
+            raise ValueError("nothing is changed; give settings of `rounds`, of `rollout`, or both")
+        return given

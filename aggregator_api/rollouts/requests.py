@@ -1,0 +1,23 @@
+"""What an operator asks of rollouts, validated."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from aggregator_api.fields import Whole
+from federation.plan import Strict, Waves
+
+
+class NewRollout(Strict):
+    """Which version to release."""
+
+    version: Annotated[Whole, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None, description="null: the newest, `stable`"
+    )
+    waves: Waves | None = Field(
+        default=None,
+        description='shares of the devices, or groups of them ({"tags": ["pilot"]}), of this rollout alone; null: the '
+        "plan's",
+    )
