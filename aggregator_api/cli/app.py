@@ -92,7 +92,7 @@ def serve(
     Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`, then open
     http://127.0.0.1:8080/docs
     """
-    from aggregator_api.api.serving import run_server  # torch takes a second, which --help need not
+    from aggregator_api.serving import run_server  # torch takes a second, which --help need not
 
     settings = _settings(
         config,

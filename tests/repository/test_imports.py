@@ -97,6 +97,37 @@ TABLE = {
     "sim": Rule(("federation", "models", "har_pipeline"), ("torch", "matplotlib", "rich", "ray")),
 }
 
+# The floors of the server: what each of its folders may import of the others. What stands beside them sees all.
+FLOORS = {
+    "web": (),
+    "storage": (),
+    "db": ("storage",),
+    "auth": ("db",),
+    "observability": ("auth", "db", "storage"),
+    "mqtt": ("db", "observability"),
+    "cluster": ("db", "observability"),
+    "rollouts": ("db",),
+    "devices": ("auth", "db"),
+    "updates": ("auth", "db", "devices", "rollouts", "storage"),
+    "rounds": ("auth", "cluster", "db", "devices", "observability", "rollouts", "storage", "updates"),
+    "federations": ("db", "rollouts", "storage", "updates"),
+    "retention": ("db", "devices", "federations", "rollouts"),
+    "runtime": (
+        *("auth", "cluster", "db", "devices", "mqtt", "observability", "retention", "rollouts", "rounds"),
+        *("storage", "updates"),
+    ),
+    "api": (
+        *("auth", "db", "devices", "federations", "observability", "retention", "rollouts", "runtime", "storage"),
+        "updates",
+    ),
+}
+GROUND = ("errors", "fields", "ports", "settings")
+for _floor, _below_it in FLOORS.items():
+    TABLE[f"aggregator_api.{_floor}"] = replace(
+        TABLE["aggregator_api"],
+        ours=(*TABLE["aggregator_api"].ours, *(f"aggregator_api.{name}" for name in (*GROUND, *_below_it))),
+    )
+
 # Where the code departs from the table, and why.
 VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
@@ -153,6 +184,29 @@ ALSO_OUTSIDE = {
 }
 ALSO_OURS = {
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
+    **{
+        f"aggregator_api.{name}": {"aggregator_api.runtime": "an operation on the running server"}
+        for name in ("devices.tags", "federations.changes", "federations.service", "retention.deletion")
+    },
+    **{
+        f"aggregator_api.{name}": {
+            "aggregator_api.runtime": "an operation on the running server",
+            "aggregator_api.federations.service": "it finds a federation, or says that there is none",
+        }
+        for name in ("devices.approval", "rollouts.operations")
+    },
+    "aggregator_api.devices.enrolment": {"aggregator_api.runtime": "an operation on the running server"},
+    **{
+        f"aggregator_api.observability.{name}": {"aggregator_api.runtime": "figures of the running server"}
+        for name in ("expiry", "metrics")
+    },
+    **{
+        f"aggregator_api.storage.{name}": {"aggregator_api.db": "the rows that name the blobs"}
+        for name in ("fsck", "garbage_collection", "restore")
+    },
+    "aggregator_api.storage.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
+    "aggregator_api.auth.scopes": {"aggregator_api.web.docs": "its pages need no key"},
+    "aggregator_api.updates.ingest": {"aggregator_api.rounds": "it hands updates to the open round"},
 }
 COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package
 COMMAND_LINE_MODULES = ("__main__", "cli")
@@ -211,6 +265,11 @@ def test_every_package_was_read(name: str) -> None:
         ("aggregator_api.federations.service", "from federation.training import local_round"),
         ("aggregator_api.federations.service", "from federation.training.client_round import train_one"),
         ("aggregator_api.federations.service", "import har_pipeline.windows"),
+        ("aggregator_api.api.queries", "from aggregator_api.mqtt.client import MqttDriver"),
+        ("aggregator_api.rounds.coordinator", "from aggregator_api.api import queries"),
+        ("aggregator_api.federations.service", "from aggregator_api.api.schemas.resources import Page"),
+        ("aggregator_api.db.models", "from aggregator_api.rounds import coordinator"),
+        ("aggregator_api.devices.tags", "from aggregator_api import app"),
         ("sim.engine", "from fastapi import FastAPI"),
         ("sim.engine", "from edge_agent.machine.agent import Agent"),
         ("federation.methods.fedavg", "from ..server_round import typer\nimport typer"),
