@@ -37,7 +37,7 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     from aggregator_api.federations.requests import NewFederation
     from aggregator_api.settings import Settings
     from federation.plan import Plan
-    from tests.aggregator_api.devices import FEDERATION, Wires
+    from tests.aggregator_api.generated_devices import FEDERATION, Wires
 
     logging.disable(logging.CRITICAL)
     settings = Settings(
@@ -76,7 +76,7 @@ def play(runtime: Any, devices: int) -> None:
     from aggregator_api.rounds.announcements import announcement
     from aggregator_api.runtime import use_one_torch_thread
     from federation.protocol import topics
-    from tests.aggregator_api.devices import FEDERATION, generated, status
+    from tests.aggregator_api.generated_devices import FEDERATION, generated, status
 
     def now() -> Any:
         with runtime.database.read() as session:

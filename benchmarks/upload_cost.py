@@ -20,7 +20,7 @@ from pathlib import Path
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow
 from tests.aggregator_api.bench import Bench
-from tests.aggregator_api.devices import FEDERATION, Parcel, generated, tiny_plan
+from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, tiny_plan
 
 CHUNK_BYTES = 128 * 1024
 

@@ -27,7 +27,7 @@ from aggregator_api.settings import Settings
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement
-from tests.aggregator_api.devices import FEDERATION, Parcel, Wires, generated, status
+from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, generated, status
 
 
 class Bench:

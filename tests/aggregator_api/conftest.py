@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.aggregator_api.bench import Bench
-from tests.aggregator_api.devices import tiny_plan
+from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres
 
 ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")

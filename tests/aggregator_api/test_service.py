@@ -27,7 +27,7 @@ from federation.protocol.messages import Acknowledgement, Announcement, read, wr
 from federation.protocol.signing import unwrap
 from federation.records import Update
 from tests.aggregator_api.bench import wait_for
-from tests.aggregator_api.devices import FEDERATION, Parcel, generated, status, tiny_plan
+from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, status, tiny_plan
 
 pytestmark = pytest.mark.service
 

@@ -30,7 +30,7 @@ from federation.plan import Plan
 from federation.protocol.messages import Precision, UpdateManifest
 from federation.records import Tree
 from tests.aggregator_api.bench import Bench
-from tests.aggregator_api.devices import FEDERATION, Parcel
+from tests.aggregator_api.generated_devices import FEDERATION, Parcel
 
 
 class Device(NamedTuple):

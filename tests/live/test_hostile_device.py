@@ -16,7 +16,7 @@ from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, read
 from federation.protocol.signing import unwrap
 from federation.records import Tree
-from tests.aggregator_api.devices import Parcel, parcel, status, tiny_plan
+from tests.aggregator_api.generated_devices import Parcel, parcel, status, tiny_plan
 from tests.live.fleet import Fleet, embedded, fleet
 
 HONEST = ("ada", "bob", "cyd")

@@ -15,7 +15,7 @@ from aggregator_api.mqtt.mosquitto import folders
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
 from tests.aggregator_api.bench import Bench
-from tests.aggregator_api.devices import tiny_plan
+from tests.aggregator_api.generated_devices import tiny_plan
 from tests.edge_agent.conftest import device, supervised_device
 from tests.edge_agent.factories import make_config
 from tests.edge_agent.supervised import SupervisedDevice, run, until

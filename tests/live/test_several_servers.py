@@ -24,7 +24,7 @@ from federation.methods import method_from_json
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement, read, write
 from federation.protocol.signing import Kind, unwrap, wrap
-from tests.aggregator_api.devices import FEDERATION, Parcel, generated, status, tiny_plan
+from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, status, tiny_plan
 from tests.live.fleet import Program
 from tests.live.real_parts import Mosquitto, free_port, mosquitto, postgres
 

@@ -15,8 +15,8 @@ from aggregator_api.auth.insecure_local import names_loopback, refusal
 from aggregator_api.cli.app import app as cli
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings, load
-from tests.aggregator_api.asking import TestClient, problem
-from tests.aggregator_api.devices import Wires
+from tests.aggregator_api.generated_devices import Wires
+from tests.aggregator_api.http_client import TestClient, problem
 
 
 @pytest.fixture(scope="module")

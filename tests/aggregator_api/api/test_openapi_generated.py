@@ -1,0 +1,109 @@
+"""Requests that schemathesis generates from the OpenAPI document: none gets an answer that the document does not allow.
+
+A few of them in every run, many more in a slow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, settings
+
+from aggregator_api.app import create_app
+from aggregator_api.auth import api_keys
+from aggregator_api.settings import Settings
+from federation.protocol import topics
+from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
+from tests.aggregator_api.http_client import TestClient
+
+Message = dict[str, Any]
+
+FEW, MANY = 2, 60
+CONFIG = {
+    "max-stream-events": 2,
+    "operations": [
+        {
+            # a plan may contradict itself in ways that a schema cannot say: waves of rollouts must grow, among others
+            "include-name": name,
+            "checks": {"positive_data_acceptance": {"expected-statuses": ["200", "201", "404", "409", "422", "429"]}},
+        }
+        for name in (
+            "POST /v1/federations",
+            "PATCH /v1/federations/{name}",
+            "POST /v1/federations/{name}/rollouts",
+        )
+    ],
+}
+
+
+class Started:
+    """The application, whose lifespan is in the fixture's hands and not in schemathesis'."""
+
+    def __init__(self) -> None:
+        self.app: FastAPI = create_app(Settings(), Wires)  # for its document; the fixture puts the running one here
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        if scope["type"] != "lifespan":
+            await self.app(scope, receive, send)
+            return
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
+
+
+STARTED = Started()
+
+
+def schema(examples: int, *, coverage: bool) -> Any:
+    """Return the document with so many examples for each operation."""
+    given = {
+        **CONFIG,
+        "generation": {"max-examples": examples, "database": "none"},
+        "phases": {"coverage": {"enabled": coverage}},
+    }
+    found = schemathesis.openapi.from_dict(STARTED.app.openapi(), config=schemathesis.Config.from_dict(given))
+    found.app = STARTED
+    return found
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The operator's key to a server with one federation, round 1 open for devices a and b."""
+    unlimited = {"key_requests_per_s": 1e6, "address_requests_per_s": 1e6, "failed_keys_per_s": 1e6}
+    STARTED.app = create_app(
+        Settings(data_dir=tmp_path_factory.mktemp("api"), host="0.0.0.0", aggregation_process=False, **unlimited), Wires
+    )
+    with TestClient(STARTED.app) as client:
+        runtime = STARTED.app.state.runtime
+        found = (runtime.settings.data_dir / api_keys.OPERATOR_FILE).read_text().strip()
+        client.headers["Authorization"] = f"Bearer {found}"
+        body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
+        assert client.post("/v1/federations", json=body).status_code == 201
+        for device in ("a", "b"):
+            runtime.ingest.handle(topics.status(FEDERATION, device), status("ready"))
+        yield found
+
+
+def check(case: Any, key: str) -> None:
+    response = case.call_and_validate(headers={"Authorization": f"Bearer {key}"})
+    if response.status_code >= 400 and case.method.upper() != "HEAD":
+        assert response.headers["content-type"] == ["application/problem+json"]
+
+
+@schema(FEW, coverage=False).parametrize()
+@settings(max_examples=FEW, suppress_health_check=list(HealthCheck), deadline=None, database=None)
+def test_a_few_generated_requests(case: Any, key: str) -> None:
+    check(case, key)
+
+
+@pytest.mark.slow
+@schema(MANY, coverage=True).parametrize()
+@settings(max_examples=MANY, suppress_health_check=list(HealthCheck), deadline=None, database=None)
+def test_many_generated_requests(case: Any, key: str) -> None:
+    check(case, key)

@@ -1,0 +1,56 @@
+"""Plans that cannot work live, and what the networks of a mixed federation must have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aggregator_api.errors import UnprocessableError
+from aggregator_api.federations.initial_state import InitialState, build_initial_state
+from federation.plan import Plan
+from tests.aggregator_api.generated_devices import SMALL, tiny_plan
+
+HART = {"name": "hart", "options": {"feature_dim": 16, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16}}
+CNN = {"name": "cnn", "options": {**SMALL, "feature_dim": 16}}
+
+
+def founded(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -> InitialState:
+    """Found a federation of a tiny CNN and others."""
+    plan = tiny_plan().model_dump()
+    changes = {"model": CNN, "method": {"name": method}, "alternatives": alternatives}
+    training = {**plan["training"], "feature_dim": feature_dim}
+    return build_initial_state(Plan.model_validate({**plan, **changes, "training": training}), max_model_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("method", ["fedproto", "local"])
+def test_what_travels_does_not_depend_on_the_network(method: str) -> None:
+    mixed, uniform = founded(method, HART), founded(method)
+    assert mixed == uniform
+    assert sorted(mixed.upload_schema) == (["counts", "prototypes"] if method == "fedproto" else [])
+
+
+def hart(**options: Any) -> dict[str, Any]:
+    """Return a small HART, with other options."""
+    return {"name": "hart", "options": {**HART["options"], **options}}
+
+
+@pytest.mark.parametrize(
+    ("method", "alternatives", "words"),
+    [
+        ("centralized", [], "only a simulation can"),
+        ("fedavg", [HART], r"plan.alternatives: fedavg shares parameters.*mixes architectures \(local, fedproto"),
+        ("fedproto", [hart(feature_dim=32)], "plan.alternatives: the features of 'hart' have 32 dim.* is 16"),
+        ("fedproto", [CNN], "not all different: cnn, cnn"),
+        ("fedproto", [{"name": "hurt"}], "plan.alternatives: model 'hurt' is not known; nearest: 'hart'"),
+        ("fedproto", [hart(mlp=1 << 20)], "plan.alternatives: .* bytes of weights"),
+    ],
+)
+def test_a_plan_that_cannot_work_live_is_refused(method: str, alternatives: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(UnprocessableError, match=words):
+        founded(method, *alternatives)
+
+
+def test_the_features_of_the_first_network_must_fit_too() -> None:
+    with pytest.raises(UnprocessableError, match=r"plan.model: the features of 'cnn' have 16 dim.*feature_dim is 8"):
+        founded("fedproto", HART, feature_dim=8)

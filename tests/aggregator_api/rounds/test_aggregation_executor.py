@@ -1,0 +1,160 @@
+"""The worker process: it makes what this process would, and its death costs an attempt, a round at the worst."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from aggregator_api.rounds.prefetch import AHEAD, prefetch
+from sqlalchemy import select
+
+from aggregator_api.db.models import RoundRow
+from aggregator_api.errors import WorkerDiedError, WorkFailedError
+from aggregator_api.rounds.aggregation import StoredUpdate
+from aggregator_api.rounds.aggregation_executor import InProcessExecutor, WorkerProcessExecutor
+from aggregator_api.rounds.aggregation_worker import serve
+from aggregator_api.settings import Settings
+from aggregator_api.storage.blobs import Blob, BlobStore
+from aggregator_api.updates.contract import Contract
+from federation import wire
+from federation.methods import method_from_json
+from federation.wire.schema import schema_of
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.generated_devices import tiny_plan
+from tests.aggregator_api.rounds.test_aggregation import manifest
+
+
+class Case:
+    """A state, updates and a contract in a folder."""
+
+    def __init__(self, folder: Path, method: str = "fedavg") -> None:
+        self.blobs = BlobStore(folder.as_uri())
+        trees = {name: {"params": {"w": torch.randn(64, generator=_seeded(name))}} for name in ("s", *"abc")}
+        stored = {name: self.blobs.put(wire.encode(tree)) for name, tree in trees.items()}
+        plan = tiny_plan(method=method)
+        self.contract = Contract(plan, method_from_json(plan.method), schema_of(trees["s"]))
+        self.state = stored.pop("s").sha256
+        self.updates = [StoredUpdate(manifest(name, *blob), 0) for name, blob in stored.items()]
+
+
+def _seeded(name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(ord(name))
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("blobs"))
+
+
+@pytest.fixture(scope="module")
+def worker(case: Case) -> Iterator[WorkerProcessExecutor]:
+    """One real worker for the module: it takes seconds to start."""
+    found = WorkerProcessExecutor(url_of(case), torch_threads=1, attempts=2)
+    yield found
+    found.close()
+
+
+def url_of(case: Case) -> str:
+    return Path(case.blobs.root).as_uri()
+
+
+@pytest.mark.service
+def test_a_worker_makes_what_this_process_makes_and_stays(case: Case, worker: WorkerProcessExecutor) -> None:
+    here = InProcessExecutor(case.blobs)
+    assert worker.aggregate(case.contract, case.state, case.updates) == here.aggregate(
+        case.contract, case.state, case.updates
+    )
+    first = worker.pid
+    given = worker.broadcasts(case.contract, case.state, ["a", "b"])
+    assert given == here.broadcasts(case.contract, case.state, ["a", "b"])
+    assert worker.pid == first
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_a_killed_worker_is_started_again_and_the_job_repeated(case: Case, worker: WorkerProcessExecutor) -> None:
+    expected = worker.aggregate(case.contract, case.state, case.updates)
+    killed = worker.pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    assert worker.aggregate(case.contract, case.state, case.updates) == expected
+    assert worker.pid != killed
+
+
+@pytest.mark.service
+def test_what_goes_wrong_in_a_worker_is_said_and_ends_nothing(case: Case, worker: WorkerProcessExecutor) -> None:
+    with pytest.raises(WorkFailedError, match="is not in the store"):
+        worker.aggregate(case.contract, "0" * 64, case.updates)
+    first = worker.pid
+    worker.aggregate(case.contract, case.state, case.updates)
+    assert worker.pid == first
+
+
+DIES = (sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdout.write('{\"state\"')")
+"""A worker that dies in the middle of its answer."""
+
+
+def test_a_worker_that_dies_each_time_is_given_up(case: Case) -> None:
+    worker = WorkerProcessExecutor(url_of(case), torch_threads=1, attempts=2, command=DIES)
+    with pytest.raises(WorkerDiedError, match="died 2 times"):
+        worker.aggregate(case.contract, case.state, case.updates)
+    assert worker.pid is None
+    worker.close()
+
+
+def test_a_round_whose_worker_dies_each_time_fails_with_the_reason_and_the_next_one_opens(
+    tmp_path: Path,
+) -> None:
+    blobs = Settings(data_dir=tmp_path).blobs
+    failing = WorkerProcessExecutor(blobs, torch_threads=1, attempts=2, command=DIES)
+    bench = Bench(tmp_path, tiny_plan(rounds=2), executor=failing)
+    for device in "ab":
+        bench.say(device, "ready")
+    for device in "ab":
+        assert bench.upload(bench.update_of(device)).status == "accepted"
+    wait_for(lambda: (bench.now().round, bench.now().state) == (2, "collecting"))
+    with bench.runtime.database.read() as session:
+        reason = session.scalars(select(RoundRow.reason).where(RoundRow.number == 1)).one()
+    assert reason.startswith("aggregation failed: the worker process died 2 times over it")
+    bench.runtime.stop()
+
+
+def test_the_worker_answers_every_line(case: Case) -> None:
+    answers = io.BytesIO()
+    job = {
+        "kind": "broadcasts", "contract": case.contract.to_json(), "state": case.state, "cohort": ["a"],
+        "blobs": url_of(case), "torch_threads": torch.get_num_threads(),
+    }  # fmt: skip
+    serve([b"no JSON\n", json.dumps({**job, "state": "x"}).encode(), json.dumps(job).encode()], answers)
+    first, second, third = (json.loads(line) for line in answers.getvalue().splitlines())
+    assert first["error"].startswith("JSONDecodeError")
+    assert second["error"].startswith("BlobError: 'x' is not a sha256")
+    assert Blob(*third["broadcasts"]["a"]) == Blob(case.state, case.blobs.size(case.state))
+
+
+def test_reading_ahead_keeps_the_order_and_its_bound() -> None:
+    read: list[int] = []
+
+    def note(n: int) -> int:
+        read.append(n)
+        return n
+
+    seen = []
+    for n in prefetch(range(9), note):
+        seen.append(n)
+        assert len(read) <= len(seen) + AHEAD
+    assert seen == list(range(9))
+
+
+def test_reading_ahead_passes_an_error_on() -> None:
+    things = prefetch([1, 0, 2], lambda n: 1 // n)
+    assert next(things) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(things)

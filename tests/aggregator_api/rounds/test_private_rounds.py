@@ -1,0 +1,74 @@
+"""A federation with clipping and noise: what is published, and the account of ε that its operator reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from sqlalchemy import select
+
+from aggregator_api.db.models import EventRow, RoundRow
+from aggregator_api.errors import UnprocessableError
+from aggregator_api.federations import service
+from aggregator_api.federations.requests import NewFederation
+from federation import wire
+from federation.privacy.differential_privacy import epsilon
+from federation.tree import flatten, map_tree
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.generated_devices import parcel, tiny_plan
+
+
+def accounts(bench: Bench) -> list[tuple[float | None, float | None]]:
+    """Return every round's noise multiplier and ε."""
+    with bench.runtime.database.read() as session:
+        rows = session.scalars(select(RoundRow).order_by(RoundRow.number))
+        return [(row.noise_multiplier, row.epsilon) for row in rows]
+
+
+def said(bench: Bench) -> list[str]:
+    with bench.runtime.database.read() as session:
+        return list(session.scalars(select(EventRow.detail).where(EventRow.kind == "round.privacy")))
+
+
+def test_a_clipped_federation_moves_no_further_than_the_norm_and_has_no_epsilon(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tiny_plan(rounds=1, clip_norm=0.5))
+    start = wire.decode(bench.state(), limit_bytes=1 << 20)
+    for device in "ab":
+        bench.say(device, "ready", examples=90)
+    same = map_tree(lambda value: value + 1.0, start)
+    for device, examples in (("a", 10), ("b", 90)):
+        assert bench.upload(parcel(bench.now(), device, same, examples=examples)).status == "accepted"
+    wait_for(lambda: bench.now().state == "finished")
+    end = wire.decode(bench.state(), limit_bytes=1 << 20)
+    moved = flatten(map_tree(torch.sub, end, start)).values()
+    assert sum(float(value.double().square().sum()) for value in moved) ** 0.5 == pytest.approx(0.5, rel=1e-4)
+    assert accounts(bench) == [(0.0, None)]
+    assert said(bench)[0].startswith("no bound: a round had no noise")
+    bench.runtime.stop()
+
+
+def test_epsilon_grows_with_the_rounds_of_the_client_that_took_part_most(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    plan = tiny_plan(rounds=2, clients=None, minimum_clients=1, clip_norm=1.0, noise_multiplier=2.0, norm_factor=None)
+    bench = Bench(tmp_path, plan)
+    bench.say("a", "ready")
+    for number, devices in ((1, "a"), (2, "ab")):
+        assert bench.now().round == number
+        if number == 1:
+            bench.say("b", "ready")  # it is in the second round alone
+        for device in devices:
+            bench.upload(bench.update_of(device))
+        wait_for(lambda number=number: bench.now().round > number or bench.now().state == "finished")
+    assert accounts(bench) == [(2.0, epsilon(1 / 4, 1e-5)), (2.0, epsilon(2 / 4, 1e-5))]
+    expected = [f"ε ≤ {epsilon(n / 4, 1e-5):.4g} at δ = 1e-05; noise multiplier 2," for n in (1, 2)]
+    assert [text[: len(start)] for text, start in zip(said(bench), expected, strict=True)] == expected
+    bench.runtime.stop()
+
+
+def test_a_method_that_cannot_be_private_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    new = NewFederation(name="walk", plan=tiny_plan(method="fedproto", clip_norm=1.0))
+    with pytest.raises(UnprocessableError, match="fedproto sends or combines more"):
+        service.create_federation(bench.runtime, new)
+    bench.runtime.stop()

@@ -1,0 +1,79 @@
+"""How rounds end when not every device reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import select
+
+from aggregator_api.db.models import RoundRow
+from aggregator_api.federations import service
+from federation import wire
+from federation.methods import method_from_json
+from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
+
+
+def ends(bench: Bench) -> list[tuple[str, str]]:
+    """Return every round's phase and reason."""
+    with bench.runtime.database.read() as session:
+        return [(row.phase, row.reason) for row in session.scalars(select(RoundRow).order_by(RoundRow.number))]
+
+
+def test_the_first_updates_of_an_over_selected_cohort_are_enough(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tiny_plan(rounds=1, clients=2, over_selection=1.5))
+    service.pause(bench.runtime, FEDERATION)
+    for device in ("a", "b", "c"):
+        bench.say(device, "ready")
+    service.resume(bench.runtime, FEDERATION)
+    assert bench.invited() == ("a", "b", "c")
+    state = wire.decode(bench.state(), limit_bytes=1 << 20)
+    updates = [bench.update_of(device) for device in ("a", "c")]
+    for update in updates:
+        assert bench.upload(update).status == "accepted"
+    wait_for(lambda: bench.now().state == "finished")
+    assert ends(bench) == [("published", "")]
+    expected = method_from_json({"name": "fedavg"}).aggregate(state, (update.update for update in updates))
+    assert bench.state() == wire.encode(expected)
+    bench.runtime.stop()
+
+
+def test_at_the_deadline_the_updates_that_came_are_aggregated(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tiny_plan(rounds=1, clients=None, minimum_clients=1, deadline_s=1.5))
+    service.pause(bench.runtime, FEDERATION)
+    bench.say("a", "ready")
+    bench.say("b", "ready")
+    service.resume(bench.runtime, FEDERATION)
+    initial, update = bench.state(), bench.update_of("b")
+    assert bench.upload(update).status == "accepted"
+    assert bench.now().state == "collecting"
+    wait_for(lambda: bench.now().state == "finished")
+    assert ends(bench) == [("published", "")]
+    assert bench.state() == wire.encode(update.tree) != initial  # the mean of one
+    bench.runtime.stop()
+
+
+def test_a_round_without_enough_updates_fails_and_the_model_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tiny_plan(rounds=1, deadline_s=1.5))
+    initial = bench.state()
+    bench.say("a", "ready")
+    bench.say("b", "ready")
+    update, late = bench.update_of("a"), bench.update_of("b")
+    assert bench.upload(update).status == "accepted"
+    wait_for(lambda: bench.now().state == "finished")
+    assert ends(bench) == [("failed", "quorum not reached: 1 updates came, 2 are needed")]
+    assert bench.state() == initial
+    assert "no round is open" in bench.refused(late)
+    bench.runtime.stop()
+
+
+def test_a_device_that_goes_away_does_not_close_the_round(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, tiny_plan(rounds=1))
+    bench.say("a", "ready")
+    bench.say("b", "ready")
+    bench.upload(bench.update_of("a"))
+    bench.say("b", "offline")  # a last will: it may come back with its update
+    assert bench.now().state == "collecting"
+    assert bench.upload(bench.update_of("b")).status == "accepted"
+    wait_for(lambda: bench.now().state == "finished")
+    bench.runtime.stop()
