@@ -233,7 +233,7 @@ class Runtime:
         self._take_uploads_over()
         if self.leadership.leads(topics.federation_of(topic)):
             with MESSAGE_SECONDS.time():
-                self.ingest.handle(topic, payload)  # else another process hears it too
+                self.ingest.handle(topic, payload)  # else its leader receives it too
 
     def _take_uploads_over(self) -> None:
         while not self._gained.empty():

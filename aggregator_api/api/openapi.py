@@ -1,4 +1,4 @@
-"""The OpenAPI document: the routes, and what the gate, the body's bound and Idempotency-Key add to all of them."""
+"""The OpenAPI document: the routes, and what authentication, the body limit and Idempotency-Key add to all of them."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def serve(
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Run the server until SIGTERM or Ctrl-C; it goes on where it was, and waits for its broker.
+    """Run the server until SIGTERM or Ctrl-C; it resumes where it was, and waits for its broker.
 
     Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder.
 

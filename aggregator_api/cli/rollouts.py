@@ -102,7 +102,7 @@ def pause(
 def resume(
     federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
 ) -> None:
-    """Let a paused rollout go on; the present wave begins anew.
+    """Resume a paused rollout; the present wave begins anew.
 
     Example: `python -m aggregator_api rollouts resume --federation walk 3`
     """

@@ -59,7 +59,7 @@ def restore(
 ) -> None:
     """Bring a server back from a backup, into a folder (and on PostgreSQL a database) that holds no data yet.
 
-    A new epoch begins: devices that went on since the backup learn by it that they must train again what the server
+    A new epoch begins: devices that trained on after the backup learn by it that they must train again what the server
     asks for. Then `serve` with the same settings as before. What came after the backup is lost: rounds, and devices and
     keys that were new.
 

@@ -39,7 +39,7 @@ class EpochRow(Base):
 
 
 class FederationRow(Base):
-    """A federation: its plan, what its updates must look like, and whether it goes on."""
+    """A federation: its plan, what its updates must look like, and whether it runs."""
 
     __tablename__ = "federations"
 

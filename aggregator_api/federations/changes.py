@@ -34,7 +34,7 @@ def change(runtime: Runtime, name: str, wanted: FederationChanges) -> None:
 
     Raises:
         ConflictError: if the federation has ended, more rounds have begun than there should be, or a rollout is under
-            way that could not go on.
+            way that could not continue.
         UnprocessableError: if the settings contradict each other.
     """
     coordinator = runtime.coordinator

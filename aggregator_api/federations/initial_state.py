@@ -1,6 +1,6 @@
 """From a plan to a federation: its method, its first state, and what its updates must look like.
 
-The only module here that knows `models`, and it imports them when a plan is founded.
+The only module here that knows `models`, and it imports them when a federation is created.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
 
 
 def _initial_client(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client:
-    from models import ModelError, build  # only the founding of a federation needs the networks
+    from models import ModelError, build  # only the creation of a federation needs the networks
 
     where = "plan.model" if spec is plan.model else "plan.alternatives"
 

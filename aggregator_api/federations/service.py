@@ -50,7 +50,7 @@ def pause(runtime: Runtime, name: str) -> None:
 
 
 def resume(runtime: Runtime, name: str) -> None:
-    """Let a paused federation go on.
+    """Resume a paused federation.
 
     Raises:
         ConflictError: unless the federation is paused.

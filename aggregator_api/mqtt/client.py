@@ -54,7 +54,7 @@ class MqttDriver:
         self._expiry: float | None = None
         self._up = threading.Event()
         self._federations: frozenset[str] | None = frozenset() if settings.shares_work else None
-        # among several processes a session would go on collecting for a process that leads no more
+        # among several processes a session would keep collecting for a process that no longer leads
         alone = self._federations is None
         client_id = settings.mqtt_client_id if alone else f"{settings.mqtt_client_id}-{settings.holder}"
         self._client = Client(CallbackAPIVersion.VERSION2, client_id, clean_session=not alone, manual_ack=True)

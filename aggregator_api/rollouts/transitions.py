@@ -128,7 +128,7 @@ def is_due(session: Session, row: RolloutRow, now: float) -> bool:
 
 
 def advance(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
-    """Take new devices into the wave, and go on if it is time; returns whether devices must be told."""
+    """Take new devices into the wave, and advance it if it is time; returns whether devices must be told."""
     new = _enlist(session, federation, row, now)
     by_group = bool(new and _tags(row))  # by a share devices know it themselves
     return apply(session, federation, row, ClockTick(now), now) or by_group
@@ -301,7 +301,7 @@ def _note(
 
 
 def _next_serial(session: Session) -> int:
-    """Count over all federations, as devices outlive a founding."""
+    """Count over all federations, as devices outlive a federation."""
     return (session.scalar(select(func.max(RolloutRow.serial))) or 0) + 1
 
 

@@ -86,7 +86,7 @@ class WorkerProcessExecutor:
         return {client: Blob(*blob) for client, blob in done["broadcasts"].items()}
 
     def close(self) -> None:
-        """Let the worker end, which it does once it hears no more."""
+        """Let the worker end, which it does at the end of its input."""
         if self._process is not None:
             self._process.communicate()
             self._process = None

@@ -1,4 +1,4 @@
-"""Time for deadlines and waits: it goes on evenly while the machine's clock is set, as by NTP after a start.
+"""Time for deadlines and waits: it runs evenly while the machine's clock is set, as by NTP after a start.
 
 Deadlines are kept in SQL as Unix times, which a person reads and another process understands. So the rows of open
 rounds are moved along when the clock is set, and a deadline that was written under another clock is brought into reach.
@@ -30,7 +30,7 @@ class SteadyClock:
         return leap_s if abs(leap_s) > LEAP_S else 0.0
 
     def follow(self, leap_s: float) -> None:
-        """Go on from the machine's time."""
+        """Continue from the machine's time."""
         self._ahead_s += leap_s
         self.followed_at = time.monotonic()
 

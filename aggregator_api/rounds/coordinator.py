@@ -228,7 +228,7 @@ class Coordinator:
             self.announce(name)
 
     def devices_changed(self, name: str) -> None:
-        """Open the next round if it waited for devices, in the process that hears them."""
+        """Open the next round if it waited for devices, in the process that leads it."""
         if self._leadership.leads(name):
             self._try_open(name)
 
@@ -288,7 +288,7 @@ class Coordinator:
         if number == self._number(name):
             self.apply_event(name, DeviceLost(device))
 
-    # ---- opening a round, and what comes of the long work
+    # ---- opening a round, and what comes of background jobs
 
     def open_round(self, name: str, number: int, broadcasts: Mapping[str, Blob]) -> None:
         """Open the written round `number`; `broadcasts` is what each client gets, empty if all get the same."""
@@ -304,7 +304,7 @@ class Coordinator:
             self.execute(name, actions)
 
     def publish(self, name: str, number: int, result: Aggregate, screening: Screening, seconds: float) -> None:
-        """Make an aggregate the federation's model, and go on."""
+        """Make an aggregate the federation's model, and advance."""
         with self.lock:
             with self._database.write() as session:
                 federation = repositories.federation_named(session, name)
@@ -325,7 +325,7 @@ class Coordinator:
         self._jobs.collect_garbage()
 
     def fail_round(self, name: str, number: int, reason: str, screening: Screening | None = None) -> None:
-        """End round `number`, whose long work has failed, or of whose updates `screening` has left too few."""
+        """End round `number`, whose background job has failed, or of whose updates `screening` has left too few."""
         with self.lock:
             with self._database.write() as session:
                 federation, ended = repositories.federation_named(session, name), None

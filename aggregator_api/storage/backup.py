@@ -188,7 +188,7 @@ def _copy_database(source: Path, target: Path) -> None:
     fresh.unlink(missing_ok=True)
     os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(fresh)) as copy:
-        live.backup(copy)  # one consistent moment, write-ahead log included, while others go on writing
+        live.backup(copy)  # one consistent moment, write-ahead log included, while others keep writing
         found = copy.execute("PRAGMA integrity_check").fetchone()[0]
     if found != "ok":
         raise ConfigError(f"the database {source} is damaged: {found}; keep the last backup")

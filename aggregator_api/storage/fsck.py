@@ -197,7 +197,7 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
 
 
 def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[Finding]:
-    """Look at half-received updates; one that nobody can go on with is in the way of nothing, and may be deleted."""
+    """Look at half-received updates; one that nobody can resume does no harm, and may be deleted."""
     going, useless = 0, []
     for described in sorted(folder.glob("*/*/*.json")):
         try:

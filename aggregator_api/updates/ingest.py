@@ -122,7 +122,7 @@ class Ingest:
             self._answer(key, "later", nonce=nonce, reason="the server's disk is full; try later")
 
     def take_over(self, federation: str) -> None:
-        """Go on with the uploads that another process has left behind, without waiting for their devices' time-outs."""
+        """Resume the uploads that another process has left behind, without waiting for their devices' time-outs."""
         for key, upload in self._uploads.read_again(federation).items():
             self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
 

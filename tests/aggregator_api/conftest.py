@@ -19,10 +19,10 @@ ON_BOTH_SLOWLY = (
     "test_hostile_updates",
     "test_ingest",
     "test_invitations",
-    "test_keys",
+    "test_api_keys",
     "test_rest",
-    "test_rest_changes",
-    "test_rest_repeats",
+    "test_changes",
+    "test_idempotency",
     "test_retention",
     "test_rollouts",
     "test_rollouts_over_rest",
@@ -53,7 +53,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if getattr(request, "param", "sqlite") == "postgresql":
             patch.setenv("GAITWAY_DATABASE_URL", request.getfixturevalue("cluster").new_database())
-            patch.setenv("GAITWAY_LEASE_S", "0")  # each server is alone; test_leading has several
+            patch.setenv("GAITWAY_LEASE_S", "0")  # each server is alone; test_leadership has several
         yield
 
 

@@ -37,7 +37,7 @@ class Target(NamedTuple):
 class AuditRequests:
     """Hands the entry to the request's first transaction; a refused or failed request gets one that says so.
 
-    It stands behind the gate, which knows who asks, and behind Idempotency, which answers repeats by itself.
+    It stands behind authentication, which knows who asks, and behind Idempotency, which answers repeats by itself.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -46,7 +46,7 @@ async def known_query(request: Request) -> None:
 
 
 async def caller_of(request: Request) -> Caller:
-    """Return who asks, as the gate found out."""
+    """Return who asks, as authentication found out."""
     found: Caller = request.state.caller
     return found
 

@@ -81,7 +81,7 @@ def pause(runtime: RuntimeDep, name: str) -> FederationDetail:
 
 @router.post("/{name}/resume", summary="Resume a paused federation", responses=responses(404, 409, 422))
 def resume(runtime: RuntimeDep, name: str) -> FederationDetail:
-    """Let a paused federation go on."""
+    """Resume a paused federation."""
     service.resume(runtime, name)
     return _describe(runtime, name)
 

@@ -35,7 +35,7 @@ def start(
     new: Annotated[NewRollout, Body(openapi_examples=EXAMPLES)],
     response: Response,
 ) -> RolloutDetail:
-    """Release a version in waves, as the body or the federation's `plan.rollout` says; training goes on as it was."""
+    """Release a version in waves, as the body or the federation's `plan.rollout` says; training continues as before."""
     number = operations.start(runtime, name, new)
     response.headers["Location"] = f"/v1/federations/{name}/rollouts/{number}"
     return _describe(runtime, name, number)
@@ -78,7 +78,7 @@ def pause(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
 
 @router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
 def resume(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
-    """Let it go on; the present wave begins anew."""
+    """Resume it; the present wave begins anew."""
     return _steer(runtime, name, number, Resumed(runtime.clock()))
 
 

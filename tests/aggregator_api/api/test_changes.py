@@ -36,11 +36,11 @@ def app(tmp_path: Path) -> FastAPI:
 
 @pytest.fixture
 def client(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app) as found:
-        yield found
+    with TestClient(app) as create:
+        yield create
 
 
-def found(client: TestClient, **rounds: Any) -> None:
+def create(client: TestClient, **rounds: Any) -> None:
     body = {"name": FEDERATION, "plan": tiny_plan(**rounds).model_dump(mode="json")}
     assert client.post("/v1/federations", json=body).status_code == 201
 
@@ -63,7 +63,7 @@ def play(server: Server, *devices: str) -> None:
 
 
 def test_what_is_left_out_stays(client: TestClient) -> None:
-    found(client, rounds=5)
+    create(client, rounds=5)
     before = client.get(HERE).json()["plan"]
     after = change(client, deadline_s=60, late="next").json()["plan"]
     assert after["rounds"] == {**before["rounds"], "deadline_s": 60.0, "late": "next"}
@@ -85,7 +85,7 @@ IMPOSSIBLE: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 def test_what_cannot_change_is_said(client: TestClient) -> None:
-    found(client)
+    create(client)
     before = client.get(HERE).json()
     for body, words in IMPOSSIBLE:
         assert words in problem(client.patch(HERE, json=body), 422)["detail"]
@@ -94,13 +94,13 @@ def test_what_cannot_change_is_said(client: TestClient) -> None:
 
 def test_changes_of_nothing_and_of_what_is_over(client: TestClient) -> None:
     problem(client.patch("/v1/federations/none", json={"rounds": {}}), 404)
-    found(client)
+    create(client)
     client.post(f"{HERE}/stop")
     assert "is stopped" in problem(change(client, rounds=9), 409)["detail"]
 
 
 def test_a_lower_quorum_ends_the_wait_of_the_open_round(client: TestClient, app: FastAPI) -> None:
-    found(client, rounds=2, clients=2)
+    create(client, rounds=2, clients=2)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")
@@ -110,7 +110,7 @@ def test_a_lower_quorum_ends_the_wait_of_the_open_round(client: TestClient, app:
 
 
 def test_a_deadline_holds_for_the_open_round_and_is_announced(client: TestClient, app: FastAPI) -> None:
-    found(client)
+    create(client)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")
@@ -124,7 +124,7 @@ def test_a_deadline_holds_for_the_open_round_and_is_announced(client: TestClient
 
 
 def test_fewer_rounds_end_a_federation_and_never_undo_one(client: TestClient, app: FastAPI) -> None:
-    found(client, rounds=5)
+    create(client, rounds=5)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")
@@ -137,7 +137,7 @@ def test_fewer_rounds_end_a_federation_and_never_undo_one(client: TestClient, ap
 
 
 def test_a_paused_federation_is_changed_without_going_on(client: TestClient, app: FastAPI) -> None:
-    found(client, clients=2)
+    create(client, clients=2)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")
@@ -150,7 +150,7 @@ def test_a_paused_federation_is_changed_without_going_on(client: TestClient, app
 
 
 def test_another_server_process_notices_the_change(client: TestClient, app: FastAPI) -> None:
-    found(client)
+    create(client)
     runtime = app.state.runtime
     other = coordinator_beside(runtime)
     with runtime.database.read() as session:
@@ -161,7 +161,7 @@ def test_another_server_process_notices_the_change(client: TestClient, app: Fast
 
 
 def test_names_move_over_the_versions(client: TestClient, app: FastAPI) -> None:
-    found(client, rounds=3)
+    create(client, rounds=3)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")
@@ -186,14 +186,14 @@ def test_names_move_over_the_versions(client: TestClient, app: FastAPI) -> None:
 
 
 def test_the_names_of_a_federation_are_bounded(client: TestClient) -> None:
-    found(client)
+    create(client)
     codes = [client.put(f"{HERE}/aliases/n{n}", json={"version": 0}).status_code for n in range(32)]
     assert codes == [200] * 31 + [409]  # `stable` is one of the 32
     assert client.put(f"{HERE}/aliases/n0", json={"version": 0}).status_code == 200
 
 
 def test_the_next_round_starts_from_where_stable_was_moved(client: TestClient, app: FastAPI) -> None:
-    found(client, rounds=3)
+    create(client, rounds=3)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")
@@ -219,7 +219,7 @@ def test_the_next_round_starts_from_where_stable_was_moved(client: TestClient, a
 
 
 def test_a_devices_history_in_one_call(client: TestClient, app: FastAPI) -> None:
-    found(client, rounds=2)
+    create(client, rounds=2)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")
@@ -243,7 +243,7 @@ def test_a_devices_history_in_one_call(client: TestClient, app: FastAPI) -> None
 
 
 def test_a_history_comes_in_pages(client: TestClient, app: FastAPI) -> None:
-    found(client, rounds=3)
+    create(client, rounds=3)
     server = Server(app)
     for device in ("a", "b"):
         server.say(device, "ready")

@@ -15,7 +15,7 @@ HART = {"name": "hart", "options": {"feature_dim": 16, "blocks": 1, "heads": 2, 
 CNN = {"name": "cnn", "options": {**SMALL, "feature_dim": 16}}
 
 
-def founded(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -> InitialState:
+def initial_state_of(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -> InitialState:
     """Found a federation of a tiny CNN and others."""
     plan = tiny_plan().model_dump()
     changes = {"model": CNN, "method": {"name": method}, "alternatives": alternatives}
@@ -25,7 +25,7 @@ def founded(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -
 
 @pytest.mark.parametrize("method", ["fedproto", "local"])
 def test_what_travels_does_not_depend_on_the_network(method: str) -> None:
-    mixed, uniform = founded(method, HART), founded(method)
+    mixed, uniform = initial_state_of(method, HART), initial_state_of(method)
     assert mixed == uniform
     assert sorted(mixed.upload_schema) == (["counts", "prototypes"] if method == "fedproto" else [])
 
@@ -48,9 +48,9 @@ def hart(**options: Any) -> dict[str, Any]:
 )
 def test_a_plan_that_cannot_work_live_is_refused(method: str, alternatives: list[dict[str, Any]], words: str) -> None:
     with pytest.raises(UnprocessableError, match=words):
-        founded(method, *alternatives)
+        initial_state_of(method, *alternatives)
 
 
 def test_the_features_of_the_first_network_must_fit_too() -> None:
     with pytest.raises(UnprocessableError, match=r"plan.model: the features of 'cnn' have 16 dim.*feature_dim is 8"):
-        founded("fedproto", HART, feature_dim=8)
+        initial_state_of("fedproto", HART, feature_dim=8)

@@ -110,7 +110,7 @@ def test_a_failed_adoption_is_seen_in_the_device_its_history_the_journal_and_the
     assert len(client.get(f"{HERE}/devices/a/history").json()["items"][0]["adoptions"]) == 2
 
 
-def test_reports_of_other_foundings_and_of_rounds_to_come_are_ignored(app: FastAPI, client: TestClient) -> None:
+def test_reports_of_other_instances_and_of_rounds_to_come_are_ignored(app: FastAPI, client: TestClient) -> None:
     server = Server(app)
     server.play(1)
     server.judged("a", 7, "failed")

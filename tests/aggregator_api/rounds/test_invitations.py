@@ -164,7 +164,7 @@ def test_broadcasts_of_the_states_own_tensors_are_encoded_once(tmp_path: Path, m
     bench.runtime.stop()
 
 
-def test_a_federation_founded_anew_is_another_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_federation_created_anew_is_another_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GAITWAY_DATABASE_URL", raising=False)  # two servers, each with an SQLite of its own
     first, second = (Bench(tmp_path / name, tiny_plan()) for name in ("first", "second"))
     assert first.now().plan == second.now().plan

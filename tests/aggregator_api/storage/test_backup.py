@@ -207,7 +207,7 @@ def test_what_cannot_be_copied_is_said(tmp_path: Path, settings: dict[str, str],
     assert "secret" not in str(failed.value)
 
 
-def found(bench: Bench, *, repair: bool = False) -> list[str]:
+def findings(bench: Bench, *, repair: bool = False) -> list[str]:
     """Return the problems that `fsck` finds, or has repaired, with what to do."""
     findings = check(bench.runtime.settings, repair=repair)
     return [f"{one.found}; {one.todo}" for one in findings if one.level is not Level.OK]
@@ -216,7 +216,7 @@ def found(bench: Bench, *, repair: bool = False) -> list[str]:
 def test_a_whole_server_has_no_problem(live: Bench, tmp_path: Path) -> None:
     live.upload(live.update_of("a"))
     live.begin(live.update_of("b"))
-    assert found(live) == []
+    assert findings(live) == []
     said = command("fsck", "--data-dir", tmp_path / "data")
     assert said.exit_code == 0
     assert "all 2 blobs that rows need are here" in said.output
@@ -238,7 +238,7 @@ def test_what_is_missing_damaged_or_astray_is_said(live: Bench, tmp_path: Path) 
     live.runtime.settings.identity.chmod(0o640)
     with live.runtime.database.write() as session:
         session.execute(update(RoundRow).values(awaited=5))
-    said = " | ".join(found(live))
+    said = " | ".join(findings(live))
     for words in (
         "version 0 of walk (stable): its blob",
         "is not in the store",
@@ -252,7 +252,7 @@ def test_what_is_missing_damaged_or_astray_is_said(live: Bench, tmp_path: Path) 
     ):
         assert words in said, (words, said)
     assert command("fsck", "--data-dir", tmp_path / "data", "--repair").exit_code == 1
-    left = " | ".join(found(live))
+    left = " | ".join(findings(live))
     assert ("half-received" in left, "others can read" in left, "version 0" in left) == (False, False, True)
 
 
