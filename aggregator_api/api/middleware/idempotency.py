@@ -95,7 +95,7 @@ class IdempotentRequests:
 
 
 class Idempotency:
-    """Looks every POST with the header up before a route sees it; it stands behind authentication and the body limit."""
+    """Looks every POST with the header up before a route sees it, behind authentication and the body limit."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

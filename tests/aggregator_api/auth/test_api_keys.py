@@ -19,7 +19,8 @@ from fastapi import FastAPI
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from aggregator_api.api.middleware.rate_limit import MOST, TokenBuckets, network
+from aggregator_api.api.middleware.rate_limit import MOST, TokenBuckets
+from aggregator_api.auth.client_address import network
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
