@@ -203,7 +203,6 @@ class Coordinator:
         status = repositories.status(repositories.participation(session, row, device))
         return self.apply_arrival(session, federation, device, OpenRound(row.id, current, status), event)
 
-
     def execute(self, name: str, actions: Iterable[Action]) -> None:
         """Do what a committed transition asks for, or let the federation's leader do it."""
         if not self._leadership.leads(name):

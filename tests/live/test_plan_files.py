@@ -17,9 +17,9 @@ from federation.plan import Plan
 from sim import checkpoint
 from sim.cli.app import app
 from sim.results.run_directory import RunDirectory
-from tests.aggregator_api.asking import TestClient, problem
 from tests.aggregator_api.bench import Bench
-from tests.aggregator_api.devices import Wires
+from tests.aggregator_api.generated_devices import Wires
+from tests.aggregator_api.http_client import TestClient, problem
 from tests.live.in_memory import Device
 from tests.live.test_every_method import played
 from tests.live.walks import DEVICES, assert_same, data_options

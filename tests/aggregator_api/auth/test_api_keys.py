@@ -20,11 +20,11 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from aggregator_api.api.middleware.rate_limit import MOST, TokenBuckets
-from aggregator_api.auth.client_address import network
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.callers import REMEMBERED_S, CallerCache
+from aggregator_api.auth.client_address import network
 from aggregator_api.auth.scopes import OPEN
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db.database import Database

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from aggregator_api.app import create_app
 from aggregator_api.cli.app import app as cli
 from aggregator_api.devices import bulk
-from aggregator_api.devices.bulk import Made
+from aggregator_api.devices.bulk import IssuedToken
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
 from edge_agent.__main__ import app as agent
@@ -205,7 +205,7 @@ def test_a_device_enrols_with_its_code_and_gets_its_tags(
 
 
 def test_the_page_shows_names_as_text() -> None:
-    made = Made(EnrolmentUri("https://a/<b>", "f", "d", "t"), (), 0.0)
+    made = IssuedToken(EnrolmentUri("https://a/<b>", "f", "d", "t"), (), 0.0)
     assert "&lt;b&gt;" in bulk.sheet([made])
     assert "<b>" not in bulk.sheet([made])
 

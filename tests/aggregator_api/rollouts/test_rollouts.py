@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from aggregator_api.api import queries
-from aggregator_api.api.queries import Window
-from aggregator_api.api.schemas.rollouts import RolloutDetail, RolloutDevice, detail, devices
+from aggregator_api.api.queries import PageParams
+from aggregator_api.api.rollout_queries import RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db.models import RolloutRow
 from aggregator_api.devices import tags
@@ -92,12 +92,12 @@ class Fleet(Bench):
         """Return the devices of a rollout as REST does."""
         with self.runtime.database.read() as session:
             row = self.row(session, number)
-            return {one.device: one for one in devices(session, row, None, Window(0, 500)).items}
+            return {one.device: one for one in devices(session, row, None, PageParams(0, 500)).items}
 
     def kinds(self) -> list[str]:
         """Return what the journal says about rollouts."""
         with self.runtime.database.read() as session:
-            events = queries.events(session, service.named(session, FEDERATION), Window(0, 500)).items
+            events = queries.events(session, service.named(session, FEDERATION), PageParams(0, 500)).items
             return [event.kind.removeprefix("rollout.") for event in events if event.kind.startswith("rollout.")]
 
     def aliases(self) -> dict[str, int]:

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from aggregator_api.rounds.prefetch import AHEAD, prefetch
 from sqlalchemy import select
 
 from aggregator_api.db.models import RoundRow
 from aggregator_api.errors import WorkerDiedError, WorkFailedError
-from aggregator_api.rounds.aggregation import StoredUpdate
+from aggregator_api.rounds.aggregation import AHEAD, StoredUpdate, prefetch
 from aggregator_api.rounds.aggregation_executor import InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.aggregation_worker import serve
 from aggregator_api.settings import Settings

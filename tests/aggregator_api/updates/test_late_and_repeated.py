@@ -11,7 +11,7 @@ import torch
 from sqlalchemy import select
 
 from aggregator_api.api import queries
-from aggregator_api.api.queries import Window
+from aggregator_api.api.queries import PageParams
 from aggregator_api.api.schemas.resources import UpdateView
 from aggregator_api.db import repositories
 from aggregator_api.db.models import UpdateRow
@@ -30,7 +30,7 @@ def quarantined(bench: Bench) -> list[UpdateView]:
     with bench.runtime.database.read() as session:
         row = repositories.federation_named(session, FEDERATION)
         assert row is not None
-        return queries.updates(session, row, "quarantined", Window(0, 10)).items
+        return queries.updates(session, row, "quarantined", PageParams(0, 10)).items
 
 
 def test_a_late_update_counts_less_in_the_next_round(tmp_path: Path) -> None:
