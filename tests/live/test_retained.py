@@ -109,7 +109,7 @@ def test_devices_are_found_again_when_a_server_comes_back(world: World, tmp_path
                 row.state = said
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(presence, "ANSWER_S", 6.0)
-            world.runtime.coordinator.connected()  # as after each connection of the server
+            world.runtime.coordinator.on_connected()  # as after each connection of the server
             until(lambda: state(world, "b") == "ready")
             until(lambda: state(world, "gone") == "offline")
             assert state(world, "b") == "ready"

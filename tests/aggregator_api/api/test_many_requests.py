@@ -162,15 +162,16 @@ def test_streams_share_one_reader_and_miss_nothing(bench: Bench, monkeypatch: py
 
     monkeypatch.setattr(queries, "events", counted)
 
-    async def follow() -> list[str]:
+    async def follow(feed: EventFeed) -> list[str]:
         text = ""
-        async with aclosing(EventFeed(bench.runtime.database, bench.runtime.closing).stream(FEDERATION, 0)) as source:
+        async with aclosing(feed.stream(FEDERATION, 0)) as source:
             while "round.collecting" not in text and "round.opened" not in text:
                 text += (await anext(source)).decode()
         return [line for line in text.splitlines() if line.startswith("id: ")]
 
     async def play() -> list[list[str]]:
-        streams = [asyncio.create_task(follow()) for _ in range(20)]
+        feed = EventFeed(bench.runtime.database, bench.runtime.closing)
+        streams = [asyncio.create_task(follow(feed)) for _ in range(20)]
         await asyncio.sleep(1)
         before = reads
         await asyncio.sleep(1)

@@ -125,7 +125,7 @@ def test_a_running_federation_is_deleted_only_with_force(served: Served) -> None
     assert served.client.delete(HERE, params={"force": True}).status_code == 200
     served.say("a", "ready")  # a device that has not heard of it
     served.runtime.coordinator.tick()
-    served.runtime.coordinator.connected()
+    served.runtime.coordinator.on_connected()
     problem(served.client.get(HERE), 404)
 
 

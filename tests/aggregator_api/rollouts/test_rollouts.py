@@ -21,7 +21,7 @@ from aggregator_api.db.models import RolloutRow
 from aggregator_api.devices import tags
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations import service
-from aggregator_api.rollouts import operations, scheduler, transitions
+from aggregator_api.rollouts import operations, transitions
 from aggregator_api.rollouts.requests import NewRollout
 from edge_agent.machine.releases import offered_to
 from federation.plan import GroupWave, Plan
@@ -62,7 +62,7 @@ class Fleet(Bench):
         self.waited += seconds
         with self.runtime.database.read() as session:
             began = self.row(session, 1).started_at
-        scheduler.tick(self.runtime.database, self.runtime.coordinator, began + self.waited)
+        self.runtime.rollout_scheduler.tick(began + self.waited)
 
     def answer(self, device: str, answer: str = "adopted", *, rollout: int = 1, **said: Any) -> None:
         """Publish a device's status with what became of the model."""
@@ -399,7 +399,7 @@ def test_what_a_command_starts_and_halts_the_running_server_announces(fleet: Fle
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    fleet.runtime.coordinator.connected()  # as at the start of every server
+    fleet.runtime.coordinator.on_connected()  # as at the start of every server
     assert (
         run("start", "--version", "1", "--tag", "pilot")
         == "rollout 1, version 1, pilot first: 1 devices in its first wave\n"
