@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import socket
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Setting
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.ports import is_loopback
+from gaitway.errors import did_you_mean, first_problem
 
 
 class Login(NamedTuple):
@@ -210,10 +210,7 @@ def load(config: Path | None = None, **overrides: Any) -> Settings:
         }
         return Settings(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        words = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"setting {where} = {first['input']!r}: {words}" if where else words) from error
+        raise ConfigError(f"setting {first_problem(error, input_shown=True)}") from error
 
 
 def _secret(given: str | None, file: Path | None) -> str | None:
@@ -233,7 +230,5 @@ def _read(config: Path) -> dict[str, Any]:
     known = sorted(Settings.model_fields)
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"{config}: unknown setting {key!r}; {hint}")
+            raise ConfigError(f"{config}: unknown setting {key!r}; {did_you_mean(key, known)}")
     return values

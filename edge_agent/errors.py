@@ -13,12 +13,10 @@ AgentError
 ├── EnrolError   the server does not take this device, or not yet
 │   └── RevokedError  it took it once, and does not any more
 └── JobError     the training process could not do its work
-    └── HopelessJobError  and would fail again in the same way
+    └── NonRetryableJobError  and would fail again in the same way
 """
 
 from __future__ import annotations
-
-from pydantic import ValidationError
 
 from gaitway.errors import GaitwayError
 
@@ -77,11 +75,3 @@ class JobError(AgentError):
 
 class NonRetryableJobError(JobError):
     """The training process could not do its work, and would fail again in the same way."""
-
-
-def first_problem(error: ValidationError, *, input_shown: bool = False) -> str:
-    """Name the first field that is wrong and why; what came is shown only where it is no secret."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"]))[:100]
-    came = f" (came: {first['input']!r})" if input_shown and first["type"] != "missing" else ""
-    return f"{where}: {first['msg']}{came}" if where else f"{first['msg']}{came}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
-from gaitway.errors import GaitwayError
+from gaitway.errors import GaitwayError, did_you_mean
 
 
 class FederationError(GaitwayError):
@@ -34,7 +33,4 @@ class RolloutError(FederationError):
 
 def unknown_name(kind: str, came: str, known: Iterable[str]) -> SettingsError:
     """Name what came, what is known, and the nearest known name."""
-    names = sorted(known)
-    near = difflib.get_close_matches(came, names, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return SettingsError(f"unknown {kind} {came!r}; known: {', '.join(names)}.{hint}")
+    return SettingsError(f"unknown {kind} {came!r}; {did_you_mean(came, sorted(known))}")

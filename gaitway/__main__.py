@@ -5,11 +5,12 @@ So `gaitway --help` and `--version` answer at once, and a device needs nothing o
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple, NoReturn
+
+from gaitway.errors import closest
 
 FAILED = 2
 
@@ -62,8 +63,8 @@ def main(words: Sequence[str] | None = None) -> None:
     elif first in PROGRAMS:
         _run(first, rest)
     else:
-        near = difflib.get_close_matches(first, PROGRAMS, n=1)
-        hint = f"did you mean `gaitway {near[0]}`?" if near else f"there are {', '.join(PROGRAMS)}"
+        near = closest(first, PROGRAMS)
+        hint = f"did you mean `gaitway {near}`?" if near else f"there are {', '.join(PROGRAMS)}"
         _fail(f"there is no program {first[:40]!r}; {hint} `gaitway --help` describes them")
 
 

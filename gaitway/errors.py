@@ -1,7 +1,49 @@
-"""The root of every error that one of the packages raises on purpose; each package draws its own tree below it."""
+"""The root of every error that one of the packages raises on purpose, and the sentences that all of them share."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+SHOWN_INPUT = 200
+"""Characters of a wrong value that a message repeats."""
+_PLAIN = (str, int, float, list, tuple, type(None))
+_COMPARED = 200  # of a name; comparing takes time in its square, and names come from outside
 
 
 class GaitwayError(Exception):
     """What came, what was expected, and what to do; anything else that is raised is a bug."""
+
+
+class Invalid(Protocol):
+    """A `pydantic.ValidationError`; a protocol, because this package needs the standard library alone."""
+
+    def errors(self, *, include_url: bool, include_context: bool) -> Sequence[Mapping[str, Any]]:
+        """List what is wrong, each with `loc`, `msg`, `type` and `input`."""
+        ...
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` resembles most, or None where it resembles none."""
+    near = difflib.get_close_matches(name[:_COMPARED], list(known), n=1, cutoff=0.5)
+    return near[0] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggest the known name that `name` resembles most, if any, and list them all in the order given."""
+    names = list(known)
+    near = closest(name, names)
+    listed = f"Known: {', '.join(names)}" if names else "There are none"
+    return listed if near is None else f"did you mean {near!r}? {listed}"
+
+
+def first_problem(error: Invalid, *, input_shown: bool = False) -> str:
+    """Say which field is wrong and why; `input_shown` adds what came, where that can be no secret."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"]))[:100]
+    words = first["msg"].removeprefix("Value error, ")
+    # a whole section is not repeated: it is long, and other keys of it may be secret
+    shown = input_shown and first["type"] != "missing" and isinstance(first["input"], _PLAIN)
+    came = f" (came: {repr(first['input'])[:SHOWN_INPUT]})" if shown else ""
+    return f"{where}: {words}{came}" if where else f"{words}{came}"

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.errors import PipelineError, SettingsError
 from har_pipeline.recording import Categorical, Recording
-from har_pipeline.settings import PipelineSettings, nearest
+from har_pipeline.settings import PipelineSettings
 from har_pipeline.windows import WindowedDataset
 
 MERGED: dict[str, tuple[str, ...]] = {
@@ -100,7 +101,7 @@ def member_options(name: str, members: Sequence[str], options: Mapping[str, Any]
         if member not in members:
             raise SettingsError(
                 f"{name} takes options by member, as in {{{members[0]!r}: {{…}}}}, but came with {member!r}; "
-                f"{nearest(member, tuple(members))}"
+                f"{did_you_mean(member, members)}"
             )
         if not isinstance(mine, Mapping):
             raise SettingsError(f"{name}: the options of its member {member} are {mine!r}; expected a mapping")

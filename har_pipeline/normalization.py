@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError
-from har_pipeline.settings import nearest
 from har_pipeline.splits import Split
 from har_pipeline.windows import ClientWindows
 
@@ -96,7 +96,7 @@ def channel_statistics(
     Raises SettingsError for an unknown kind or when no client contributes.
     """
     if kind not in KINDS:
-        raise SettingsError(f"normalization {kind!r}; {nearest(kind, KINDS)}")
+        raise SettingsError(f"normalization {kind!r}; {did_you_mean(kind, KINDS)}")
     chosen = [name for name in clients if training_clients is None or name in training_clients]
     if not chosen:
         raise SettingsError("no client contributes to the normalization; training_clients names none of the clients")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from gaitway.errors import did_you_mean
 from har_pipeline import cache
 from har_pipeline.archive import Source, locate
 from har_pipeline.combination import (
@@ -24,7 +25,7 @@ from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.readers import READERS
 from har_pipeline.readers.reader import Reader
 from har_pipeline.recording import Recording
-from har_pipeline.settings import PipelineSettings, nearest
+from har_pipeline.settings import PipelineSettings
 from har_pipeline.stream import StreamPipeline, Window
 from har_pipeline.windows import ClientWindows, WindowedDataset
 
@@ -37,7 +38,7 @@ Progress = Callable[[int, str], None]
 def reader_of(dataset: str) -> Reader:
     """Return a reader by name; SettingsError names the nearest known one."""
     if dataset not in READERS:
-        raise SettingsError(f"unknown data set {dataset!r}; {nearest(dataset, DATASETS)}")
+        raise SettingsError(f"unknown data set {dataset!r}; {did_you_mean(dataset, DATASETS)}")
     return READERS[dataset]
 
 

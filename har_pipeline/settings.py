@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
+from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError
-
-
-def nearest(name: str, known: tuple[str, ...]) -> str:
-    """Suggest the known name that `name` most resembles, and list them all."""
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(known)}"
 
 
 @dataclass(frozen=True)
@@ -73,5 +66,5 @@ class PipelineSettings:
         known = tuple(field.name for field in fields(cls))
         for key in record:
             if key not in known:
-                raise SettingsError(f"unknown pipeline setting {key!r}; {nearest(key, known)}")
+                raise SettingsError(f"unknown pipeline setting {key!r}; {did_you_mean(key, known)}")
         return cls(**record)

@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError
-from har_pipeline.settings import PipelineSettings, nearest
+from har_pipeline.settings import PipelineSettings
 from har_pipeline.windows import ClientWindows, WindowedDataset
 
 KINDS = ("temporal", "random80", "kfold7_3")
@@ -47,7 +48,7 @@ def split_client(
     counted in a circle. Raises SettingsError.
     """
     if kind not in KINDS:
-        raise SettingsError(f"split {kind!r}; {nearest(kind, KINDS)}")
+        raise SettingsError(f"split {kind!r}; {did_you_mean(kind, KINDS)}")
     if not 0 < test_share < 1:
         raise SettingsError(f"test_share is {test_share}; it must lie between 0 and 1")
     if kind == "temporal":
@@ -153,7 +154,7 @@ def _leave_out(
         chosen = set(np.random.default_rng(seed).permutation(np.array(known))[:chosen].tolist())
     for name in chosen:
         if name not in known:
-            raise SettingsError(f"unknown {what} {name!r}; {nearest(name, known)}")
+            raise SettingsError(f"unknown {what} {name!r}; {did_you_mean(name, known)}")
     test = tuple(client for client in dataset.clients if key(client) in chosen)
     train = tuple(client for client in dataset.clients if client not in test)
     if not train or not test:

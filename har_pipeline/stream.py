@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError, SignalError
 from har_pipeline.recording import UNLABELLED, Categorical, Recording
 from har_pipeline.resample import low_pass_at, positions
 from har_pipeline.sensor_buffer import ROUNDING_S, SensorBuffer
-from har_pipeline.settings import PipelineSettings, nearest
+from har_pipeline.settings import PipelineSettings
 
 NO_LABEL = -1
 UNKNOWN = -2
@@ -208,7 +209,7 @@ def _code(name: str, recording: Recording, index: int, labels: tuple[str, ...]) 
     if name in UNLABELLED:
         return NO_LABEL
     if name not in labels:
-        raise SettingsError(f"{recording.where(index)}: activity {name!r} is no label; {nearest(name, labels)}")
+        raise SettingsError(f"{recording.where(index)}: activity {name!r} is no label; {did_you_mean(name, labels)}")
     return labels.index(name)
 
 

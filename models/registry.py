@@ -1,10 +1,10 @@
 """The one table of models, and how to build one by name."""
 
-import difflib
 import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from gaitway.errors import did_you_mean
 from models.cnn import Cnn, CnnAlp
 from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
@@ -38,7 +38,7 @@ def build(name: str, *, classes: int, **options: Any) -> Model:
     Raises UnknownModelError or OptionError, with the nearest known name; values may come from JSON.
     """
     if name not in MODELS:
-        raise UnknownModelError(f"model {name!r} is not known{_nearest(name, MODELS)}")
+        raise UnknownModelError(f"model {name!r} is not known; {did_you_mean(name, sorted(MODELS))}")
     if classes < 2:
         raise OptionError(f"classes={classes}: expected at least 2")
     _check_names(f"model {name!r}", options, model_options(name))
@@ -68,10 +68,4 @@ def _keywords(layer: type) -> dict[str, Any]:
 def _check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
     for option in given:
         if option not in known:
-            raise OptionError(f"{owner} has no option {option!r}{_nearest(option, known)}")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"; nearest: {near[0]!r} of {', '.join(names)}" if near else f"; known: {', '.join(names)}"
+            raise OptionError(f"{owner} has no option {option!r}; {did_you_mean(option, sorted(known))}")

@@ -20,6 +20,7 @@ from aggregator_api.db.database import Database, opened
 from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import AggregatorError, ConfigError, NotFoundError
 from aggregator_api.settings import Settings, load
+from gaitway.errors import first_problem
 
 DAY_S = 24 * 3600
 FAILED = 2
@@ -34,8 +35,7 @@ def words() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        first = error.errors()[0]
-        raise fail(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise fail(first_problem(error)) from error
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise fail(f"the database cannot be used: {reason}; check database_url, and the password") from error

@@ -29,6 +29,7 @@ from aggregator_api.settings import Settings
 from aggregator_api.storage import postgresql
 from aggregator_api.storage.blobs import sync
 from federation.private_files import private_file, private_folder
+from gaitway.errors import first_problem
 
 DATABASE, DUMP, BLOBS = "gaitway.sqlite3", "database.dump", "blobs"
 DESCRIPTION = "backup.json"
@@ -108,7 +109,7 @@ def read_description(folder: Path) -> Description:
             "none either"
         ) from error
     except ValidationError as error:
-        raise ConfigError(f"{folder / DESCRIPTION} is damaged: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"{folder / DESCRIPTION} is damaged: {first_problem(error)}") from error
 
 
 def refuse_backup(folder: Path) -> None:

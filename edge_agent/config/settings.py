@@ -14,10 +14,10 @@ from pydantic import Field, ValidationError
 from edge_agent.config.section import Section
 from edge_agent.config.sensors import CsvSection, IioSection, PhoneSection, SensorsSection, WindowsSection
 from edge_agent.config.training import BrokerSection, ConditionsSection, ModelSection, TrainingSection
-from edge_agent.errors import ConfigError, first_problem
+from edge_agent.errors import ConfigError
 from federation.plan import Name
 from federation.protocol.messages import Compression, Precision
-from har_pipeline.settings import nearest
+from gaitway.errors import did_you_mean, first_problem
 
 ENVIRONMENT = "GAITWAY_EDGE_"
 """What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""
@@ -139,7 +139,7 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
         section, _, field = key.removeprefix(ENVIRONMENT).lower().partition("_")
         known = [f"{ENVIRONMENT}{s}_{f}".upper() for s in Config.model_fields for f in _section(s).model_fields]
         if key not in known:
-            raise ConfigError(f"environment variable {key} is unknown; {nearest(key, tuple(known))}")
+            raise ConfigError(f"environment variable {key} is unknown; {did_you_mean(key, known)}")
         kind = _section(section).model_fields[field]
         composed = isinstance(kind.get_default(call_default_factory=True), dict | tuple)
         try:
@@ -151,11 +151,11 @@ def _overlay(tree: dict[str, Any], environment: Mapping[str, str]) -> None:
 def _check_keys(tree: Mapping[str, Any]) -> None:
     for section, fields in tree.items():
         if section not in Config.model_fields:
-            raise ConfigError(f"unknown section [{section}]; {nearest(section, tuple(Config.model_fields))}")
+            raise ConfigError(f"unknown section [{section}]; {did_you_mean(section, Config.model_fields)}")
         known = _section(section).model_fields
         for field in fields if isinstance(fields, Mapping) else ():
             if field not in known:
-                raise ConfigError(f"unknown setting {field!r} in [{section}]; {nearest(field, tuple(known))}")
+                raise ConfigError(f"unknown setting {field!r} in [{section}]; {did_you_mean(field, known)}")
 
 
 def _without_empty(tree: Mapping[str, Any]) -> dict[str, Any]:

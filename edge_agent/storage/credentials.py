@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.config.training import BrokerSection
-from edge_agent.errors import ConfigError, first_problem
+from edge_agent.errors import ConfigError
 from edge_agent.storage.files import write_file
 from federation.protocol.messages import UpdateManifest, write
 from federation.protocol.signing import Kind, wrap
+from gaitway.errors import first_problem
 
 KEY_FILE, CREDENTIALS_FILE, PINNED_FILE = "device.key", "credentials.json", "server.fingerprint"
 PUBLIC_KEY_BYTES = 32

@@ -15,6 +15,7 @@ from har_pipeline import (
     dataset_settings,
     split_client,
 )
+from har_pipeline.splits import Split
 
 
 class LocalData(NamedTuple):
@@ -40,9 +41,14 @@ def pipeline_settings(sensors: SensorsSection, data: DataSpec) -> PipelineSettin
     return PipelineSettings.from_json({**preset.to_json(), **data.pipeline})
 
 
+def device_split(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> Split:
+    """Divide a device's windows into training and holdout as the simulation divides a client's."""
+    return split_client(windows, data.split, test_share=data.test_share, settings=settings)
+
+
 def local_data(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> LocalData:
     """Split a device's windows and measure its training part, as the simulation does for a client."""
-    split = split_client(windows, data.split, test_share=data.test_share, settings=settings)
+    split = device_split(windows, data, settings)
     train, holdout = windows.select(split.train), windows.select(split.test)
     if data.normalization == "none":
         return LocalData(train, holdout, (0.0,) * 6, (1.0,) * 6, None)
@@ -60,4 +66,4 @@ def _statistics(train: ClientWindows, data: DataSpec) -> ChannelStatistics:
 
 def training_count(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> int:
     """Count the windows that are for training; they need no samples for that."""
-    return len(split_client(windows, data.split, test_share=data.test_share, settings=settings).train)
+    return len(device_split(windows, data, settings).train)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.config.settings import Config, example
-from edge_agent.errors import ConfigError, EnrolError, RevokedError, first_problem
+from edge_agent.errors import ConfigError, EnrolError, RevokedError
 from edge_agent.storage.credentials import (
     Credentials,
     device_key,
@@ -37,6 +37,7 @@ from edge_agent.storage.files import write_file
 from federation.errors import WireError
 from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
+from gaitway.errors import first_problem
 
 ANSWER_BYTES = 1 << 16
 ASK_AGAIN_S = 5.0

@@ -29,6 +29,7 @@ from federation.methods.fesem import FeSem
 from federation.methods.local import Local
 from federation.methods.moon import Moon
 from federation.methods.scaffold import Scaffold
+from gaitway.errors import first_problem
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
@@ -78,6 +79,4 @@ def method_from_json(description: Mapping[str, Any]) -> Method:
     try:
         return TypeAdapter(METHODS[name]).validate_python(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"{name}: {where} = {first['input']!r}: {first['msg']}") from error
+        raise SettingsError(f"{name}: {first_problem(error, input_shown=True)}") from error

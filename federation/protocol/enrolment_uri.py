@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from federation.errors import WireError
 from federation.plan import Name
+from gaitway.errors import first_problem
 
 SCHEME = "gaitway-enrol"
 LONGEST = 2048
@@ -56,5 +57,5 @@ def read_enrolment_uri(text: str) -> EnrolmentUri:
         try:
             _NAME.validate_python(said[name])
         except ValidationError as error:
-            raise WireError(f"the enrolment URI's {name} {said[name][:80]!r}: {error.errors()[0]['msg']}") from error
+            raise WireError(f"the enrolment URI's {name}: {first_problem(error, input_shown=True)}") from error
     return EnrolmentUri(*(said[name] for name in EnrolmentUri._fields))

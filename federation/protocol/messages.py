@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
+from gaitway.errors import first_problem
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -280,6 +281,4 @@ def read(kind: type[Message], payload: bytes) -> Message:
     try:
         return kind.model_validate_json(payload)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "message"
-        raise WireError(f"not a valid {kind.__name__}: {where}: {first['msg']}") from error
+        raise WireError(f"not a valid {kind.__name__}: {first_problem(error)}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from federation.plan import TrainingConfig
 from federation.records import Client, Tree
 from federation.training.losses import empty_training_stats
 from federation.tree import flatten
+from gaitway.errors import closest
 
 
 class TensorSpec(NamedTuple):
@@ -70,8 +70,8 @@ def check_tree(tree: Tree, schema: Schema) -> None:
     flat = flatten(tree)
     for name in flat:
         if name not in schema:
-            near = difflib.get_close_matches(name, schema, n=1)
-            raise UpdateError(f"unexpected tensor {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = closest(name, schema)
+            raise UpdateError(f"unexpected tensor {name!r}" + (f"; did you mean {near!r}?" if near else ""))
     for name, spec in schema.items():
         if name not in flat:
             raise UpdateError(f"tensor {name!r} of shape {spec.shape} is missing")

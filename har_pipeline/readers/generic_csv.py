@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
 from har_pipeline.recording import STANDARD_GRAVITY, Recording, device_of, subject_of
-from har_pipeline.settings import nearest
 from har_pipeline.tables import read_table
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -85,7 +85,7 @@ UNITS = (("time_unit", TIME_UNITS), ("acc_unit", ACC_UNITS), ("gyro_unit", GYRO_
 
 def _unit(options: Options, key: str, units: dict[str, float]) -> float:
     if options[key] not in units:
-        raise SettingsError(f"option {key} is {options[key]!r}; {nearest(str(options[key]), tuple(units))}")
+        raise SettingsError(f"option {key} is {options[key]!r}; {did_you_mean(str(options[key]), units)}")
     return units[options[key]]
 
 

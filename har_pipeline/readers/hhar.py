@@ -19,13 +19,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
 from har_pipeline.readers.temporary_columns import TemporaryColumns
 from har_pipeline.recording import UNLABELLED, Categorical, Recording, Sensor, device_of, subject_of
-from har_pipeline.settings import nearest
 from har_pipeline.tables import Table, read_chunks
 
 LABELS = ("sit", "stand", "walk", "stairsup", "stairsdown", "bike")
@@ -86,7 +86,7 @@ def _rows(table: Table) -> np.ndarray:
     if (labels == UNKNOWN).any():
         at = int(np.argmax(labels == UNKNOWN))
         name = str(truth.names[truth.codes[at]])
-        raise SettingsError(f"{table.source}, line {table.line + at}: activity {name!r}; {nearest(name, LABELS)}")
+        raise SettingsError(f"{table.source}, line {table.line + at}: activity {name!r}; {did_you_mean(name, LABELS)}")
     rows["label"] = labels
     return rows
 

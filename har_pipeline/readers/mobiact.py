@@ -24,13 +24,13 @@ from typing import IO
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
 from har_pipeline.readers.temporary_columns import COLUMNS, SampleColumns
 from har_pipeline.recording import UNLABELLED, Recording, Sensor
-from har_pipeline.settings import nearest
 from har_pipeline.tables import read_columns, read_table
 
 LABELS = (
@@ -99,7 +99,7 @@ def _codes(names: np.ndarray, source: str, line: int) -> np.ndarray:
     for name in known.tolist():
         if name not in LABELS and name not in UNLABELLED:
             at = line + int(np.argmax(names == name))
-            raise SettingsError(f"{source}, line {at}: label {name!r}; {nearest(name, LABELS)}")
+            raise SettingsError(f"{source}, line {at}: label {name!r}; {did_you_mean(name, LABELS)}")
     return np.array([LABELS.index(name) if name in LABELS else -1 for name in known.tolist()])[index]
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gaitway.errors import did_you_mean
 from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError
 from har_pipeline.origin import Origin
 from har_pipeline.recording import Recording
-from har_pipeline.settings import PipelineSettings, nearest
+from har_pipeline.settings import PipelineSettings
 from har_pipeline.windows import ClientWindows
 
 Options = Mapping[str, Any]
@@ -44,7 +45,7 @@ class Reader:
         for key in given or {}:
             if key not in self.defaults:
                 known = tuple(self.defaults)
-                hint = nearest(key, known) if known else "it takes none"
+                hint = did_you_mean(key, known) if known else "it takes none"
                 raise SettingsError(f"unknown option {key!r} for {self.name}; {hint}")
         return {**self.defaults, **(given or {})}
 

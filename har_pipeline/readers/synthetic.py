@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline.archive import Source
 from har_pipeline.errors import SettingsError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.reader import Clients, Options, Reader, chosen
 from har_pipeline.readers.synthetic_motion import ACTIVITIES, Motion, move
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of
-from har_pipeline.settings import nearest
 
 CHUNK_S = 30.0
 GAPS_PER_MINUTE = 0.3
@@ -67,7 +67,7 @@ def _names(given: int | Sequence[str], known: tuple[str, ...], what: str) -> tup
         return known[:given]
     for name in given:
         if name not in known:
-            raise SettingsError(f"option {what}: unknown {name!r}; {nearest(name, known)}")
+            raise SettingsError(f"option {what}: unknown {name!r}; {did_you_mean(name, known)}")
     return tuple(given)
 
 

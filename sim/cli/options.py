@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from federation.methods import method_from_json, method_to_json
 from federation.plan import DataSpec, Plan
+from gaitway.errors import first_problem
 from sim.data.holdout import holdout
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import source_named
@@ -74,7 +75,7 @@ def build_experiment(
             )
         )
     except ValidationError as error:
-        raise SettingsError(_first(error)) from error
+        raise SettingsError(first_problem(error, input_shown=True)) from error
 
 
 def read_plan(path: Path) -> Plan:
@@ -92,7 +93,7 @@ def read_plan(path: Path) -> Plan:
     try:
         return Plan.model_validate(inner)
     except ValidationError as error:
-        raise SettingsError(f"--plan {path}: {_first(error)}") from error
+        raise SettingsError(f"--plan {path}: {first_problem(error, input_shown=True)}") from error
 
 
 def options_of(plan: Plan) -> dict[str, Any]:
@@ -126,11 +127,6 @@ def _network_options(plan: Plan | None, names: str, given: Mapping[str, Any]) ->
 def dataset_options(texts: Sequence[str]) -> dict[str, Any]:
     """Return what `--set data.KEY` gives of the data set; the keys of the plan's `data` are the plan's."""
     return {key: value for key, value in assignments(texts)["data"].items() if key not in DataSpec.model_fields}
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}"
 
 
 def _partition(kind: str | None, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from har_pipeline.settings import nearest
+from gaitway.errors import did_you_mean
 from sim.errors import SettingsError
 from sim.presets import ek2024, michieli2021, qiao2023, small_data, tan2022
 from sim.presets.preset import Options, Preset, merge_options
@@ -27,7 +27,7 @@ def with_defaults(preset: str | None, given: Options, plan: Options | None = Non
         SettingsError: for an unknown preset, or one beside a plan.
     """
     if preset is not None and preset not in PRESETS:
-        raise SettingsError(f"unknown preset {preset!r}; {nearest(preset, tuple(PRESETS))}")
+        raise SettingsError(f"unknown preset {preset!r}; {did_you_mean(preset, PRESETS)}")
     if preset is not None and plan is not None:
         raise SettingsError("--preset and --plan both describe a whole federation; give one of them")
     return merge_options(PRESETS[preset] if preset else None, given, plan)

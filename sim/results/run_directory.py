@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from federation.scores import lowest_tenth
+from gaitway.errors import first_problem
 from sim.errors import RunDirectoryError
 from sim.results.records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Selection, Summary
 
@@ -101,8 +102,6 @@ def _parse(adapter: TypeAdapter[T], text: str, where: str) -> T:
     try:
         return adapter.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise RunDirectoryError(
-            f"{where}: {key}: {first['msg']}; the file is damaged, not a run's, or another version's"
+            f"{where}: {first_problem(error)}; the file is damaged, not a run's, or another version's"
         ) from error

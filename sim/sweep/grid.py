@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import NamedTuple
 
+from gaitway.errors import closest
 from sim.errors import SettingsError
 
 SELF_EXPLAINING = frozenset({"data", "method", "model", "preset"})
@@ -114,10 +114,8 @@ def _arguments(options: Options, flags: Flags) -> Iterator[str]:
 
 
 def _unknown(key: str, flags: Flags) -> str:
-    near = get_close_matches(key, flags, 1)
-    hint = (
-        f"did you mean {near[0]}?" if near else "a method's hyper-parameter is method.KEY, a model's option model.KEY"
-    )
+    near = closest(key, flags)
+    hint = f"did you mean {near}?" if near else "a method's hyper-parameter is method.KEY, a model's option model.KEY"
     return f"`sim run` has no option {key!r}; {hint}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from gaitway.errors import first_problem
 from gaitway.files import write_file
 from sim.errors import RunDirectoryError
 from sim.experiment import ENVIRONMENT
@@ -103,7 +104,7 @@ def saved_cells(folder: Path) -> tuple[SavedCell, ...]:
     try:
         return SavedSweep.model_validate_json(path.read_bytes()).cells
     except ValidationError as error:
-        raise RunDirectoryError(f"{path} is damaged: {error.errors()[0]['msg']}; delete it to begin again") from error
+        raise RunDirectoryError(f"{path} is damaged: {first_problem(error)}; delete it to begin again") from error
 
 
 def run_directories(folder: Path) -> list[Path]:

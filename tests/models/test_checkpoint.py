@@ -85,7 +85,7 @@ def test_a_wrong_shape_or_type_names_the_tensor(tmp_path: Path) -> None:
         ({"std": [0.0] * 6}, "std above 0"),
         ({"std": [float("nan")] * 6}, "std above 0"),
         ({"model": "rnn"}, "rnn"),
-        ({"options": {"chanels": [8, 8]}}, "nearest: 'channels'"),
+        ({"options": {"chanels": [8, 8]}}, "did you mean 'channels'"),
         ({"options": {"prototypes": "ab"}}, "cannot build"),
         ({"surprise": 1}, "surprise"),
         # Sizes that would not fit into memory are refused by their shapes, before any storage.

@@ -24,5 +24,5 @@ def test_wrong_sizes_are_refused() -> None:
         build("cnn", classes=4, channels=(16, 24, 32))
     with pytest.raises(OptionError, match="one count"):
         build("cnn_alp", classes=4, prototypes=(8, 8))
-    with pytest.raises(OptionError, match="option 'alp' has no option 'bta'; nearest: 'beta'"):
+    with pytest.raises(OptionError, match="option 'alp' has no option 'bta'; did you mean 'beta'"):
         build("cnn_alp", classes=4, alp={"bta": 0.1})

@@ -144,13 +144,13 @@ def test_every_parameter_learns(case: str) -> None:
 @EACH_NAME
 def test_unknown_options_name_the_nearest(name: str) -> None:
     option = max(model_options(name), key=len)
-    with pytest.raises(OptionError, match=f"nearest: '{option}'"):
+    with pytest.raises(OptionError, match=f"did you mean '{option}'"):
         build(name, classes=5, **{option + "s": 1})
 
 
 @EACH_NAME
 def test_unknown_names_and_classes(name: str) -> None:
-    with pytest.raises(UnknownModelError, match=f"nearest: '{name}'"):
+    with pytest.raises(UnknownModelError, match=f"did you mean '{name}'"):
         build(name + "x", classes=5)
     with pytest.raises(OptionError, match="classes=1"):
         build(name, classes=1)

@@ -13,8 +13,9 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edge_agent.errors import MessageError, first_problem
+from edge_agent.errors import MessageError
 from edge_agent.machine.events import PhoneConditions
+from gaitway.errors import first_problem
 
 MOST_ENTRIES = 20_000
 """In one message: all motion sensors at 400 Hz for twelve seconds."""

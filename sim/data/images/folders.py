@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
+from gaitway.errors import did_you_mean
 from har_pipeline import SourceError
 from har_pipeline.archive import Layout, Source
-from har_pipeline.settings import nearest
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import CIFAR10, CIFAR100, COLOUR_TO_ONE, Moments
@@ -35,7 +35,7 @@ def read(source: Source, options: Options) -> LabelledImages:
     for match, member in source.members():
         label = match["label"]
         if label not in names:
-            raise SourceError(f"{member.name} is in the folder {label!r}; {nearest(label, names)}")
+            raise SourceError(f"{member.name} is in the folder {label!r}; {did_you_mean(label, names)}")
         with member.open() as stream:
             picture = read_picture(stream, member.name, side)
         found.append((member.name, names.index(label), match["part"].lower() == "train", picture))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gaitway.errors import did_you_mean
 from har_pipeline import SourceError
 from har_pipeline.archive import Layout, Source, locate
-from har_pipeline.settings import nearest
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import Moments
 from sim.errors import SettingsError
@@ -43,7 +43,7 @@ class ImageReader:
         """Lay the given options over the defaults; an unknown one raises SettingsError."""
         for key in given or {}:
             if key not in self.defaults:
-                hint = nearest(key, tuple(self.defaults)) if self.defaults else "it takes none"
+                hint = did_you_mean(key, self.defaults) if self.defaults else "it takes none"
                 raise SettingsError(f"unknown option {key!r} for {self.name}; {hint}")
         return {**self.defaults, **(given or {})}
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from federation.errors import unknown_name
+from gaitway.errors import first_problem
 from sim.data.partitions.dirichlet import Dirichlet
 from sim.data.partitions.equal import Equal
 from sim.data.partitions.n_way import NWay
@@ -59,6 +60,4 @@ def partition_from_json(description: Mapping[str, Any]) -> Partition:
     try:
         return TypeAdapter(PARTITIONS[kind]).validate_python(options)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"{kind}: {where} = {first['input']!r}: {first['msg']}") from error
+        raise SettingsError(f"{kind}: {first_problem(error, input_shown=True)}") from error

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gaitway.errors import did_you_mean
 from har_pipeline import DATASETS
 from har_pipeline.combination import combination_of
-from har_pipeline.settings import nearest
 from sim.data.images import IMAGE_SETS
 from sim.data.sources import synthetic
 from sim.data.sources.images import Images
@@ -29,4 +29,4 @@ def source_named(name: str) -> Source:
         return Images(IMAGE_SETS[name])
     if name in DATASETS or combination_of(name):
         return Recordings(name)
-    raise SettingsError(f"unknown data set {name!r}; {nearest(name, DATA)}")
+    raise SettingsError(f"unknown data set {name!r}; {did_you_mean(name, DATA)}")

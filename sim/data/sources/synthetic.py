@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from gaitway.errors import did_you_mean, first_problem
 from sim.data.federated_data import FederatedData
 from sim.data.sources.source import Progress
 from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
@@ -45,11 +46,10 @@ class SyntheticLogistic:
 
 
 def _tasks(options: Mapping[str, Any]) -> SyntheticTasks:
-    known = set(SyntheticTasks.__dataclass_fields__)
-    if strange := sorted(set(options) - known):
-        raise SettingsError(f"{NAME} has no option {strange[0]!r}; it has {', '.join(sorted(known))}")
+    known = SyntheticTasks.__dataclass_fields__
+    if strange := sorted(set(options) - set(known)):
+        raise SettingsError(f"unknown option {strange[0]!r} for {NAME}; {did_you_mean(strange[0], known)}")
     try:
         return TypeAdapter(SyntheticTasks).validate_python(dict(options))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise SettingsError(f"{NAME}: {first['loc'][0]} = {first['input']!r}: {first['msg']}") from error
+        raise SettingsError(f"{NAME}: {first_problem(error, input_shown=True)}") from error

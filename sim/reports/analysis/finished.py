@@ -17,6 +17,7 @@ from torch import Tensor
 from federation.methods import METHODS
 from federation.records import Batch, ClassStats, Examples, Output
 from federation.training.losses import class_stats
+from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
 from sim.data.federated_data import FederatedData
@@ -103,7 +104,9 @@ class FinishedRun:
         try:
             return {number: Diagnostics.model_validate(each) for number, each in found.items() if each}
         except ValidationError as error:
-            raise RunDirectoryError(f"{self.directory.path / 'rounds.jsonl'}: diagnostics: {error}") from error
+            raise RunDirectoryError(
+                f"{self.directory.path / 'rounds.jsonl'}: diagnostics: {first_problem(error)}"
+            ) from error
 
     @cached_property
     def own_features(self) -> dict[str, Tensor]:

@@ -70,7 +70,7 @@ def test_a_new_federation_is_described_with_its_initial_model(client: TestClient
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": {"name": "fedavgg"}}, "Did you mean 'fedavg'"),
+        ({"method": {"name": "fedavgg"}}, "did you mean 'fedavg'"),
         ({"method": {"mu": 1}}, "mu"),
         ({"model": {"name": "cmm"}}, "cnn"),
         ({"model": {"options": {"channels": [3, 3], "feature_dim": 8}}}, "multiples of 8"),

@@ -42,7 +42,7 @@ def hart(**options: Any) -> dict[str, Any]:
         ("fedavg", [HART], r"plan.alternatives: fedavg shares parameters.*mixes architectures \(local, fedproto"),
         ("fedproto", [hart(feature_dim=32)], "plan.alternatives: the features of 'hart' have 32 dim.* is 16"),
         ("fedproto", [CNN], "not all different: cnn, cnn"),
-        ("fedproto", [{"name": "hurt"}], "plan.alternatives: model 'hurt' is not known; nearest: 'hart'"),
+        ("fedproto", [{"name": "hurt"}], "plan.alternatives: model 'hurt' is not known; did you mean 'hart'"),
         ("fedproto", [hart(mlp=1 << 20)], "plan.alternatives: .* bytes of weights"),
     ],
 )

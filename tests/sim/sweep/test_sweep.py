@@ -281,8 +281,8 @@ def line_counts(files: Sequence[Path]) -> list[int]:
 @pytest.mark.slow
 def test_a_failed_cell_is_listed_and_the_exit_code_says_so(tmp_path: Path) -> None:
     words = ["--cache", str(tmp_path / "cache"), "--rounds", "1", *shlex.split(SMALL)]
-    code, output = invoke("--out", str(tmp_path / "out"), "--over", "normalization=federated,none", "--", *words)
+    code, output = invoke("--out", str(tmp_path / "out"), "--over", "normalization=federated,whole", "--", *words)
     assert code == 1
     assert "1 of 2 cells failed" in output
-    assert "normalization=none: error: normalization = 'none': Input should be" in output
+    assert "normalization=whole: error: data.normalization: Input should be" in output
     assert (tmp_path / "out/comparison/comparison.md").is_file()

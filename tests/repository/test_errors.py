@@ -1,0 +1,65 @@
+"""The sentences that the errors of all packages share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError, model_validator
+
+from gaitway.errors import SHOWN_INPUT, closest, did_you_mean, first_problem
+from tests.repository.imports import PACKAGES, REPOSITORY
+
+
+class Login(BaseModel):
+    name: str
+    port: int = 1
+
+    @model_validator(mode="after")
+    def _complete(self) -> Login:
+        if not self.name:
+            raise ValueError("a login without a name")
+        return self
+
+
+class Server(BaseModel):
+    login: Login
+
+
+def problem(given: dict[str, Any], *, input_shown: bool = True) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Server.model_validate(given)
+    return first_problem(caught.value, input_shown=input_shown)
+
+
+def test_the_field_the_reason_and_what_came_are_said() -> None:
+    words = problem({"login": {"name": "ada", "port": "x"}})
+    assert words.startswith("login.port: Input should be a valid integer")
+    assert words.endswith(" (came: 'x')")
+
+
+def test_what_came_is_kept_back_unless_asked_for_and_never_long() -> None:
+    assert "secret" not in problem({"login": {"name": "ada", "port": "secret"}}, input_shown=False)
+    assert len(problem({"login": {"name": "ada", "port": "9" * 5000}})) < 2 * SHOWN_INPUT
+
+
+def test_a_whole_section_is_not_repeated() -> None:
+    assert problem({"login": {"name": "", "port": 4242}}) == "login: a login without a name"
+    assert problem({}) == "login: Field required"
+
+
+def test_the_closest_name_and_all_known_ones_are_said() -> None:
+    assert closest("fedavgg", ("fedprox", "fedavg")) == "fedavg"
+    assert closest("x" * 1_000_000, ("fedavg",)) is None
+    assert did_you_mean("alhpa", ("beta", "alpha")) == "did you mean 'alpha'? Known: beta, alpha"
+    assert did_you_mean("zzz", ("beta", "alpha")) == "Known: beta, alpha"
+    assert did_you_mean("zzz", ()) == "There are none"
+
+
+@pytest.mark.parametrize("words", ["difflib", ".errors()[0]", "errors(include_url"])
+def test_nothing_words_them_a_second_time(words: str) -> None:
+    sources = (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+    assert [path for path in sources if words in path.read_text()] == (
+        [] if words == ".errors()[0]" else [Path(REPOSITORY / "gaitway/errors.py")]
+    )
