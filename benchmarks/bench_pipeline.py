@@ -22,7 +22,6 @@ from measure import copy_rate, interleaved, report, resident_mb
 
 from har_pipeline import PipelineSettings, Recording, StreamPipeline, prepare
 from har_pipeline.archive import Source
-from har_pipeline.preparation import open_source
 from har_pipeline.readers import READERS
 from har_pipeline.readers.hhar import NUMBERS, WORDS
 from har_pipeline.tables import read_chunks
@@ -37,7 +36,7 @@ PASSES_A_PAIR = 75
 
 def source_of(folder: Path) -> Source:
     """Find the files."""
-    source = open_source(READER, folder, {})
+    source = READER.open(folder, {})
     assert source is not None
     return source
 

@@ -22,7 +22,6 @@ from har_pipeline.preparation import (
     DATASETS,
     dataset_labels,
     dataset_settings,
-    open_source,
     prepare,
     reader_of,
 )
@@ -58,8 +57,7 @@ def info(
     if dataset is None:
         table = Table("name", "what", "expected under --root")
         for reader in READERS.values():
-            layout = reader.layout(reader.defaults)
-            table.add_row(reader.name, reader.summary, layout.expected if layout else "nothing")
+            table.add_row(reader.name, reader.summary, reader.expected(reader.defaults))
         for name, known in COMBINATIONS.items():
             summary = f"{' + '.join(known.members)}, same activities merged"
             table.add_row(name, summary, "the files of its members")
@@ -142,16 +140,15 @@ def _json(text: str) -> dict[str, Any]:
 
 def _describe(dataset: str, root: Path | None) -> None:
     reader = reader_of(dataset)
-    layout = reader.layout(reader.defaults)
     console.print(f"[bold]{reader.name}[/]: {reader.summary}")
     labels = ", ".join(reader.labels(reader.defaults)) if dataset != "generic_csv" else "given by the option labels"
     console.print(f"labels    {labels}")
-    console.print(f"expected  {layout.expected if layout else 'no files'}", markup=False)
+    console.print(f"expected  {reader.expected(reader.defaults)}", markup=False)
     console.print(f"settings  {json.dumps(reader.settings.to_json())}")
     if reader.defaults:
         console.print(f"options   {json.dumps(dict(reader.defaults))}", markup=False)
     if root is not None:
-        source = open_source(reader, root, dict(reader.defaults))
+        source = reader.open(root, reader.defaults)
         where = f"{source.count} files in {source.root}/{source.base}" if source else "needs no files"
         console.print(f"found     {where}", markup=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gaitway.errors import did_you_mean
 from har_pipeline import cache
-from har_pipeline.archive import Source, locate
+from har_pipeline.archive import Source
 from har_pipeline.combination import (
     COMBINATIONS,
     adopt,
@@ -23,7 +23,7 @@ from har_pipeline.combination import (
 )
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.readers import READERS
-from har_pipeline.readers.reader import Reader
+from har_pipeline.readers.reader import RecordingReader
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.stream import StreamPipeline, Window
@@ -35,7 +35,7 @@ Progress = Callable[[int, str], None]
 """Called with the number of recordings done and the client of the latest."""
 
 
-def reader_of(dataset: str) -> Reader:
+def reader_of(dataset: str) -> RecordingReader:
     """Return a reader by name; SettingsError names the nearest known one."""
     if dataset not in READERS:
         raise SettingsError(f"unknown data set {dataset!r}; {did_you_mean(dataset, DATASETS)}")
@@ -85,7 +85,7 @@ def recordings(
         return
     reader = reader_of(dataset)
     chosen_options = reader.options(options)
-    yield from reader.recordings(open_source(reader, root, chosen_options), clients, chosen_options)
+    yield from reader.recordings(reader.open(root, chosen_options), clients, chosen_options)
 
 
 def prepare(
@@ -113,7 +113,7 @@ def prepare(
         return unite(dataset, list(members), settings)
     reader = reader_of(dataset)
     chosen_options = reader.options(options)
-    source = open_source(reader, root, chosen_options)
+    source = reader.open(root, chosen_options)
     if cache_dir is None:
         return _build(reader, source, settings, wanted, chosen_options, progress)
     request = {"settings": settings.to_json(), "clients": wanted, "options": chosen_options}
@@ -155,14 +155,8 @@ def prepare_members(
         yield adopt(combination, dataset, labels, prepared)
 
 
-def open_source(reader: Reader, root: Path | str | None, options: dict[str, Any]) -> Source | None:
-    """Find a reader's files under root; None for a reader without files. Raises SourceError."""
-    layout = reader.layout(options)
-    return None if layout is None else locate(root, layout, reader.name)
-
-
 def _build(
-    reader: Reader,
+    reader: RecordingReader,
     source: Source | None,
     settings: PipelineSettings,
     wanted: list[str] | None,

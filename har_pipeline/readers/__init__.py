@@ -12,9 +12,9 @@ from har_pipeline.readers import (
     synthetic,
     ucihar,
 )
-from har_pipeline.readers.reader import Reader
+from har_pipeline.readers.reader import RecordingReader
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, RecordingReader] = {
     module.READER.name: module.READER
     for module in (
         *(motionsense, ucihar, spsw, hhar, realworld, pamap2, mobiact, shl),

@@ -14,7 +14,7 @@ from gaitway.errors import did_you_mean
 from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.recording import STANDARD_GRAVITY, Recording, device_of, subject_of
 from har_pipeline.tables import read_table
 
@@ -93,11 +93,11 @@ def _columns(options: Options) -> list[str]:
     return [options["time"], *options["acc"], *options["gyro"], options["activity"]]
 
 
-READER = Reader(
+READER = RecordingReader(
     name="generic_csv",
     summary="any CSV files with both sensors in each row; options map the columns and units",
     labels=labels,
-    layout=layout,
+    layouts=lambda options: (layout(options),),
     recordings=recordings,
     origin=lambda client: Origin("generic_csv", subject_of(client), device_of(client)),
     defaults=DEFAULTS,

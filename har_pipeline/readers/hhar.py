@@ -23,7 +23,7 @@ from gaitway.errors import did_you_mean
 from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.readers.temporary_columns import TemporaryColumns
 from har_pipeline.recording import UNLABELLED, Categorical, Recording, Sensor, device_of, subject_of
 from har_pipeline.tables import Table, read_chunks
@@ -143,11 +143,11 @@ def _on_arrival_clock(rows: np.ndarray, name: str) -> np.ndarray:
     return times
 
 
-READER = Reader(
+READER = RecordingReader(
     name="hhar",
     summary="HHAR: 9 users × 4 phone models, 6 activities, 50 to 200 Hz",
     labels=lambda options: LABELS,
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("hhar", subject_of(client), device_of(client), "waist"),
 )

@@ -28,7 +28,7 @@ from gaitway.errors import did_you_mean
 from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.readers.temporary_columns import COLUMNS, SampleColumns
 from har_pipeline.recording import UNLABELLED, Recording, Sensor
 from har_pipeline.tables import read_columns, read_table
@@ -120,11 +120,11 @@ def _on_one_clock(keys: list[Key], stored: SampleColumns[Key]) -> Iterator[Recor
         clock_s = float(np.ceil(clock_s + end_s - begin_s)) + PAUSE_S
 
 
-READER = Reader(
+READER = RecordingReader(
     name="mobiact",
     summary="MobiAct: 67 subjects, phone in the trouser pocket, 12 daily activities and 4 falls, up to 200 Hz",
     labels=lambda options: LABELS,
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("mobiact", client, "galaxy_s3", "pocket"),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from har_pipeline.archive import Layout, Source
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 from har_pipeline.tables import Table, read_table
 
@@ -46,11 +46,11 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
         yield Recording(client, session, activity, "gyro", times, table.numbers[:, 6:9], table.source, table.line)
 
 
-READER = Reader(
+READER = RecordingReader(
     name="motionsense",
     summary="MotionSense: 24 subjects, phone in the trouser pocket, 6 activities, 50 Hz",
     labels=lambda options: LABELS,
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("motionsense", client, "iphone_6s", "pocket"),
 )

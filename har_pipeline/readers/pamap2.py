@@ -20,7 +20,7 @@ import numpy as np
 from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SourceError
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.readers.temporary_columns import SampleColumns, in_step
 from har_pipeline.recording import Recording, device_of, subject_of
 from har_pipeline.tables import read_columns
@@ -100,11 +100,11 @@ def _sessions(subject: str, stored: SampleColumns[tuple[str, str]], clients: Cli
                 yield from in_step(client, session, times, values, activity, rows.source, rows.line)
 
 
-READER = Reader(
+READER = RecordingReader(
     name="pamap2",
     summary="PAMAP2: 9 subjects × hand, chest and ankle, 18 activities, 100 Hz",
     labels=lambda options: tuple(ACTIVITIES.values()),
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("pamap2", subject_of(client), "colibri", device_of(client)),
 )

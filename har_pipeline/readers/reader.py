@@ -1,14 +1,15 @@
-"""What a data set's reader consists of."""
+"""What a data set says of itself, whatever its examples are, and what a set of recordings adds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gaitway.errors import did_you_mean
-from har_pipeline.archive import Layout, Source
-from har_pipeline.errors import SettingsError
+from har_pipeline.archive import Layout, Source, locate
+from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
@@ -20,34 +21,62 @@ ReadRecordings = Callable[[Source | None, Clients, Options], Iterator[Recording]
 ReadWindows = Callable[[Source | None, Clients, Options], dict[str, ClientWindows]]
 
 
-@dataclass(frozen=True)
-class Reader:
-    """One data set: name, labels, where its files lie (None: it has none), its settings, and how it is read.
+@dataclass(frozen=True, kw_only=True)
+class DataSetReader:
+    """One data set, of recordings or of something else: name, labels, where its files lie, and its options.
 
-    `recordings` yields a client's sessions one after another in the order of their times, whatever container holds
-    them; only the chosen clients where `clients` is given. `origin` says of a client's id whose it is, on which device
-    and where it was worn. `windows` serves sets published as windows. `defaults` names every option of the reader and
-    its default.
+    `layouts` are the forms in which it is had, in the order in which they are looked for; one without files has none.
+    `defaults` names every option of the reader and its default.
     """
 
     name: str
     summary: str
     labels: Callable[[Options], tuple[str, ...]]
-    layout: Callable[[Options], Layout | None]
-    recordings: ReadRecordings
-    origin: Callable[[str], Origin]
-    windows: ReadWindows | None = None
-    settings: PipelineSettings = field(default_factory=PipelineSettings)
+    layouts: Callable[[Options], tuple[Layout, ...]]
     defaults: Options = field(default_factory=dict)
 
     def options(self, given: Options | None) -> dict[str, Any]:
         """Lay the given options over the defaults; an unknown one raises SettingsError."""
         for key in given or {}:
             if key not in self.defaults:
-                known = tuple(self.defaults)
-                hint = did_you_mean(key, known) if known else "it takes none"
+                hint = did_you_mean(key, self.defaults) if self.defaults else "it takes none"
                 raise SettingsError(f"unknown option {key!r} for {self.name}; {hint}")
         return {**self.defaults, **(given or {})}
+
+    def expected(self, options: Options) -> str:
+        """Say which files are looked for."""
+        return "; or: ".join(layout.expected for layout in self.layouts(options)) or "no files"
+
+    def open(self, root: Path | str | None, options: Options) -> Source | None:
+        """Find the files of the first layout that lies under root, a folder, an archive or a file; None: needs none.
+
+        Raises:
+            SourceError: if none does, saying what was expected.
+        """
+        missing = []
+        for layout in self.layouts(options):
+            try:
+                return locate(root, layout, self.name)
+            except SourceError as error:
+                missing.append(str(error))
+        if missing:
+            raise SourceError("; or: ".join(missing))
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingReader(DataSetReader):
+    """A set of recordings of motion sensors.
+
+    `recordings` yields a client's sessions one after another in the order of their times, whatever container holds
+    them; only the chosen clients where `clients` is given. `origin` says of a client's id whose it is, on which device
+    and where it was worn. `windows` serves sets published as windows.
+    """
+
+    recordings: ReadRecordings
+    origin: Callable[[str], Origin]
+    windows: ReadWindows | None = None
+    settings: PipelineSettings = field(default_factory=PipelineSettings)
 
 
 def chosen(client: str, clients: Clients) -> bool:

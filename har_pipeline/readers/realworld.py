@@ -14,7 +14,7 @@ import numpy as np
 
 from har_pipeline.archive import Layout, Source
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 from har_pipeline.tables import Table, read_table
 
@@ -70,11 +70,11 @@ def _sessions(files: Files) -> Iterator[Recording]:
     yield from sorted(whole, key=lambda each: (each.client, begin[each.client, each.session], each.sensor))
 
 
-READER = Reader(
+READER = RecordingReader(
     name="realworld",
     summary="RealWorld 2016: 15 subjects × 7 body places, 8 activities, 50 Hz",
     labels=lambda options: LABELS,
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("realworld", subject_of(client), "", device_of(client)),
     defaults={"subject": "1"},

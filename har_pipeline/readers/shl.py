@@ -24,7 +24,7 @@ import numpy as np
 from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SourceError
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.readers.temporary_columns import SampleColumns, in_step
 from har_pipeline.recording import Recording, device_of, subject_of
 from har_pipeline.tables import read_columns
@@ -95,11 +95,11 @@ def _codes_at(times_s: np.ndarray, label_s: np.ndarray, codes: np.ndarray) -> np
     return np.where(fresh, codes[np.maximum(last, 0)], 0)
 
 
-READER = Reader(
+READER = RecordingReader(
     name="shl",
     summary="SHL preview: 3 users × hand, hips, torso and bag, 8 modes of transportation, 100 Hz",
     labels=lambda options: LABELS,
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("shl", subject_of(client), "mate9", device_of(client)),
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from har_pipeline.archive import Layout, Source
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.tables import Table, read_table
@@ -45,11 +45,11 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
             yield Recording(client, session, activity, sensor, times, values, table.source, table.line)
 
 
-READER = Reader(
+READER = RecordingReader(
     name="spsw",
     summary="SP-SW-HAR: 23 subjects × phone (sp) and watch (sw), 5 activities, about 103 Hz in bursts",
     labels=lambda options: LABELS,
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("spsw", subject_of(client), device_of(client), PLACES[device_of(client)]),
     settings=PipelineSettings(stride=16),

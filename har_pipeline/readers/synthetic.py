@@ -19,7 +19,7 @@ from gaitway.errors import did_you_mean
 from har_pipeline.archive import Source
 from har_pipeline.errors import SettingsError
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen
 from har_pipeline.readers.synthetic_motion import ACTIVITIES, Motion, move
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 
@@ -118,11 +118,11 @@ def _sense(
     return times, values, np.array(ACTIVITIES)[motion.activity[at]]
 
 
-READER = Reader(
+READER = RecordingReader(
     name="synthetic",
     summary="synthetic: subjects × phones × body places, 6 activities, 50 to 210 Hz, jitter and gaps; needs no files",
     labels=lambda options: ACTIVITIES,
-    layout=lambda options: None,
+    layouts=lambda options: (),
     recordings=recordings,
     origin=lambda client: Origin("synthetic", subject_of(client), *device_of(client).split("-")),
     defaults=DEFAULTS,

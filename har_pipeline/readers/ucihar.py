@@ -16,7 +16,7 @@ import numpy as np
 from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
-from har_pipeline.readers.reader import Clients, Options, Reader, chosen, found
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 from har_pipeline.windows import ClientWindows
 
@@ -117,11 +117,11 @@ def _units(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x * scale, dtype=np.float32)
 
 
-READER = Reader(
+READER = RecordingReader(
     name="ucihar",
     summary="UCI HAR: 30 subjects, phone at the waist, 6 activities, published as windows",
     labels=lambda options: LABELS,
-    layout=lambda options: LAYOUT,
+    layouts=lambda options: (LAYOUT,),
     recordings=recordings,
     origin=lambda client: Origin("ucihar", client, "galaxy_s2", "waist"),
     windows=windows,

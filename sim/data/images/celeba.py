@@ -19,7 +19,7 @@ from sim.data.images.bounded import read_at_most
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import COLOUR_TO_ONE
 from sim.data.images.pictures import read_picture
-from sim.data.images.reader import Form, ImageReader, Options, positive, square
+from sim.data.images.reader import ImageReader, Options, positive, square
 
 LABELS = ("not smiling", "smiling")
 ATTRIBUTE = "Smiling"
@@ -110,7 +110,8 @@ READER = ImageReader(
     summary="CelebA: 202,599 faces, smiling or not, by person; options side, identities (how many people)",
     labels=labels,
     shape=lambda options: square(options, MOST_SIDE),
-    forms=(Form(LAYOUT, read),),
+    layouts=lambda options: (LAYOUT,),
+    images=read,
     moments=COLOUR_TO_ONE,
     defaults={"side": 84, "identities": PEOPLE},
 )

@@ -17,7 +17,7 @@ from sim.data.images.bounded import read_at_most
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import CIFAR10, CIFAR100, Moments
-from sim.data.images.reader import Form, ImageReader, Options
+from sim.data.images.reader import ImageReader, Options
 
 SHAPE = (3, 32, 32)
 PIXELS = 3072
@@ -41,7 +41,15 @@ def _reader(
         return LabelledImages(x, records[:, label_bytes - 1].astype(np.int64), labels, train)
 
     summary = f"{name.upper()}: 60,000 images, 32 × 32, {len(labels)} classes, the published binary version"
-    return ImageReader(name, summary, lambda options: labels, lambda options: SHAPE, (Form(layout, read),), moments)
+    return ImageReader(
+        name=name,
+        summary=summary,
+        labels=lambda options: labels,
+        layouts=lambda options: (layout,),
+        shape=lambda options: SHAPE,
+        images=read,
+        moments=moments,
+    )
 
 
 def _records(member: Member, size: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from sim.data.images.bounded import DAMAGED, read_at_most, read_rest
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import FASHION_MNIST, MNIST, Moments
-from sim.data.images.reader import Form, ImageReader, Options
+from sim.data.images.reader import ImageReader, Options
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -54,7 +54,13 @@ def _reader(name: str, summary: str, labels: tuple[str, ...], moments: Moments) 
         expected=f"{name}*.npz with the arrays X, y, client, is_test",
     )
     return ImageReader(
-        name, summary, lambda options: labels, lambda options: (1, 28, 28), (Form(packed, npz), Form(IDX, idx)), moments
+        name=name,
+        summary=summary,
+        labels=lambda options: labels,
+        layouts=lambda options: (packed, IDX),
+        shape=lambda options: (1, 28, 28),
+        images=lambda source, options: (npz if source.layout is packed else idx)(source, options),
+        moments=moments,
     )
 
 

@@ -18,7 +18,7 @@ from har_pipeline.archive import Layout, Source
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import EMNIST
-from sim.data.images.reader import Form, ImageReader, Options, positive
+from sim.data.images.reader import ImageReader, Options, positive
 
 LAYOUT = Layout(
     files=pattern("emnist-letters-", "train", "test"),
@@ -49,7 +49,8 @@ READER = ImageReader(
     summary="EMNIST letters: 145,600 letters, 28 × 28; option classes (10: a to j)",
     labels=labels,
     shape=lambda options: (1, 28, 28),
-    forms=(Form(LAYOUT, read),),
+    layouts=lambda options: (LAYOUT,),
+    images=read,
     moments=EMNIST,
     defaults={"classes": 26},
 )

@@ -13,7 +13,7 @@ from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import CIFAR10, CIFAR100, COLOUR_TO_ONE, Moments
 from sim.data.images.pictures import read_picture
-from sim.data.images.reader import Form, ImageReader, Options, positive, square
+from sim.data.images.reader import ImageReader, Options, positive, square
 from sim.errors import SettingsError
 
 MOST_SIDE = 1024
@@ -55,7 +55,8 @@ def _reader(name: str, summary: str, names: tuple[str, ...], archives: str, mome
         summary=summary,
         labels=labels,
         shape=lambda options: square(options, MOST_SIDE),
-        forms=(Form(layout, read),),
+        layouts=lambda options: (layout,),
+        images=read,
         moments=moments,
         defaults={"labels": names, "side": 32},
     )

@@ -20,7 +20,7 @@ from har_pipeline.archive import Layout, Member, Source
 from sim.data.images.bounded import read_at_most
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import GREY_TO_ONE
-from sim.data.images.reader import Form, ImageReader, Options
+from sim.data.images.reader import ImageReader, Options
 
 LABELS = tuple(digits + ascii_uppercase + ascii_lowercase)
 SIDE = 28
@@ -73,6 +73,7 @@ READER = ImageReader(
     summary="FEMNIST as LEAF writes it: 62 characters by writer, 28 × 28",
     labels=lambda options: LABELS,
     shape=lambda options: (1, SIDE, SIDE),
-    forms=(Form(LAYOUT, read),),
+    layouts=lambda options: (LAYOUT,),
+    images=read,
     moments=GREY_TO_ONE,
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gaitway.errors import GaitwayError
 from har_pipeline import SourceError
 from sim.data.images import IMAGE_SETS, LabelledImages
-from sim.errors import SettingsError
 from tests.har_pipeline.layouts import Files, forms, tarred, unpacked, zipped
 from tests.sim.data.images import layouts
 
@@ -136,7 +136,7 @@ def test_leaf_writers_are_clients(sources) -> None:
     ],
 )
 def test_wrong_options_are_told_before_files_are_searched(name: str, options: dict[str, object], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(GaitwayError, match=words):
         IMAGE_SETS[name].read("/nowhere", options)
 
 
@@ -150,7 +150,7 @@ def test_a_missing_root_says_what_was_expected(tmp_path: Path) -> None:
         ):
             with pytest.raises(SourceError, match=words) as refused:
                 reader.read(root, options)
-            assert reader.forms[-1].layout.expected in str(refused.value)
+            assert reader.layouts(reader.options(options))[-1].expected in str(refused.value)
 
 
 def test_members_never_touch_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
