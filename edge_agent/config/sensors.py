@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
+from gaitway.errors import did_you_mean
 
 LEAST_TOKEN = 16
 """Characters of a token in a URL; `secrets.token_urlsafe(16)` gives 22."""
 
-SourceName = Literal["recording", "csv", "iio", "sensor_logger_http", "sensor_logger_mqtt", "sensor_logger_export"]
+SOURCES = {
+    "recording": "edge_agent.sensors.recording:RecordingSource",
+    "csv": "edge_agent.sensors.csv:CsvSource",
+    "iio": "edge_agent.sensors.iio:IioSource",
+    "sensor_logger_http": "edge_agent.sensors.sensor_logger.source:PhoneSource",
+    "sensor_logger_mqtt": "edge_agent.sensors.sensor_logger.source:PhoneSource",
+    "sensor_logger_export": "edge_agent.sensors.sensor_logger.export:ExportSource",
+}
+"""The sensor sources by name: module and class. A new one is one file and one entry here."""
+
+
+def _known_source(name: str) -> str:
+    if name not in SOURCES:
+        raise ValueError(f"unknown source; {did_you_mean(name, SOURCES)}")
+    return name
+
+
+SourceName = Annotated[str, AfterValidator(_known_source)]
 
 
 class SensorsSection(Section):
@@ -25,7 +43,9 @@ class SensorsSection(Section):
     dataset: str = Field(default="synthetic", description="recording: a name that har_pipeline knows")
     root: Path | None = Field(default=None, description="recording: the data set's folder; synthetic needs none")
     client: str | None = Field(default=None, description="client of the data set; none: the device's own id")
-    options: dict[str, Any] = Field(default_factory=dict, description="recording: options of the data set's reader")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="of the data set's reader, or of a source that has no section"
+    )
     path: Path | None = Field(default=None, description="csv, sensor_logger_export: a file, or a folder of them")
     replay_speed: Literal["max"] | float = Field(default="max", description="max, or times real time, such as 1.0")
 

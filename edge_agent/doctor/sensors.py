@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def check_sensors(config: Config, *, running: bool) -> Iterator[Finding]:
             case "iio":
                 yield from _iio(config)
             case _:
-                yield from _phone(config, running=running)
+                yield from _live(config, running=running)
     except (AgentError, PipelineError, OSError) as error:
         yield failure("sensors", str(error), f"set [sensors] for the source {source}; see docs/edge_agent.md")
 
@@ -112,41 +112,65 @@ def _iio(config: Config) -> Iterator[Finding]:
     yield from check_motion(acc.real(table[:, 0]), gyro.real(table[:, 1]), min(rates, default=None))
 
 
-def _phone(config: Config, *, running: bool) -> Iterator[Finding]:
+def _live(config: Config, *, running: bool) -> Iterator[Finding]:
+    """Judge any source without a check of its own by what a running agent has noted of it."""
     if config.sensors.source == "sensor_logger_http" and config.phone.token is None:
         todo = "python -c 'import secrets; print(secrets.token_urlsafe(16))', and set GAITWAY_EDGE_PHONE_TOKEN"
         yield failure("sensors", "[phone] token is missing, so no phone can be let in", todo)
         return
-    folder = config.agent.data_dir
+    folder, advice = config.agent.data_dir, _advice(config.sensors.source)
     noted = ""
     if (folder / FILE_NAME).is_file():
         with closing(WindowStore(folder)) as store:
             noted = store.get("health")
     if not noted:
-        todo = "wait for it to hear of its federation" if running else "start the agent, then a recording in the app"
-        yield warning("sensors", "no phone has been heard yet", f"{todo}; see docs/phones.md")
+        todo = "wait for the agent to hear of its federation" if running else f"start the agent, then {advice.start}"
+        yield warning("sensors", f"no {advice.what} has been heard yet", f"{todo}; see {advice.document}")
         return
     yield from from_health(json.loads(noted), running=running)
 
 
+class _Advice(NamedTuple):
+    """What a source is, how its samples are started, how a sensor is switched on, and where to read on."""
+
+    what: str
+    start: str
+    switch_on: str
+    document: str
+
+
+PHONE = _Advice(
+    "phone",
+    "start a recording in the app",
+    "switch Accelerometer, Gravity and Gyroscope on in the app",
+    "docs/phones.md",
+)
+OTHER = _Advice("sensor", "see that it delivers", "see that it delivers both sensors", "docs/edge_agent.md")
+
+
+def _advice(source: str) -> _Advice:
+    return PHONE if source.startswith("sensor_logger_") else OTHER
+
+
 def from_health(health: dict[str, Any], *, running: bool, now: float | None = None) -> Iterator[Finding]:
     """Judge what a running agent has noted of its live source."""
+    advice = _advice(health["source"])
     age_s = (time.time() if now is None else now) - health["heard_at"]
     words = "never" if not health["heard_at"] else f"{age_s:.0f} s ago"
     if health["heard_at"] and age_s < STALE_S and running:
         yield ok("sensors", f"samples came {words}")
     else:
-        todo = "start a recording in the app" if running else "start the agent, then a recording in the app"
-        yield warning("sensors", f"samples last came: {words}", f"{todo}; see docs/phones.md")
+        todo = advice.start if running else f"start the agent, then {advice.start}"
+        yield warning("sensors", f"samples last came: {words}", f"{todo}; see {advice.document}")
     rates = [rate for rate in health["rate_hz"].values() if rate]
     for name, what in (("acc", "acceleration"), ("gyro", "gyroscope")):
         if not health["samples"][name]:
-            yield failure("sensors", f"no {what} has come", "switch Accelerometer, Gravity and Gyroscope on in the app")
+            yield failure("sensors", f"no {what} has come", advice.switch_on)
     if health["acceleration"] is not None:
         yield from gravity(health["acceleration"], still=health["at_rest"])
         yield from rotation(health["rotation"], still=health["at_rest"])
         yield rate(min(rates, default=None))
-    if health["direction"] and health["direction"][2] < -0.8 * STANDARD_GRAVITY:
+    if advice is PHONE and health["direction"] and health["direction"][2] < -0.8 * STANDARD_GRAVITY:
         todo = "if it lies with its screen up, set [phone] platform; see docs/phones.md"
         yield warning(
             "gravity", "it points into the phone's screen: the phone lies on its face, or the signs are wrong", todo

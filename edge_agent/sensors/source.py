@@ -8,17 +8,22 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from pydantic import ValidationError
+
+from edge_agent.config.section import Section
 from edge_agent.config.settings import Config
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, SensorError
 from edge_agent.machine.events import Event, SensorFailed
 from federation.plan import Plan
+from gaitway.errors import first_problem
 from har_pipeline import PipelineError
 
 log = logging.getLogger(__name__)
 
 Post = Callable[[Event], None]
+Options = TypeVar("Options", bound=Section)
 
 
 class Source(Protocol):
@@ -44,6 +49,17 @@ class ThreadedSource(ABC):
     @abstractmethod
     def collect(self, plan: Plan, stop: threading.Event) -> None:
         """Deliver until `stop` is set, or until there is no more."""
+
+    def options(self, kind: type[Options]) -> Options:
+        """Read [sensors] options as a section of this source's own.
+
+        Raises:
+            SensorError: naming the option that is unknown or wrong.
+        """
+        try:
+            return kind.model_validate(self.config.sensors.options)
+        except ValidationError as error:
+            raise SensorError(f"[sensors] options: {first_problem(error)}; see [sensors] source") from error
 
     def start(self, plan: Plan) -> None:
         """Begin with this plan's pipeline and labels; what an earlier plan began is stopped."""

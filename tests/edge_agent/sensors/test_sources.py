@@ -1,0 +1,91 @@
+"""The table of sensor sources, and that one file and one entry make a new one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import Field, ValidationError
+
+from edge_agent.config.section import Section
+from edge_agent.config.sensors import SOURCES, SensorsSection
+from edge_agent.doctor.finding import Level
+from edge_agent.doctor.sensors import check_sensors
+from edge_agent.machine.events import DataReady, Event, SensorFailed
+from edge_agent.sensors import open_source
+from edge_agent.sensors.collector import Collector
+from edge_agent.sensors.source import ThreadedSource
+from edge_agent.storage.window_store import WindowStore
+from federation.plan import Plan
+from har_pipeline import Recording
+from tests.edge_agent.factories import make_config, make_plan
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_entry_names_a_source(name: str) -> None:
+    module, _, kind = SOURCES[name].partition(":")
+    assert issubclass(getattr(import_module(module), kind), ThreadedSource)
+
+
+def test_an_unknown_source_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ValidationError, match="did you mean 'iio'"):
+        SensorsSection(source="iioo")
+
+
+class StillOptions(Section):
+    seconds: float = Field(default=20.0, gt=0)
+
+
+class StillSource(ThreadedSource):
+    """A board at rest, in half seconds; options of its own, no section."""
+
+    def collect(self, plan: Plan, stop: threading.Event) -> None:
+        seconds = self.options(StillOptions).seconds
+        collector = Collector(self.config, plan, self.post, origin="still", live=True, stop=stop)
+        began_s = time.time() - seconds
+        try:
+            for first in range(0, int(seconds * 100), 50):
+                times_s = began_s + np.arange(first, first + 50) / 100
+                collector.push(Recording("still", "1", "", "acc", times_s, np.tile((0.0, 0.0, 9.81), (50, 1))))
+                collector.push(Recording("still", "1", "", "gyro", times_s, np.zeros((50, 3))))
+            collector.end_session()
+            collector.ready()
+        finally:
+            collector.close()
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOURCES, "still", f"{__name__}:StillSource")
+
+
+def test_one_file_and_one_entry_are_a_source(tmp_path: Path, still: None) -> None:
+    own = {"sensors": SensorsSection(source="still", options={"seconds": 12})}
+    config, posted = make_config(tmp_path).model_copy(update=own), queue.SimpleQueue[Event]()
+    source = open_source(config, posted.put)
+    source.start(make_plan())
+    while not isinstance(event := posted.get(timeout=10), DataReady):
+        assert not isinstance(event, SensorFailed), event
+    source.stop(5.0)
+    with closing(WindowStore(tmp_path)) as store, store.reading() as db:
+        assert {origin for (origin,) in db.execute("SELECT origin FROM windows")} == {"still"}
+    found = list(check_sensors(config, running=True))
+    assert {each.check: each.level for each in found}["gravity"] is Level.OK
+    assert not any("phone" in each.found + each.todo for each in found)
+
+
+def test_wrong_options_of_a_source_are_told(tmp_path: Path, still: None) -> None:
+    own = {"sensors": SensorsSection(source="still", options={"second": 12})}
+    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    source = open_source(make_config(tmp_path).model_copy(update=own), posted.put)
+    source.start(make_plan())
+    event = posted.get(timeout=10)
+    source.stop(5.0)
+    assert isinstance(event, SensorFailed)
+    assert "[sensors] options: second: Extra inputs" in event.reason
