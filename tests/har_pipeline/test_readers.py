@@ -18,6 +18,7 @@ from har_pipeline import (
     prepare,
     recordings,
 )
+from har_pipeline.readers import READERS
 from tests.har_pipeline import layouts, layouts_pretraining
 
 G = 9.80665
@@ -41,6 +42,16 @@ def sources(tmp_path_factory) -> dict[str, dict[str, Path]]:
     }
 
 
+CLASSES = {
+    "motionsense": 6,
+    "ucihar": 6,
+    "spsw": 5,
+    "hhar": 6,
+    "realworld": 8,
+    "pamap2": 18,
+    "mobiact": 16,
+    "shl": 8,
+}
 EXPECTED = {
     "motionsense": ["s01", "s24"],
     "spsw": ["s03_sp", "s03_sw"],
@@ -324,13 +335,19 @@ def test_an_empty_cell_is_a_lost_sample(tmp_path):
     np.testing.assert_allclose(windows.x[0, :, 0], 0.5 * G, rtol=1e-4)
 
 
-def test_every_data_set_has_a_name_labels_and_settings():
-    readers = ("motionsense", "ucihar", "spsw", "hhar", "realworld", "pamap2", "mobiact", "shl")
-    assert (*readers, "generic_csv", "synthetic", "combined", "union", "pretraining") == DATASETS
-    sizes = [len(dataset_labels(name)) for name in readers]
-    assert sizes == [6, 6, 5, 6, 8, 18, 16, 8]
-    assert {name: dataset_settings(name).stride for name in DATASETS if dataset_settings(name).stride != 64} == {
-        "spsw": 16
-    }
+@pytest.mark.parametrize(("name", "classes"), CLASSES.items())
+def test_every_published_set_has_its_classes_and_stride(name: str, classes: int) -> None:
+    assert len(dataset_labels(name)) == classes
+    assert dataset_settings(name).stride == (16 if name == "spsw" else 64)
+
+
+def test_every_set_describes_itself_and_combinations_follow() -> None:
+    assert (*READERS, "combined", "union", "pretraining") == DATASETS
+    for name, reader in READERS.items():
+        assert (reader.name, bool(reader.summary), bool(reader.expected(reader.defaults))) == (name, True, True)
+        assert reader.layouts(reader.defaults) or name == "synthetic"
+
+
+def test_an_unknown_set_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(SettingsError, match="did you mean 'hhar'"):
         prepare("hha", None)
