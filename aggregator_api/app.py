@@ -22,9 +22,7 @@ from aggregator_api.api.middleware.concurrency import ConcurrencyLimit
 from aggregator_api.api.middleware.idempotency import Idempotency
 from aggregator_api.api.middleware.security_headers import SecurityHeaders
 from aggregator_api.api.middleware.storage_errors import StorageErrors
-from aggregator_api.api.routes import audit, blobs, enrolment, events, federations, health, models, progress, rollouts
-from aggregator_api.api.routes import keys as key_routes
-from aggregator_api.api.routes import metrics as metrics_routes
+from aggregator_api.api.routes import ROUTERS
 from aggregator_api.api.routes.dependencies import known_query
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
@@ -87,9 +85,8 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(HttpTimer)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(ClientAddress, trusted=settings.trusted_proxies)
-    progress_routes = (progress, models, rollouts, events)
-    for module in (federations, *progress_routes, enrolment, key_routes, audit, blobs, health, metrics_routes, docs):
-        app.include_router(module.router)
+    for router in (*ROUTERS, docs.router):
+        app.include_router(router)
     return app
 
 
