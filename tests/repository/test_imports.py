@@ -16,7 +16,7 @@ TRAINER = ("federation.training.local_round", "federation.training.client_round"
 
 
 EVERYWHERE = ("gaitway.errors", "gaitway.files")
-"""The root of errors and the atomic write: the standard library alone, for every package."""
+"""The root of errors with its sentences, and the atomic write: the standard library alone, for every package."""
 
 
 @dataclass(frozen=True)
