@@ -71,7 +71,9 @@ def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProt
         raise GateError("torch.onnx.export returned no program; torch >= 2.6 with dynamo is needed")
     graph: onnx.ModelProto = program.model_proto
     graph.ir_version = min(graph.ir_version, MAX_IR)
-    del graph.metadata_props[:]
+    # torch's notes on itself: stack traces with the folders of this machine, and three quarters of a small file
+    for noted in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info):
+        del noted.metadata_props[:]
     versions = {name: version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")}
     onnx.helper.set_model_props(graph, replace(metadata, versions=versions).to_properties())
     onnx.checker.check_model(graph, full_check=True)

@@ -265,3 +265,10 @@ def test_kernels_are_widened_when_the_file_is_loaded_not_for_every_window(export
     onnxruntime.InferenceSession(_int8(exported).SerializeToString(), options, providers=["CPUExecutionProvider"])
     left = [node.name for node in onnx.load(tmp_path / "loaded.onnx").graph.node]
     assert not [name for name in left if name.endswith((".wide", ".widened"))]
+
+
+def test_a_file_says_nothing_of_the_machine_that_wrote_it(exported: Exported) -> None:
+    content = exported.path.read_bytes()
+    for folder in (Path(torch.__file__).parent, Path(__file__).parents[2]):
+        assert str(folder).encode() not in content
+    assert b"stack_trace" not in content

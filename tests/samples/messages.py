@@ -1,0 +1,160 @@
+"""One message of each kind with every field set, as the sample of a version has it; keys and names are made up."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from federation.plan import (
+    DataSpec,
+    DataStatistics,
+    GroupWave,
+    ModelSpec,
+    Plan,
+    RolloutSettings,
+    RoundSettings,
+    Strict,
+    TrainingConfig,
+)
+from federation.protocol import topics
+from federation.protocol.messages import (
+    Acknowledgement,
+    AdoptionReport,
+    Announcement,
+    BlobPointer,
+    DeviceStatus,
+    Invitation,
+    Notice,
+    Offer,
+    Release,
+    ReleaseOrder,
+    ReleaseReport,
+    UpdateManifest,
+    VersionScore,
+)
+from federation.protocol.signing import Kind
+from har_pipeline import PipelineSettings
+
+FEDERATION, DEVICE, INSTANCE = "walk", "ada", "cd" * 16
+NOW = 1_795_000_000.25
+SERVER_KEY, DEVICE_KEY = (
+    Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"gaitway sample " + who).digest())
+    for who in (b"server", b"device")
+)
+"""Only samples are signed with them."""
+
+
+class Sample(NamedTuple):
+    """A message; `kind` is None where it is never sent alone, or not signed."""
+
+    message: Strict
+    kind: Kind | None = None
+    device: str = ""
+
+
+def public_bytes(key: Ed25519PublicKey) -> bytes:
+    """Return the 32 raw bytes."""
+    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def plan() -> Plan:
+    """Return a plan in which every field is set; none of its values is a default by chance."""
+    return Plan(
+        labels=("still", "walking", "jogging"),
+        model=ModelSpec(name="cnn_alp", options={"channels": [8, 8], "feature_dim": 16, "prototypes": [8]}),
+        alternatives=(ModelSpec(name="cnn", options={"channels": [8, 8]}),),
+        method={"name": "fedali", "lambda": 0.25},
+        training=TrainingConfig(
+            classes=3, feature_dim=16, epochs=2, batch_size=8, optimizer="sgd", lr=0.05, momentum=0.5,
+            weight_decay=0.001, seed=7,
+        ),
+        rounds=RoundSettings(
+            rounds=5, clients_per_round=4, sampling="examples", cohort_tags=("pilot",), over_selection=1.5,
+            minimum_clients=2, deadline_s=600.0, late="next", partial_work="use", staleness_exponent=0.75,
+            max_weight_ratio=3.0, norm_factor=4.0, clip_norm=1.5, noise_multiplier=0.5, delta=1e-6, norm_after=9,
+        ),
+        rollout=RolloutSettings(
+            mode="manual", waves=(GroupWave(tags=("pilot",)), 0.25, 1.0), success_threshold=0.7, soak_s=60.0,
+            wave_timeout_s=3600.0, halt_share=0.2, halt_devices=3,
+        ),
+        data=DataSpec(
+            pipeline=PipelineSettings().to_json(), normalization="federated",
+            statistics=DataStatistics(count=640, total=(1.0, 2.0, 3.0, 0.1, 0.2, 0.3), square=(9.0,) * 6),
+            split="temporal", test_share=0.25,
+        ),
+    )  # fmt: skip
+
+
+def samples() -> dict[str, Sample]:
+    """Return the messages by the name of their file."""
+    score = VersionScore(macro_f1=810_000, most_frequent=210_000, devices=4, working=3, measured="updates")
+    pointer = BlobPointer(sha256="ab" * 32, size=10, url="/v1/blobs/" + "ab" * 32, score=score)
+    release = Release(rollout=2, version=3, round=3, model=pointer)
+    order = ReleaseOrder(serial=41, released=release, candidate=release, millionths=250_000, withdrawn=(1,))
+    place: dict[str, Any] = {"instance": INSTANCE, "epoch": 2}
+    report = ReleaseReport(**place, rollout=2, answer="rolled_back", score=0.5, reason="worse")
+    adoption = AdoptionReport(
+        **place, round=3, source="global", answer="refused", score=0.6, most_frequent=0.2, reason="worse"
+    )
+    announcement = Announcement(
+        schema_version=1, federation=FEDERATION, **place, restored=NOW - 60, serial=40, state="collecting", round=3,
+        invited=4, deadline=NOW + 600, plan=plan(), model=pointer, release=order, chunk_bytes=4096, roll_call="a1b2",
+        created=NOW, expires=1_795_086_401,
+    )  # fmt: skip
+    status = DeviceStatus(
+        schema_version=1, state="ready", round=3, examples=120, detail="waits", metrics={"loss": 0.5}, release=report,
+        adoption=adoption, session="5e55", number=8,
+    )  # fmt: skip
+    manifest = UpdateManifest(
+        schema_version=1, update_id="r3-ada-0123456789abcdef", federation=FEDERATION, instance=INSTANCE, client=DEVICE,
+        round=3, method="fedali", base_version="ab" * 32, examples=120, steps=30, class_counts=(40, 50, 30),
+        precision="int8", compression="zstd", size=10, sha256="ef" * 32, chunk_bytes=4096, nonce="0123456789",
+        created=NOW, metrics={"works_after": 1.0},
+    )  # fmt: skip
+    acknowledgement = Acknowledgement(
+        schema_version=1, update_id=manifest.update_id, nonce=manifest.nonce, status="send", next_chunk=2, reason="gap"
+    )
+    return {
+        "announcement": Sample(announcement, Kind.ANNOUNCEMENT),
+        "invitation": Sample(Invitation(schema_version=1, **place, round=3, model=pointer), Kind.INVITATION, DEVICE),
+        "offer": Sample(Offer(schema_version=1, **place, rollout=2), Kind.OFFER, DEVICE),
+        "acknowledgement": Sample(acknowledgement, Kind.ACKNOWLEDGEMENT, DEVICE),
+        "notice": Sample(Notice(schema_version=1, session="5e55", reason="another one"), Kind.NOTICE, DEVICE),
+        "update_manifest": Sample(manifest, Kind.UPDATE, DEVICE),
+        "device_status": Sample(status),
+        "release_order": Sample(order),
+        "release_report": Sample(report),
+        "adoption_report": Sample(adoption),
+    }
+
+
+def topic_names() -> dict[str, str]:
+    """Return every topic of a device and its server by what it is for."""
+    step = "r3-ada"
+    return {
+        "announce": topics.announce(FEDERATION),
+        "status": topics.status(FEDERATION, DEVICE),
+        "ack": topics.ack(FEDERATION, DEVICE),
+        "invitation": topics.invitation(FEDERATION, DEVICE),
+        "offer": topics.offer(FEDERATION, DEVICE),
+        "notice": topics.notice(FEDERATION, DEVICE),
+        "begin": topics.update(FEDERATION, DEVICE, step, "begin"),
+        "chunk": topics.update(FEDERATION, DEVICE, step, "chunk", 2),
+        "end": topics.update(FEDERATION, DEVICE, step, "end"),
+    }
+
+
+def left_unset(value: Any, where: str = "message") -> list[str]:
+    """Name the fields of a message, and of what it holds, that nobody has set or that say nothing."""
+    if isinstance(value, tuple):
+        return [name for i, one in enumerate(value) for name in left_unset(one, f"{where}.{i}")]
+    if not isinstance(value, Strict):
+        return []
+    found = [f"{where}.{name}" for name in type(value).model_fields if name not in value.model_fields_set]
+    for name in value.model_fields_set:
+        held = getattr(value, name)
+        found += [f"{where}.{name}"] if held is None or held == () else left_unset(held, f"{where}.{name}")
+    return found
