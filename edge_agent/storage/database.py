@@ -15,6 +15,8 @@ from edge_agent.errors import DamagedError, DiskFullError, StoreError
 from federation.private_files import private_file, private_folder
 
 BUSY_S = 30.0
+VERSION = 1
+"""Of the tables, in the file's `user_version`; raised when a program that knows only the earlier ones cannot go on."""
 FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 NOT_DAMAGED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
@@ -25,6 +27,7 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
     Raises:
         DiskFullError: if there is no room to begin one.
         DamagedError: if the file is no database, or a broken one.
+        StoreError: if another version of this program has written it, whose tables differ.
     """
     private_folder(path.parent)
     with sqlite_errors(path):
@@ -35,12 +38,25 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA foreign_keys=ON")
+            _check_version(db, path)
+            # before the tables: whoever opens the file in between, or after a crash, finds no file without a version
+            db.execute(f"PRAGMA user_version={VERSION}")
             with db:
                 db.executescript(schema)
-        except sqlite3.Error:
+        except (sqlite3.Error, StoreError):
             db.close()
             raise
     return db
+
+
+def _check_version(db: sqlite3.Connection, path: Path) -> None:
+    # in one statement: another process may begin the file meanwhile
+    query = "SELECT user_version, EXISTS (SELECT 1 FROM sqlite_master) FROM pragma_user_version"
+    version, begun = db.execute(query).fetchone()
+    if version > VERSION:
+        raise StoreError(f"{path} is of a later version of this program; install that one again")
+    if version < VERSION and begun:
+        raise StoreError(f"{path} is of a version before 0.2.0, which is not read; move it away to start anew")
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def test_every_file_is_a_resource_of_the_kustomization() -> None:
     listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
     assert {*listed["resources"], "kustomization.yaml"} == {file.name for file in FILES}
     assert {image["name"] for image in listed["images"]} == {container["image"] for _, container in containers()}
+    (ours,) = (image for image in listed["images"] if image["name"] == "gaitway-server")
+    assert ours["newTag"] == tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_nobody_is_root_and_nothing_is_writable_but_volumes() -> None:
