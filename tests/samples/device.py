@@ -22,6 +22,7 @@ from edge_agent.storage.credentials import (
     write_credentials,
 )
 from edge_agent.storage.labels import label_span
+from edge_agent.storage.retention import MachineClock
 from edge_agent.storage.state_store import (
     ADOPTION_REPORT,
     NEWEST_ANNOUNCEMENT,
@@ -46,13 +47,25 @@ CREDENTIALS = Credentials(
 )
 
 
+class StandingClock(MachineClock):
+    """The same on every machine, whenever it was started."""
+
+    def running_s(self) -> float:
+        """Return an hour."""
+        return 3600.0
+
+    def boot(self) -> str:
+        """Name one start."""
+        return "00000000-0000-0000-0000-000000000000"
+
+
 def write(out: Path) -> None:
     """Write device/, and device.json: what it says."""
     from tests.samples.make import dump
 
     folder = out / "device"
     _write_state(folder)
-    store = WindowStore(folder)
+    store = WindowStore(folder, StandingClock())
     store.add(of_classes((0, 1, -1)), LABELS, SETTINGS, WindowsSection(), origin="csv")
     label_span(store, *SPAN)
     store.put(reads="csv")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def folder(sample: Path, tmp_path: Path) -> Path:
 
 def test_a_devices_folder_says_the_same(sample: Path, folder: Path) -> None:
     assert lost(json.loads((sample / "device.json").read_text()), json.loads(json.dumps(told(folder)))) == []
+
+
+@pytest.mark.parametrize("store", [StateStore, WindowStore])
+def test_its_tables_are_those_of_a_new_device(folder: Path, tmp_path: Path, store: type) -> None:
+    assert columns(store(folder)) == columns(store(tmp_path / "new"))
+
+
+def columns(store: StateStore | WindowStore) -> set[tuple[str, str, str]]:
+    """Return table, column and type of all columns in a store's file, which is closed."""
+    store.close()
+    db = sqlite3.connect(store.path)
+    query = "SELECT t.name, c.name, c.type FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
+    found = {tuple(row) for row in db.execute(query)}
+    db.close()
+    assert len(found) > 10
+    return found
 
 
 def test_a_device_starts_where_it_was(sample: Path, folder: Path) -> None:
