@@ -40,8 +40,9 @@ def deployed(name: str, options: dict[str, Any]) -> Any:
 def metadata(name: str) -> Any:
     """Describe the file."""
     from export.runtime import ModelMetadata
+    from gaitway.input_spec import InputSpec
 
-    return ModelMetadata(LABELS, (0.0,) * 6, (1.0,) * 6, model=name)
+    return ModelMetadata(LABELS, InputSpec.windows((0.0,) * 6, (1.0,) * 6), model=name)
 
 
 def files(name: str, module: Any, folder: Path) -> dict[str, Path]:
@@ -74,9 +75,9 @@ def flops(module: Any) -> int:
 def measure(name: str, options: dict[str, Any], repeats: int, clock: Callable[[], float]) -> list[dict[str, Any]]:
     """Time a window with torch and with both files in turn, then load each in a process of its own."""
     import torch
+    from export.sample_examples import generated_windows
 
     from export.runtime import Session
-    from export.sample_windows import generated_windows
 
     module, windows = deployed(name, options), generated_windows(64)
     x = torch.from_numpy(windows[:1].copy())
@@ -116,7 +117,7 @@ def _alone(name: str, options: dict[str, Any], path: Path) -> dict[str, float]:
 
 def alone(name: str, options: dict[str, Any], path: str) -> None:
     """Load one file, classify one window, and print how long the load took and what is resident then."""
-    from export.sample_windows import generated_windows
+    from export.sample_examples import generated_windows
 
     window = generated_windows(1)
     if path.endswith(".onnx"):

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from export.gates import MIN_WINDOWS
-from export.onnx_export import ExportReport, export_onnx
-from export.runtime import ExportError, InputError, ModelMetadata
-from export.sample_windows import generated_windows
-from models.checkpoint import CheckpointInfo, load_checkpoint
+from export.gates import MIN_EXAMPLES
+from export.onnx_export import ExportReport, export_onnx, metadata_of
+from export.runtime import ExportError, InputError
+from export.sample_examples import generated_examples
+from gaitway.input_spec import InputSpec
+from models.checkpoint import load_checkpoint
 from models.errors import ModelError
 
 app = typer.Typer(add_completion=False)
@@ -26,29 +27,28 @@ def export(
     checkpoint: Annotated[Path, typer.Option(help="A .safetensors checkpoint of sim or of the agent.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write; int8 goes beside it as *.int8.onnx.")],
     int8: Annotated[bool, typer.Option("--int8", help="Also write and gate an int8 version.")] = False,
-    windows: Annotated[
+    examples: Annotated[
         Path | None,
-        typer.Option(help="Raw windows for the gates: an .npz with x (n, 128, 6) and, if known, y (n,)."),
+        typer.Option(help="Raw examples for the gates: an .npz with x (n, …) and, if known, y (n,)."),
     ] = None,
-    allow_few: Annotated[
-        bool, typer.Option("--allow-few-windows", help=f"Accept fewer than {MIN_WINDOWS} windows.")
-    ] = False,
+    allow_few: Annotated[bool, typer.Option("--allow-few", help=f"Accept fewer than {MIN_EXAMPLES} examples.")] = False,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON to this file.")] = None,
 ) -> None:
     """Export a checkpoint to one self-describing ONNX file.
 
-    The file takes raw windows (m/s², rad/s); normalisation is inside. It appears only if ONNX Runtime agrees with
-    torch (|Δ logits| ≤ 1e-4 and the same class on every window) and, with --int8, int8 with float32 (99 %).
+    The file takes raw examples (windows in m/s² and rad/s, pixels from 0 to 1); normalisation is inside. It appears
+    only if ONNX Runtime agrees with torch (|Δ logits| ≤ 1e-4 and the same class on every example) and, with --int8,
+    int8 with float32 (99 %).
 
-    Example: python -m export --checkpoint runs/a/global.safetensors --out model.onnx --int8 --windows test.npz
+    Example: python -m export --checkpoint runs/a/global.safetensors --out model.onnx --int8 --examples test.npz
     """
     console = Console()
     try:
         with console.status("exporting, and comparing ONNX Runtime with torch"):
             module, info = load_checkpoint(checkpoint)
-            x, y, origin = _windows(windows)
+            x, y, origin = _examples(examples, info.input)
             result = export_onnx(
-                module, out, metadata=metadata_of(info), windows=x, labels=y, windows_from=origin,
+                module, out, metadata=metadata_of(info), examples=x, labels=y, examples_from=origin,
                 int8=int8, allow_few=allow_few,
             )  # fmt: skip
     except (ExportError, ModelError) as error:
@@ -59,33 +59,24 @@ def export(
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
 
 
-def metadata_of(info: CheckpointInfo) -> ModelMetadata:
-    """Return what the exported file says about itself, from what its checkpoint says."""
-    return ModelMetadata(
-        labels=info.labels, mean=info.mean, std=info.std, model=info.model, method=info.method, round=info.round,
-        federation=info.federation, parent_sha256=info.parent_sha256, scores=info.scores,
-        rate_hz=info.rate_hz, stride=info.stride,
-    )  # fmt: skip
-
-
-def _windows(path: Path | None) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:
+def _examples(path: Path | None, spec: InputSpec) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:
     if path is None:
-        return generated_windows(2 * MIN_WINDOWS), None, "generated (no recording was given)"
+        return generated_examples(spec, 2 * MIN_EXAMPLES), None, "generated (none were given)"
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: one array; expected an .npz with x (n, 128, 6)")
+            raise InputError(f"{path}: one array; expected an .npz with x {spec.in_words()}")
         with content as file:
             return file["x"], file.get("y"), str(path)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: expected an .npz with x (n, 128, 6): {error}") from None
+        raise InputError(f"{path}: expected an .npz with x {spec.in_words()}: {error}") from None
 
 
 def _table(result: ExportReport) -> Table:
-    table = Table(title=f"gates passed on {result.windows} windows, {result.windows_from}", show_header=False)
+    table = Table(title=f"gates passed on {result.examples} examples, {result.examples_from}", show_header=False)
     for kind, file in (("float32", result.float32), ("int8", result.int8)):
         if file is not None:
-            table.add_row(kind, f"{file.path}  {file.bytes / 1e6:.2f} MB  {file.latency_ms:.2f} ms a window")
+            table.add_row(kind, f"{file.path}  {file.bytes / 1e6:.2f} MB  {file.latency_ms:.2f} ms an example")
     table.add_row("torch against ONNX", f"|Δ logits| {result.parity.max_logit_delta:.1e}, the same class on all")
     table.add_row(f"batches {result.batches}", f"|Δ logits| {result.parity.batch_delta:.1e}")
     if result.macro_f1 is not None:

@@ -2,15 +2,15 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from export.runtime import ExportError, Session
+from gaitway.scores import macro_f1
 
 MAX_LOGIT_DELTA = 1e-4
-MIN_WINDOWS = 256
+MIN_EXAMPLES = 256
 MIN_INT8_AGREEMENT = 0.99
 MAX_F1_LOSS = 0.005
 BATCHES = (1, 2, 7)
@@ -32,37 +32,37 @@ class Parity:
     batch_delta: float
 
 
-def check_count(windows: Floats, allow_few: bool) -> None:
-    """Refuse a gate on fewer than 256 windows, unless allowed, and any on none."""
-    if len(windows) < (1 if allow_few else MIN_WINDOWS):
+def check_count(examples: Floats, allow_few: bool) -> None:
+    """Refuse a gate on fewer than 256 examples, unless allowed, and any on none."""
+    if len(examples) < (1 if allow_few else MIN_EXAMPLES):
         raise GateError(
-            f"{len(windows)} windows for the parity gate; expected at least {MIN_WINDOWS} (or allow few windows)"
+            f"{len(examples)} examples for the parity gate; expected at least {MIN_EXAMPLES} (or allow few)"
         )
 
 
-def check_parity(session: Session, windows: Floats, reference: Floats) -> Parity:
-    """Compare with torch's logits (n, C) on raw windows (n, 128, 6), and batches 1, 2 and 7 with each other."""
-    logits = session.predict(windows).logits
+def check_parity(session: Session, examples: Floats, reference: Floats) -> Parity:
+    """Compare with torch's logits (n, C) on raw examples (n, …), and batches 1, 2 and 7 with each other."""
+    logits = session.predict(examples).logits
     delta = float(np.abs(logits - reference).max())
     agreement = _agreement(logits, reference)
-    batch_delta = _batch_delta(session, windows)
+    batch_delta = _batch_delta(session, examples)
     # Written so that a NaN fails.
     if not delta <= MAX_LOGIT_DELTA or agreement < 1.0:
         raise GateError(
-            f"float32 parity on {len(windows)} windows: |Δ logits| {delta:.2e} (at most {MAX_LOGIT_DELTA:.0e}), "
+            f"float32 parity on {len(examples)} examples: |Δ logits| {delta:.2e} (at most {MAX_LOGIT_DELTA:.0e}), "
             f"equal argmax {agreement:.2%} (expected all)"
         )
     if not batch_delta <= MAX_LOGIT_DELTA:
         raise GateError(
-            f"logits of one window differ by {batch_delta:.2e} between batch sizes {BATCHES}; "
+            f"logits of one example differ by {batch_delta:.2e} between batch sizes {BATCHES}; "
             f"expected at most {MAX_LOGIT_DELTA:.0e}: the graph depends on the batch"
         )
     return Parity(delta, agreement, batch_delta)
 
 
-def _batch_delta(session: Session, windows: Floats) -> float:
-    """Return the largest difference of any logit of the first windows between the batch sizes."""
-    sample = np.resize(windows, (max(BATCHES), *windows.shape[1:]))
+def _batch_delta(session: Session, examples: Floats) -> float:
+    """Return the largest difference of any logit of the first examples between the batch sizes."""
+    sample = np.resize(examples, (max(BATCHES), *examples.shape[1:]))
     runs = []
     for size in BATCHES:
         parts = [session.predict(sample[i : i + size]).logits for i in range(0, len(sample), size)]
@@ -79,13 +79,14 @@ class Int8Quality:
     macro_f1_float32: float | None
 
 
-def check_int8(quantized: Session, exact: Session, windows: Floats, labels: Labels | None) -> Int8Quality:
-    """Compare int8 with float32 on raw windows (n, 128, 6) with class numbers (n,) or None."""
-    ours, theirs = quantized.predict(windows).logits, exact.predict(windows).logits
+def check_int8(quantized: Session, exact: Session, examples: Floats, labels: Labels | None) -> Int8Quality:
+    """Compare int8 with float32 on raw examples (n, …) with class numbers (n,) or None."""
+    ours, theirs = quantized.predict(examples).logits, exact.predict(examples).logits
     agreement = _agreement(ours, theirs)
     if agreement < MIN_INT8_AGREEMENT:
         raise GateError(
-            f"int8 agrees with float32 on {agreement:.2%} of {len(windows)} windows; expected {MIN_INT8_AGREEMENT:.0%}"
+            f"int8 agrees with float32 on {agreement:.2%} of {len(examples)} examples; "
+            f"expected {MIN_INT8_AGREEMENT:.0%}"
         )
     if labels is None:
         return Int8Quality(agreement, None, None)
@@ -97,21 +98,12 @@ def check_int8(quantized: Session, exact: Session, windows: Floats, labels: Labe
     return Int8Quality(agreement, f1, f1_float)
 
 
-def macro_f1(labels: Labels, predicted: NDArray[np.integer[Any]]) -> float:
-    """Return the mean F1 over the classes that occur in either of the two (n,) vectors of class numbers."""
-    scores = []
-    for number in np.union1d(labels, predicted):
-        hits = np.sum((labels == number) & (predicted == number))
-        scores.append(2 * hits / (np.sum(labels == number) + np.sum(predicted == number)))
-    return float(np.mean(scores))
-
-
-def latency_ms(session: Session, windows: Floats, repeats: int = 50) -> float:
-    """Return the median milliseconds of one window on the session's threads."""
+def latency_ms(session: Session, examples: Floats, repeats: int = 50) -> float:
+    """Return the median milliseconds of one example on the session's threads."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        session.predict(windows[:1])
+        session.predict(examples[:1])
         times.append(time.perf_counter() - start)
     return float(np.median(times[1:]) * 1e3)
 

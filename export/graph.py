@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from export.gates import GateError
-from export.runtime import CHANNELS, ModelMetadata
+from export.runtime import ModelMetadata
 from models.layers.alp import set_inference
 
 OPSET = 18
@@ -24,7 +24,7 @@ _BATCH = 64
 
 
 class Deployed(nn.Module):
-    """What is exported: raw windows in, logits and embedding out, in evaluation and independent of the batch."""
+    """What is exported: raw examples in, logits and embedding out, in evaluation and independent of the batch."""
 
     mean: Tensor
     std: Tensor
@@ -32,21 +32,22 @@ class Deployed(nn.Module):
     def __init__(self, module: nn.Module, metadata: ModelMetadata) -> None:
         super().__init__()
         self.module = copy.deepcopy(module).cpu().float()
-        self.register_buffer("mean", torch.tensor(metadata.mean, dtype=torch.float32))
-        self.register_buffer("std", torch.tensor(metadata.std, dtype=torch.float32))
+        spec = metadata.input
+        for name, numbers in (("mean", spec.mean), ("std", spec.std)):
+            self.register_buffer(name, torch.tensor(numbers, dtype=torch.float32).reshape(spec.along_channels))
         self.alp_layers = set_inference(self.module, "row")
         self.eval()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map raw windows (B, 128, 6) in m/s² and rad/s to logits (B, C) and embedding (B, D)."""
+        """Map raw examples x (B, *shape), in the units of `metadata.input`, to logits (B, C), embedding (B, D)."""
         features, logits = self.module((x - self.mean) / self.std)
         return logits, features
 
-    def logits(self, windows: NDArray[np.float32], inference: str = "row") -> NDArray[np.float32]:
-        """Run in torch on raw windows (n, 128, 6), in batches of 64; `inference` as in `models.layers.alp.ALP`."""
+    def logits(self, examples: NDArray[np.float32], inference: str = "row") -> NDArray[np.float32]:
+        """Run in torch on raw examples (n, …), in batches of 64; `inference` as in `models.layers.alp.ALP`."""
         set_inference(self.module, inference)
         with torch.no_grad():
-            parts = [self(torch.from_numpy(windows[i : i + _BATCH]))[0] for i in range(0, len(windows), _BATCH)]
+            parts = [self(torch.from_numpy(examples[i : i + _BATCH]))[0] for i in range(0, len(examples), _BATCH)]
         set_inference(self.module, "row")
         return torch.cat(parts).numpy()
 
@@ -54,7 +55,7 @@ class Deployed(nn.Module):
 def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProto:
     """Export with a free batch, one file, opset 18 and IR of at most 10; the metadata is in the file."""
     # A batch of two or more: with one, torch.export would take the batch for a constant.
-    example = torch.zeros(4, metadata.window, len(CHANNELS))
+    example = torch.zeros(4, *metadata.input.shape)
     with quiet():
         program = torch.onnx.export(
             deployed,

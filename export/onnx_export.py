@@ -20,17 +20,18 @@ from export.gates import (
     check_int8,
     check_parity,
     latency_ms,
-    macro_f1,
 )
 from export.graph import Deployed, float32_graph
 from export.int8 import int8_graph
-from export.runtime import CHANNELS, InputError, ModelMetadata, Session
+from export.runtime import InputError, ModelMetadata, Session
 from gaitway.files import written_whole
+from gaitway.scores import macro_f1
+from models.checkpoint import CheckpointInfo
 
 
 @dataclass(frozen=True)
 class File:
-    """One written file: its size, and the median latency of one window on one thread here."""
+    """One written file: its size, and the median latency of one example on one thread here."""
 
     path: str
     bytes: int
@@ -48,11 +49,11 @@ class BatchEvaluation:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written and how it did; `windows_from` says what the gates ran on."""
+    """What was written and how it did; `examples_from` says what the gates ran on."""
 
     float32: File
-    windows: int
-    windows_from: str
+    examples: int
+    examples_from: str
     parity: Parity
     batches: tuple[int, ...]
     macro_f1: float | None
@@ -70,20 +71,20 @@ def export_onnx(
     path: Path | str,
     *,
     metadata: ModelMetadata,
-    windows: NDArray[Any],
+    examples: NDArray[Any],
     labels: NDArray[Any] | None = None,
-    windows_from: str = "the caller",
+    examples_from: str = "the caller",
     int8: bool = False,
     allow_few: bool = False,
 ) -> ExportReport:
     """Write `path`, and with int8 also `path` with the suffix `.int8.onnx`, if every gate passes.
 
-    windows (n, 128, 6) raw in m/s² and rad/s, n ≥ 256 unless allow_few; labels (n,) class numbers or None.
+    examples (n, *metadata.input.shape) raw, in its units, n ≥ 256 unless allow_few; labels (n,) class numbers or None.
     The module is not changed. Raises GateError or InputError, and then leaves no file behind.
     """
     path = Path(path)
     metadata.check()
-    x, y = _checked(windows, labels, metadata)
+    x, y = _checked(examples, labels, metadata)
     check_count(x, allow_few)
     deployed = Deployed(module, metadata)
     graph = float32_graph(deployed, metadata)
@@ -100,8 +101,8 @@ def export_onnx(
     _write_all(content)
     return ExportReport(
         float32=File(str(path), sizes[path], latency_ms(exact, x)),
-        windows=len(x),
-        windows_from=windows_from,
+        examples=len(x),
+        examples_from=examples_from,
         parity=parity,
         batches=BATCHES,
         macro_f1=None if y is None else macro_f1(y, reference.argmax(axis=1)),
@@ -109,6 +110,14 @@ def export_onnx(
         int8=File(str(int8_path), sizes[int8_path], latency_ms(quantized, x)) if quantized else None,
         int8_quality=quality,
     )
+
+
+def metadata_of(info: CheckpointInfo) -> ModelMetadata:
+    """Return what the exported file says about itself, from what its checkpoint says."""
+    return ModelMetadata(
+        labels=info.labels, input=info.input, model=info.model, method=info.method, round=info.round,
+        federation=info.federation, parent_sha256=info.parent_sha256, scores=info.scores,
+    )  # fmt: skip
 
 
 def _against_batches(deployed: Deployed, x: Floats, y: Labels | None, row: Floats) -> BatchEvaluation | None:
@@ -121,13 +130,11 @@ def _against_batches(deployed: Deployed, x: Floats, y: Labels | None, row: Float
 
 
 def _checked(
-    windows: NDArray[Any], labels: NDArray[Any] | None, metadata: ModelMetadata
+    examples: NDArray[Any], labels: NDArray[Any] | None, metadata: ModelMetadata
 ) -> tuple[Floats, Labels | None]:
-    x = np.ascontiguousarray(windows, dtype=np.float32)
-    if x.shape[1:] != (metadata.window, len(CHANNELS)) or not np.isfinite(x).all():
-        raise InputError(
-            f"windows {x.shape}: expected finite (n, {metadata.window}, {len(CHANNELS)}) in m/s² and rad/s"
-        )
+    x = np.ascontiguousarray(examples, dtype=np.float32)
+    if x.shape[1:] != metadata.input.shape or not np.isfinite(x).all():
+        raise InputError(f"examples {x.shape}: expected finite {metadata.input.in_words()}")
     if labels is None:
         return x, None
     y = np.asarray(labels, dtype=np.int64)
@@ -146,4 +153,4 @@ def _write_all(content: dict[Path, bytes]) -> None:
             file.flush()  # no room for one of them: none is renamed
 
 
-__all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx"]
+__all__ = ["BatchEvaluation", "ExportReport", "File", "GateError", "export_onnx", "metadata_of"]

@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
+from gaitway.input_spec import SENSOR_CHANNELS
+
+CHANNELS = SENSOR_CHANNELS
 STANDARD_GRAVITY = 9.80665
 UNLABELLED = frozenset({"", "null"})
 

@@ -15,11 +15,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from gaitway.files import write_file
+from gaitway.input_spec import InputSpec, InputSpecError
 from models.errors import CheckpointError, ModelError
 from models.model import Model
 from models.registry import build
 
-SCHEMA = 1
+SCHEMA = 2
 _KEY = "gaitway"
 # A hundred times the largest model of the table; a file beyond it is not one of ours.
 MAX_BYTES = 1 << 30
@@ -27,23 +28,17 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint says about its model; `mean` and `std` normalise its input, a number for each channel.
-
-    Windows have six channels, in m/s² and rad/s.
-    """
+    """What a checkpoint says about its model, and about the examples that it takes."""
 
     model: str
     options: dict[str, Any]
     labels: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    input: InputSpec
     method: str = ""
     round: int = 0
     federation: str = ""
     parent_sha256: str = ""
     scores: dict[str, float] = field(default_factory=dict)
-    rate_hz: float = 50.0
-    stride: int = 64
 
     @property
     def classes(self) -> int:
@@ -64,8 +59,11 @@ class CheckpointInfo:
             raise CheckpointError(f"metadata {_KEY!r}: expected an object with schema {SCHEMA}")
         classes = values.pop("classes", None)
         _check_fields(values)
-        sequences = {name: tuple(values[name]) for name in ("labels", "mean", "std")}
-        info = cls(**(values | sequences))
+        try:
+            taken = InputSpec.from_json(values["input"])
+        except InputSpecError as error:
+            raise CheckpointError(f"metadata {_KEY!r}: {error}") from None
+        info = cls(**(values | {"labels": tuple(values["labels"]), "input": taken}))
         _check_values(info, classes)
         return info
 
@@ -128,10 +126,10 @@ def _skeleton(info: CheckpointInfo) -> Model:
             model = build(info.model, classes=info.classes, **info.options)
     except (ModelError, TypeError) as error:
         raise CheckpointError(f"cannot build the checkpoint's model: {error}") from error
-    if len(info.mean) != model.input_channels:
+    if not model.takes(info.input):
         raise CheckpointError(
-            f"mean and std have {len(info.mean)} numbers; expected {model.input_channels}, "
-            f"one for each channel of {info.model!r}'s input {model.input_shape}"
+            f"the input is a {info.input.kind} {info.input.shape}; {info.model!r} takes "
+            f"{' or '.join(model.input_kinds)} {model.input_shape}"
         )
     return model
 
@@ -160,13 +158,12 @@ def _check_state(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], path
 
 def _check_fields(values: dict[str, Any]) -> None:
     known = {f.name for f in fields(CheckpointInfo)}
-    required = {"model", "options", "labels", "mean", "std"}
+    required = {"model", "options", "labels", "input"}
     if not required <= values.keys() <= known:
         wrong = sorted((required - values.keys()) | (values.keys() - known))
         raise CheckpointError(f"metadata {_KEY!r}: missing or unknown: {', '.join(wrong)}")
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "labels": list, "mean": list, "std": list, "options": dict, "scores": dict, "model": str,
-        "round": int, "stride": int, "rate_hz": (int, float),
+    kinds: dict[str, type] = {
+        "labels": list, "input": dict, "options": dict, "scores": dict, "model": str, "round": int,
     }  # fmt: skip
     for name, kind in kinds.items():
         if name in values and not isinstance(values[name], kind):
@@ -176,8 +173,3 @@ def _check_fields(values: dict[str, Any]) -> None:
 def _check_values(info: CheckpointInfo, classes: object) -> None:
     if classes != info.classes or not all(isinstance(label, str) for label in info.labels):
         raise CheckpointError(f"{classes} classes and labels {info.labels}: expected one name for each class")
-    numbers = (*info.mean, *info.std)
-    if len(info.mean) != len(info.std) or not all(isinstance(n, (int, float)) for n in numbers):
-        raise CheckpointError(f"mean {info.mean} and std {info.std}: expected as many numbers in one as in the other")
-    if not all(0 < s < float("inf") for s in info.std) or not all(abs(m) < float("inf") for m in info.mean):
-        raise CheckpointError(f"mean {info.mean} and std {info.std}: expected finite, and std above 0")

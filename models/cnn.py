@@ -32,7 +32,7 @@ class Cnn(Model):
     """
 
     input_shape = (128, 6)
-    channels_dim = 1
+    input_kinds = ("window",)
 
     def __init__(
         self,
@@ -72,6 +72,8 @@ class Cnn(Model):
 
 class CnnAlp(Cnn):
     """The CNN with ALP on the tokens of the last convolution, then LayerNorm (ALP's output has length 1)."""
+
+    without_alp = "cnn"
 
     def __init__(
         self,

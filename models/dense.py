@@ -15,6 +15,8 @@ class Dense(Model):
     The paper does not say what follows the two dense layers: ReLU.
     """
 
+    input_kinds = ("vector", "image")
+
     def __init__(self, classes: int, *, input_shape: Sequence[int] = (60,), hidden: Sequence[int] = (128, 256)) -> None:
         super().__init__(classes, input_shape=list(input_shape), hidden=list(hidden))
         if not input_shape or len(hidden) != 2 or min(*input_shape, *hidden) < 1:

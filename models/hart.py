@@ -104,7 +104,7 @@ class Hart(Transformer):
     """
 
     input_shape = (WINDOW, CHANNELS)
-    channels_dim = 1
+    input_kinds = ("window",)
 
     def __init__(
         self,
@@ -160,6 +160,8 @@ class Hart(Transformer):
 
 class HartAlp(AlpBlocks, Hart):
     """HART with an ALP layer before the attention of each block; `models.layers.alp_blocks` says where exactly."""
+
+    without_alp = "hart"
 
 
 def _check_sizes(feature_dim: int, blocks: int) -> None:

@@ -19,6 +19,7 @@ from models.errors import OptionError
 from models.hart import CHANNELS, PATCH, TOKENS, WINDOW, Block, Hart
 from models.layers.alp import ALP
 from models.layers.dropout import uniform_words
+from models.model import HEAD
 
 KERNELS = (3, 7, 7, 15)
 
@@ -127,7 +128,7 @@ def pretrained_state(autoencoder: MaskedAutoencoder, model: Hart) -> dict[str, T
 
 
 def _in_head(name: str) -> bool:
-    return name.startswith("head.")
+    return name.startswith(HEAD)
 
 
 def _source(name: str) -> str:

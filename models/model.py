@@ -2,11 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from gaitway.input_spec import InputKind, InputSpec
 from models.errors import OptionError
+
+HEAD = "head."
+"""How the names of a classifier's parameters begin, in every network."""
 
 
 class ModelOutput(NamedTuple):
@@ -20,24 +24,24 @@ class Model(nn.Module, ABC):
     """A classifier with a feature extractor below and, under the name `head`, the layers above it.
 
     A subclass's options are keywords with defaults. `options` rebuilds it with `models.build`; values are JSON's.
-    `input_shape` is one example's shape, `feature_dim` the D of what enters the head.
-    `channels_dim` is the dimension of `input_shape` whose entries are normalised each by a mean and a deviation.
+    `input_kinds` are the kinds of examples that it takes, `input_shape` is one example's shape, `feature_dim` the D of
+    what enters the head. A network with ALP layers names in `without_alp` the table's entry of the same one without.
     """
 
     head: nn.Module
     input_shape: tuple[int, ...]
     feature_dim: int
-    channels_dim: int = 0
+    input_kinds: ClassVar[tuple[InputKind, ...]]
+    without_alp: ClassVar[str | None] = None
 
     def __init__(self, classes: int, **options: Any) -> None:
         super().__init__()
         self.classes = classes
         self.options = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
-    @property
-    def input_channels(self) -> int:
-        """How many numbers the mean of an input's normalisation has."""
-        return self.input_shape[self.channels_dim]
+    def takes(self, spec: InputSpec) -> bool:
+        """Say whether examples of this kind and shape are its input."""
+        return spec.kind in self.input_kinds and spec.shape == self.input_shape
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:

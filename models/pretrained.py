@@ -13,13 +13,13 @@ from torch import Tensor
 
 from models.checkpoint import MAX_BYTES, check_size, read_tensors
 from models.errors import CheckpointError
-from models.model import Model
+from models.model import HEAD, Model
 
-HEAD = "fc."
+CLASSIFIER = "fc."
 _COUNTER = "num_batches_tracked"
 
 
-def load_pretrained(model: Model, path: Path | str, *, skip: Sequence[str] = (HEAD,)) -> list[str]:
+def load_pretrained(model: Model, path: Path | str, *, skip: Sequence[str] = (CLASSIFIER,)) -> list[str]:
     """Overwrite the model's tensors with the file's and return their names; torchvision's `fc.` is our `head.`.
 
     `skip`: prefixes, in the file's names, of what stays as it is; by default the classifier. Tan et al.
@@ -55,7 +55,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _ours(name: str) -> str:
-    return "head." + name.removeprefix(HEAD) if name.startswith(HEAD) else name
+    return HEAD + name.removeprefix(CLASSIFIER) if name.startswith(CLASSIFIER) else name
 
 
 def _taken(name: str, skipped: tuple[str, ...]) -> bool:

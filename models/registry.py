@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gaitway.errors import did_you_mean
+from gaitway.input_spec import InputSpec
 from models.cnn import Cnn, CnnAlp
 from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
@@ -44,6 +45,34 @@ def build(name: str, *, classes: int, **options: Any) -> Model:
     _check_names(f"model {name!r}", options, model_options(name))
     _check_names("option 'alp'", options.get("alp") or {}, alp_options())
     return MODELS[name](classes, **options)
+
+
+def family(name: str) -> str:
+    """Return the table's name of the same network without ALP layers; a name that has none, or is unknown, itself."""
+    return (MODELS[name].without_alp if name in MODELS else None) or name
+
+
+def with_alp(name: str) -> str:
+    """Return the table's name of the same network with ALP layers; raises UnknownModelError if it has none."""
+    for other in MODELS:
+        if MODELS[other].without_alp == name:
+            return other
+    raise UnknownModelError(
+        f"no model of the table is {name!r} with ALP layers; those with some: {', '.join(alp_models())}"
+    )
+
+
+def alp_models() -> list[str]:
+    """Return the names of the models with ALP layers."""
+    return [name for name, model in MODELS.items() if model.without_alp is not None]
+
+
+def models_for(spec: InputSpec) -> list[str]:
+    """Return the names of the models that take such examples, some of them by their option `input_shape`."""
+    kinds = {name: model for name, model in MODELS.items() if spec.kind in model.input_kinds}
+    return [
+        name for name, model in kinds.items() if "input_shape" in model_options(name) or model.input_shape == spec.shape
+    ]
 
 
 def model_options(name: str) -> dict[str, Any]:

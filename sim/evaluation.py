@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from federation.records import Client, Examples, Forward, Tree
-from federation.scores import Scores, confusion, scores_of
 from federation.seeds import generator
 from federation.training.client_round import Setup
 from federation.training.prediction import predict, predict_stacked
+from gaitway.scores import Scores, confusion, scores_of
 from sim.engines.fork_map import batched, fork_map
 
 Matrix = npt.NDArray[np.int64]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from federation.records import Client, Examples
-from federation.scores import Scores, scores_of
 from federation.seeds import generator
 from federation.training.client_round import train_one
+from gaitway.scores import Scores, scores_of
 from sim.data.holdout import Holdout
 from sim.evaluation import Matrix, Model, spread
 from sim.networks.architectures import Architecture, assign_networks

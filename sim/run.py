@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from federation.methods import METHODS
+from federation.methods.fedali import GLOBAL, LOCAL
 from gaitway.files import write_file
 from sim import checkpoint, client_store
 from sim.data.federated_data import FederatedData
@@ -203,7 +204,7 @@ def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
 
 def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
     initial = simulation.initial
-    prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith("prototypes"))
+    prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
     return {
         "split_leaks": data.split_leaks,
         "versions": {

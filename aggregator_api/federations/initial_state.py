@@ -106,10 +106,10 @@ def _check_alternatives(plan: Plan, method: Method) -> None:
 
 
 def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
-    if method.requires_alp and not any(name.endswith("prototypes") for name in client.buffers):
+    if method.requires_alp and plan.model.name not in _alp_models():
         raise UnprocessableError(
             f"plan.method: {method.name} shares prototypes, but the model {plan.model.name!r} has no ALP layer; "
-            "choose one that has, such as hart_alp or cnn_alp"
+            f"choose one that has: {', '.join(_alp_models())}"
         )
     try:
         check_private(method, plan.rounds)
@@ -118,6 +118,12 @@ def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
     return InitialState(wire.encode(state), wire.encode(method.broadcast(state, "")), uploads)
+
+
+def _alp_models() -> list[str]:
+    from models.registry import alp_models  # only the founding of a federation needs the networks
+
+    return alp_models()
 
 
 def _initial_client(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client:

@@ -154,8 +154,7 @@ def _compare(found: Soundness, present: Mapping[str, Any] | None, margin: float)
 def _run(path: Path, holdout: ClientWindows, threads: int) -> Soundness:
     """Classify the holdout, or one window of zeros where there is none: the candidate must run in any case."""
     session = Session.load(path, threads=threads)
-    length = session.metadata.window
-    smoke = holdout.x if len(holdout) else np.zeros((1, length, 6), np.float32)
+    smoke = holdout.x if len(holdout) else np.zeros((1, *session.metadata.input.shape), np.float32)
     prediction = session.predict(smoke)
     if not (np.isfinite(prediction.logits).all() and np.isfinite(prediction.embedding).all()):
         raise StoreError(f"{path.name} gives NaN or infinity on the device's own windows")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from federation.scores import confusion, most_frequent, scores_of
+from gaitway.scores import confusion, most_frequent, scores_of
 
 Counts = npt.NDArray[np.int64]
 

@@ -13,9 +13,9 @@ from torch import nn
 from edge_agent.storage.files import write_file
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData
-from export.onnx_export import export_onnx
-from export.runtime import ModelMetadata
+from export.onnx_export import export_onnx, metadata_of
 from federation.records import Client
+from gaitway.input_spec import InputSpec
 from har_pipeline import PipelineSettings
 from models.checkpoint import CheckpointInfo, save_checkpoint
 
@@ -35,14 +35,13 @@ def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, modu
         model=job.network.name,
         options=job.network.options,
         labels=job.plan.labels,
-        mean=data.mean,
-        std=data.std,
         method=str(job.plan.method.get("name", "")),
         round=job.round,
         federation=job.federation,
         parent_sha256=job.broadcast_sha256,
-        rate_hz=settings.rate_hz,
-        stride=settings.stride,
+        input=InputSpec.windows(
+            data.mean, data.std, window=settings.window, rate_hz=settings.rate_hz, stride=settings.stride
+        ),
     )
     save_checkpoint(job.out / CHECKPOINT, module, info)
     # the latest first: those of the holdout, then training windows up to the gate's number
@@ -52,32 +51,16 @@ def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, modu
     report = export_onnx(
         module,
         job.out / MODEL,
-        metadata=_metadata(info, settings),
-        windows=windows,
-        windows_from=origin,
+        metadata=metadata_of(info),
+        examples=windows,
+        examples_from=origin,
         allow_few=True,
     )
     parity = {
         "max_abs_diff": report.parity.max_logit_delta,
         "argmax_agreement": report.parity.argmax_agreement,
-        "windows": report.windows,
-        "windows_from": report.windows_from,
+        "windows": report.examples,
+        "windows_from": report.examples_from,
         "batch_agreement": report.alp.argmax_agreement if report.alp else None,
     }
     write_file(job.out / PARITY, json.dumps(parity).encode())
-
-
-def _metadata(info: CheckpointInfo, settings: PipelineSettings) -> ModelMetadata:
-    return ModelMetadata(
-        labels=info.labels,
-        mean=info.mean,
-        std=info.std,
-        model=info.model,
-        method=info.method,
-        round=info.round,
-        federation=info.federation,
-        parent_sha256=info.parent_sha256,
-        rate_hz=info.rate_hz,
-        window=settings.window,
-        stride=info.stride,
-    )

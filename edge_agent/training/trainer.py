@@ -31,12 +31,12 @@ from federation.errors import FederationError
 from federation.methods import method_from_json
 from federation.records import Client, Examples, Tree
 from federation.rounds.server_round import keeps_partial_work
-from federation.scores import scores_of
 from federation.training.client_round import Setup, steps_of, train_one
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.prediction import predict
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
+from gaitway.scores import scores_of
 from har_pipeline import PipelineError, PipelineSettings
 from models import build
 from models.errors import ModelError

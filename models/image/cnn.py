@@ -65,6 +65,7 @@ class ImageCnn(Model):
     head on the device want it; Tan et al.'s FedPer sends the convolutions only. Names of the parameters differ.
     """
 
+    input_kinds = ("image",)
     stages: ClassVar[tuple[Stage, ...]]
     map_dropout_layer: ClassVar[type[Dropout]] = Dropout
 
@@ -177,6 +178,7 @@ class CelebaCnn(Model):
     Differs from LEAF: GroupNorm for BatchNorm, and pooling drops an odd last row. `norm="none"`: as the paper says it.
     """
 
+    input_kinds = ("image",)
     stages: ClassVar[tuple[Stage, ...]] = (Stage(3, padding=1),) * 4
 
     def __init__(

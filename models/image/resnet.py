@@ -56,6 +56,8 @@ class ResNet18(Model):
     heterogeneous models half of them (1, 4), so that all parameters keep their shapes.
     """
 
+    input_kinds = ("image",)
+
     def __init__(
         self,
         classes: int,

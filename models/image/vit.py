@@ -74,6 +74,8 @@ class Vit(Transformer):
     2205.01580) and is what HART takes. FedAli names neither patch, MLP width nor dropout: 4, 4 × width, 0.1.
     """
 
+    input_kinds = ("image",)
+
     def __init__(
         self,
         classes: int,
@@ -119,3 +121,5 @@ class Vit(Transformer):
 
 class VitAlp(AlpBlocks, Vit):
     """ViT with an ALP layer before the attention of each block; `models.layers.alp_blocks` says where exactly."""
+
+    without_alp = "vit_tiny"

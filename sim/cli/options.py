@@ -44,16 +44,16 @@ def build_experiment(
     method = method_from_json(
         {**_of_the_same(base.get("method", {}), options["method"]), "name": options["method"], **extra["method"]}
     )
+    pipeline = {**base.get("data", {}).get("pipeline", {}), **extra["pipeline"]}
     networks = chosen_networks(
         options["model"],
         {**_network_options(plan, options["model"], extra["model"]), **extra["model"]},
-        source_named(options["data"]).shape(dataset_options(options["set"])),
+        source_named(options["data"]).input_spec(dataset_options(options["set"]), pipeline),
         len(labels),
     )
     sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("training", "rounds", "data")}
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
     data = {key: value for key, value in extra["data"].items() if key in DataSpec.model_fields}
-    pipeline = {**sections["data"].get("pipeline", {}), **extra["pipeline"]}
     try:
         return Experiment.model_validate(
             dict(

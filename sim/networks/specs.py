@@ -9,11 +9,12 @@ import torch
 
 import models
 from federation.plan import ModelSpec
-from models.registry import model_options
+from gaitway.input_spec import InputSpec
+from models.registry import model_options, models_for
 from sim.errors import SettingsError
 
 
-def chosen_networks(names: str, options: Mapping[str, Any], shape: Sequence[int], classes: int) -> list[ModelSpec]:
+def chosen_networks(names: str, options: Mapping[str, Any], spec: InputSpec, classes: int) -> list[ModelSpec]:
     """Read names joined by `+`, which the clients take in turn.
 
     An option `KEY` is for every network that has it, `N.KEY` for the N-th alone. A network that can be had for any
@@ -28,7 +29,7 @@ def chosen_networks(names: str, options: Mapping[str, Any], shape: Sequence[int]
         number, dot, name = key.partition(".")
         if dot:
             own[_index(number, len(chosen))][name] = value
-    return [_fitted(name, mine, tuple(shape), classes) for name, mine in zip(chosen, own, strict=True)]
+    return [_fitted(name, mine, spec, classes) for name, mine in zip(chosen, own, strict=True)]
 
 
 def _shared(name: str, options: Mapping[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
@@ -60,21 +61,16 @@ def _index(number: str, count: int) -> int:
     return int(number) - 1
 
 
-def _fitted(name: str, options: dict[str, Any], shape: tuple[int, ...], classes: int) -> ModelSpec:
+def _fitted(name: str, options: dict[str, Any], spec: InputSpec, classes: int) -> ModelSpec:
     if "input_shape" in _known(name):
-        options = {"input_shape": list(shape), **options}
-    spec = ModelSpec(name=name, options=options)
-    module = _skeleton(spec, classes)
-    channels = shape[-1] if len(shape) == 2 else shape[0]  # of a window they come last
-    if tuple(module.input_shape) != shape or module.input_channels != channels:
-        fitting = ", ".join(_taking(shape))
-        raise SettingsError(f"{name} is not for these data, whose examples are {shape}; models that are: {fitting}")
-    return spec
-
-
-def _taking(shape: tuple[int, ...]) -> list[str]:
-    fixed = {name: getattr(model, "input_shape", None) for name, model in models.MODELS.items()}
-    return [name for name, takes in fixed.items() if takes == shape or (takes is None and len(shape) != 2)]
+        options = {"input_shape": list(spec.shape), **options}
+    chosen = ModelSpec(name=name, options=options)
+    if not _skeleton(chosen, classes).takes(spec):
+        fitting = ", ".join(models_for(spec)) or "none"
+        raise SettingsError(
+            f"{name} is not for these data, whose examples are {spec.kind}s {spec.shape}; models that are: {fitting}"
+        )
+    return chosen
 
 
 def _skeleton(spec: ModelSpec, classes: int) -> models.Model:

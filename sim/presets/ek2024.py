@@ -17,6 +17,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from models.registry import with_alp
 from sim.presets.preset import Options, Preset
 
 PAPER = "Ek et al. 2024"
@@ -39,7 +40,7 @@ _VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 def _by_method(network: str) -> dict[str, Options]:
     return {
-        "fedali": {"model": f"{network}_alp"},
+        "fedali": {"model": with_alp(network)},
         "fedprox": {"set": ["mu=0.01"]},
         "fedproto": {"set": ["predict_by=head"]},
         "local": _EPOCHS_200,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from models.registry import with_alp
 from sim.presets.preset import SMALL_DATA, Options, Preset
 
 _SHORT = {"rounds": 30, "epochs": 2, "lr": 1e-3, "method": "fedavg"}
@@ -22,11 +23,11 @@ def _recordings(name: str, network: str, training: dict[str, Any]) -> Preset:
     clients, about = _SETS[name]
     return Preset(
         paper=SMALL_DATA,
-        about=f"{about}; {network}, {network}_alp for fedali",
+        about=f"{about}; {network}, {with_alp(network)} for fedali",
         clients=clients,
         needs="motionsense, ucihar and spsw" if name == "union" else name,
         options={**training, "data": name, "model": network},
-        by_method={**_BY_METHOD, "fedali": {"model": f"{network}_alp"}},
+        by_method={**_BY_METHOD, "fedali": {"model": with_alp(network)}},
     )
 
 

@@ -25,6 +25,7 @@ from federation.seeds import generator, seed_for
 from federation.training.forward import initial_model
 from federation.tree import flatten
 from gaitway.files import write_file
+from gaitway.input_spec import InputSpec
 from har_pipeline import ChannelStatistics
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from models.hart import Hart
@@ -117,8 +118,7 @@ def _write(
         model=settings.model.name,
         options=settings.model.options,
         labels=labels,
-        mean=tuple(statistics.mean.tolist()),
-        std=tuple(statistics.std.tolist()),
+        input=InputSpec.windows(statistics.mean.tolist(), statistics.std.tolist()),
         method="mae",
         federation=f"pretrained-{settings.data}",
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from federation.scores import f1_per_class
+from gaitway.scores import f1_per_class
 from har_pipeline import DATASETS
 from har_pipeline.combination import combination_of
 from sim.cli.repeat import repeat_command

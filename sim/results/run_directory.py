@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from federation.scores import lowest_tenth
 from gaitway.errors import first_problem
+from gaitway.scores import lowest_tenth
 from sim.errors import RunDirectoryError
 from sim.results.records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Selection, Summary
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from federation.records import Client
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.data.federated_data import FederatedData
+from sim.data.sources import source_named
 from sim.experiment import Experiment
 from sim.networks.architectures import Architecture
 from sim.simulation import Simulation
@@ -30,13 +31,12 @@ def save_models(simulation: Simulation, settings: Experiment, out: Path) -> None
 def _save(
     out: Path, name: str, client: Client, network: Architecture, settings: Experiment, simulation: Simulation
 ) -> None:
-    mean, std = _normalization(name, simulation.data)
+    taken = source_named(settings.dataset).input_spec(settings.dataset_options, settings.data.pipeline)
     info = CheckpointInfo(
         model=network.model.name,
         options=network.model.options,
         labels=simulation.data.labels,
-        mean=mean,
-        std=std,
+        input=taken.normalized_by(*_normalization(name, simulation.data)),
         method=settings.method["name"],
         round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
         federation=f"sim-{settings.dataset}",

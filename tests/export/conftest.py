@@ -12,6 +12,7 @@ from torch import nn
 
 from export.onnx_export import ExportReport, export_onnx
 from export.runtime import ModelMetadata
+from gaitway.input_spec import InputSpec
 from models import build
 
 MEAN, STD = (1.0, -2.0, 9.0, 0.0, 0.1, 0.0), (3.0, 3.0, 4.0, 1.0, 1.5, 1.0)
@@ -33,7 +34,7 @@ def waves(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]
 
 
 def metadata(name: str, **changes: Any) -> ModelMetadata:
-    values: dict[str, Any] = {"labels": ("rest", "walk", "jog", "run"), "mean": MEAN, "std": STD}
+    values: dict[str, Any] = {"labels": ("rest", "walk", "jog", "run"), "input": InputSpec.windows(MEAN, STD)}
     values |= {"model": name, "method": "fedali", "round": 7, "scores": {"macro_f1": 0.5}}
     return ModelMetadata(**(values | changes))
 
@@ -67,5 +68,5 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     path = tmp_path_factory.mktemp(name) / "model.onnx"
     module = trained(name)
     x, y = waves(300, 2)
-    report = export_onnx(module, path, metadata=metadata(name), windows=x, labels=y, int8=True)
+    report = export_onnx(module, path, metadata=metadata(name), examples=x, labels=y, int8=True)
     return Exported(name, module, path, report)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from export.__main__ import app
 from export.runtime import Session
+from gaitway.input_spec import InputSpec
 from models import build
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from tests.export.conftest import MEAN, STD, waves
@@ -20,7 +21,12 @@ def checkpoint(tmp_path: Path) -> Path:
     path = tmp_path / "global.safetensors"
     options = {"channels": [8, 8]}
     info = CheckpointInfo(
-        "cnn", options, ("rest", "walk", "jog", "run"), MEAN, STD, method="fedavg", round=9, stride=16
+        "cnn",
+        options,
+        ("rest", "walk", "jog", "run"),
+        InputSpec.windows(MEAN, STD, stride=16),
+        method="fedavg",
+        round=9,
     )
     save_checkpoint(path, build("cnn", classes=4, **options), info)
     return path
@@ -37,25 +43,25 @@ def test_export_on_generated_windows_says_so(tmp_path: Path, checkpoint: Path) -
     assert code == 0, text
     assert "generated" in text
     written = json.loads(report.read_text())
-    assert written["windows"] >= 256
-    assert "generated" in written["windows_from"]
+    assert written["examples"] >= 256
+    assert "generated" in written["examples_from"]
     described = Session.load(out).metadata
-    assert (described.method, described.round, described.stride, described.mean) == ("fedavg", 9, 16, MEAN)
+    assert (described.method, described.round, described.input.stride, described.input.mean) == ("fedavg", 9, 16, MEAN)
 
 
 def test_export_on_given_windows(tmp_path: Path, checkpoint: Path) -> None:
     x, y = waves(260, 5)
     np.savez(tmp_path / "w.npz", x=x, y=y)
-    code, text = run("--checkpoint", checkpoint, "--out", tmp_path / "m.onnx", "--windows", tmp_path / "w.npz")
+    code, text = run("--checkpoint", checkpoint, "--out", tmp_path / "m.onnx", "--examples", tmp_path / "w.npz")
     assert code == 0, text
-    assert "260 windows" in text
+    assert "260 examples" in text
     assert "macro-F1" in text
 
 
 def test_a_checkpoint_of_the_earlier_alp_is_refused(tmp_path: Path) -> None:
     options = {"blocks": 1, "prototypes": [4], "head_width": 8}
     state = build("hart_alp", classes=4, **options).state_dict()
-    info = CheckpointInfo("hart_alp", options, ("rest", "walk", "jog", "run"), MEAN, STD)
+    info = CheckpointInfo("hart_alp", options, ("rest", "walk", "jog", "run"), InputSpec.windows(MEAN, STD))
     old = {name: value for name, value in state.items() if not name.endswith("beta_scale")}
     save_file(old, tmp_path / "old", metadata={"gaitway": info.to_json()})
     code, text = run("--checkpoint", tmp_path / "old", "--out", tmp_path / "m.onnx")
@@ -77,7 +83,7 @@ def test_refusals_leave_no_file_and_exit_with_one(tmp_path: Path, checkpoint: Pa
         ("text.npz", "npz"),
         ("none.npz", "npz"),
     ]:
-        code, text = run("--checkpoint", checkpoint, "--out", out, "--windows", tmp_path / name)
+        code, text = run("--checkpoint", checkpoint, "--out", out, "--examples", tmp_path / name)
         assert code == 1
         assert message in " ".join(text.split())
     code, text = run("--checkpoint", tmp_path / "none", "--out", out)

@@ -14,12 +14,15 @@ from onnx import numpy_helper
 from torch import nn
 
 from export import gates, onnx_export
-from export.gates import GateError, check_int8, check_parity, macro_f1
+from export.gates import GateError, check_int8, check_parity
 from export.onnx_export import export_onnx
 from export.runtime import InputError, ModelFileError, Session
-from export.sample_windows import generated_windows
+from export.sample_examples import generated_windows
+from gaitway.input_spec import InputSpec
+from gaitway.scores import macro_f1
 from models import ModelOutput
 from models.layers.alp import ALP, set_inference
+from models.registry import alp_models
 from tests.export.conftest import MEAN, STD, Exported, metadata, trained, waves
 
 
@@ -55,16 +58,16 @@ def test_the_file_format(exported: Exported) -> None:
     assert [d.dim_param or d.dim_value for d in shape] == ["batch", 128, 6]
     assert graph.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     properties = {p.key: p.value for p in graph.metadata_props}
-    assert properties["schema"] == "gaitway-har/1"
+    assert properties["schema"] == "gaitway-model/1"
     assert json.loads(properties["labels"]) == ["rest", "walk", "jog", "run"]
     assert json.loads(properties["versions"])["torch"] == torch.__version__
-    wanted = "rate_hz window stride channels units gravity mean std method round federation parent_sha256 scores"
+    wanted = "input model method round federation parent_sha256 scores"
     assert set(wanted.split()) < properties.keys()
 
 
 def test_the_report(exported: Exported) -> None:
     report = exported.report
-    assert (report.windows, report.batches) == (300, (1, 2, 7))
+    assert (report.examples, report.batches) == (300, (1, 2, 7))
     assert report.parity.max_logit_delta <= 1e-4
     assert report.parity.argmax_agreement == 1.0
     assert report.float32.bytes == exported.path.stat().st_size
@@ -73,14 +76,14 @@ def test_the_report(exported: Exported) -> None:
     assert report.int8_quality is not None
     assert report.int8_quality.argmax_agreement >= 0.99
     assert min(report.float32.latency_ms, report.int8.latency_ms) > 0
-    assert (report.alp is not None) == exported.name.endswith("_alp")
-    assert json.loads(json.dumps(report.to_json()))["windows"] == 300
+    assert (report.alp is not None) == (exported.name in alp_models())
+    assert json.loads(json.dumps(report.to_json()))["examples"] == 300
 
 
 def test_alp_by_row_is_compared_with_the_papers_batches(exported: Exported) -> None:
     x, y = waves(300, 2)
     if exported.report.alp is None:
-        assert not exported.name.endswith("_alp")
+        assert exported.name not in alp_models()
         return
     row = torch_logits(exported.module, x).argmax(axis=1)
     set_inference(exported.module, "plan")
@@ -123,8 +126,8 @@ def test_a_graph_that_differs_from_torch_leaves_no_file(
 ) -> None:
     broken_after_export(monkeypatch, lambda weight: weight.mul_(value))
     x, _ = waves(256, 3)
-    with pytest.raises(GateError, match="float32 parity on 256 windows"):
-        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x)
+    with pytest.raises(GateError, match="float32 parity on 256 examples"):
+        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), examples=x)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,7 +143,7 @@ def test_a_failing_int8_gate_leaves_neither_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(onnx_export, "int8_graph", ruined)
     x, _ = waves(256, 3)
     with pytest.raises(GateError, match="int8 agrees with float32"):
-        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x, int8=True)
+        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), examples=x, int8=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,39 +181,36 @@ def test_a_graph_whose_output_depends_on_the_batch_is_refused() -> None:
         check_parity(Coupled(np.zeros(0)), np.zeros((300, 128, 6), np.float32), np.zeros((300, 4), np.float32))
 
 
-def test_macro_f1_by_hand() -> None:
-    # Class 0: 2 hits of 3 true and 2 predicted: 4/5. Class 1: 1 hit of 1 and 2: 2/3. Class 3 absent: not counted.
-    assert macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])) == pytest.approx((4 / 5 + 2 / 3) / 2)
-
-
 def test_too_few_windows_need_a_word(tmp_path: Path) -> None:
     x, _ = waves(8, 3)
-    with pytest.raises(GateError, match=r"8 windows .* at least 256"):
-        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x)
-    report = export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), windows=x, allow_few=True)
-    assert report.windows == 8
-    with pytest.raises(GateError, match="0 windows"):
-        export_onnx(Linear(), tmp_path / "n.onnx", metadata=metadata("linear"), windows=x[:0], allow_few=True)
+    with pytest.raises(GateError, match=r"8 examples .* at least 256"):
+        export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), examples=x)
+    report = export_onnx(Linear(), tmp_path / "m.onnx", metadata=metadata("linear"), examples=x, allow_few=True)
+    assert report.examples == 8
+    with pytest.raises(GateError, match="0 examples"):
+        export_onnx(Linear(), tmp_path / "n.onnx", metadata=metadata("linear"), examples=x[:0], allow_few=True)
 
 
 def test_wrong_windows_labels_and_metadata_are_refused(tmp_path: Path) -> None:
     x, y = waves(256, 3)
     path = tmp_path / "m.onnx"
     with pytest.raises(InputError, match=r"\(256, 6, 128\)"):
-        export_onnx(Linear(), path, metadata=metadata("linear"), windows=x.transpose(0, 2, 1))
+        export_onnx(Linear(), path, metadata=metadata("linear"), examples=x.transpose(0, 2, 1))
     with pytest.raises(InputError, match="0 to 3"):
-        export_onnx(Linear(), path, metadata=metadata("linear"), windows=x, labels=y + 1)
+        export_onnx(Linear(), path, metadata=metadata("linear"), examples=x, labels=y + 1)
     with pytest.raises(ModelFileError, match="std"):
-        export_onnx(Linear(), path, metadata=replace(metadata("linear"), std=(0.0,) * 6), windows=x)
+        export_onnx(
+            Linear(), path, metadata=replace(metadata("linear"), input=InputSpec.windows(MEAN, (0.0,) * 6)), examples=x
+        )
     with pytest.raises(ModelFileError, match="expected logits"):
-        export_onnx(Linear(), path, metadata=metadata("linear", labels=("a", "b")), windows=x)
+        export_onnx(Linear(), path, metadata=metadata("linear", labels=("a", "b")), examples=x)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_module_is_not_changed_by_its_export(tmp_path: Path) -> None:
     module = trained("cnn_alp", steps=0).train()
     before = {n: t.clone() for n, t in module.state_dict().items()}
-    export_onnx(module, tmp_path / "m.onnx", metadata=metadata("x"), windows=waves(8, 3)[0], allow_few=True)
+    export_onnx(module, tmp_path / "m.onnx", metadata=metadata("x"), examples=waves(8, 3)[0], allow_few=True)
     assert module.training
     assert {layer.inference for layer in module.modules() if isinstance(layer, ALP)} == {"plan"}
     assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
@@ -227,7 +227,7 @@ def test_generated_windows_are_physical_and_repeatable() -> None:
 
 def test_gate_thresholds_are_those_of_the_specification() -> None:
     wanted = (1e-4, 256, 0.99, 0.005, (1, 2, 7))
-    found = (gates.MAX_LOGIT_DELTA, gates.MIN_WINDOWS, gates.MIN_INT8_AGREEMENT, gates.MAX_F1_LOSS, gates.BATCHES)
+    found = (gates.MAX_LOGIT_DELTA, gates.MIN_EXAMPLES, gates.MIN_INT8_AGREEMENT, gates.MAX_F1_LOSS, gates.BATCHES)
     assert found == wanted
 
 
@@ -240,7 +240,7 @@ def test_the_parity_gate_holds_on_real_recordings(gaitway_data: Path, exported: 
     columns = [np.genfromtxt(file, delimiter=",", skip_header=1) for file in files]
     recordings = [np.hstack([9.80665 * (c[:, 4:7] + c[:, 10:13]), c[:, 7:10]]).astype(np.float32) for c in columns]
     x = np.stack([r[i : i + 128] for r in recordings for i in range(0, len(r) - 128, 16)])
-    assert len(x) >= gates.MIN_WINDOWS
+    assert len(x) >= gates.MIN_EXAMPLES
     check_parity(Session.load(exported.path), x, torch_logits(exported.module, x))
 
 

@@ -1,10 +1,12 @@
 """The session without torch: predictions, streams in any chunking, and files that it must refuse."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +18,7 @@ from tests.export.conftest import metadata
 
 
 def model_bytes(
-    described: ModelMetadata | None = None,
+    says: ModelMetadata | None = None,
     *,
     shape: tuple[str | int, ...] = ("batch", 128, 6),
     outputs: tuple[str, ...] = ("logits", "embedding"),
@@ -41,13 +43,13 @@ def model_bytes(
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    properties = (described or metadata("m")).to_properties()
+    properties = (says or metadata("m")).to_properties()
     edit(properties)
     onnx.helper.set_model_props(model, properties)
     return bytes(model.SerializeToString())
 
 
-SESSION = Session.load(model_bytes(metadata("m", stride=40)))
+SESSION = Session.load(model_bytes())
 
 
 def samples(count: int, seed: int = 0) -> np.ndarray:
@@ -91,23 +93,35 @@ def test_windows_that_are_not_finite_are_refused() -> None:
 
 
 def test_metadata_round_trip() -> None:
-    described = metadata("m", scores={"macro_f1": 0.25}, federation="läufer", parent_sha256="ab" * 32)
-    assert Session.load(model_bytes(described)).metadata == described
+    says = metadata("m", scores={"macro_f1": 0.25}, federation="läufer", parent_sha256="ab" * 32)
+    assert Session.load(model_bytes(says)).metadata == says
+
+
+def described(**changes: Any) -> Callable[[dict[str, str]], object]:
+    """Change fields of the input's description in a file."""
+    return lambda p: p.update(input=json.dumps(json.loads(p["input"]) | changes))
 
 
 REFUSED: list[tuple[bytes, str]] = [
     (b"not a model", "cannot load"),
     (b"", "cannot load"),
-    (model_bytes(edit=lambda p: p.clear()), "schema is None; expected 'gaitway-har/1'"),
-    (model_bytes(edit=lambda p: p.update(schema="gaitway-har/2")), "gaitway-har/2"),
-    (model_bytes(edit=lambda p: p.pop("rate_hz")), "lacks rate_hz"),
-    (model_bytes(edit=lambda p: p.update(mean="[1, 2")), "not JSON"),
-    (model_bytes(edit=lambda p: p.update(mean="5")), "mean"),
-    (model_bytes(edit=lambda p: p.update(mean="[1, 2, 3, 4, 5, null]")), "mean"),
-    (model_bytes(edit=lambda p: p.update(std="[0, 0, 0, 0, 0, 0]")), "std"),
-    (model_bytes(edit=lambda p: p.update(stride="0")), "stride"),
-    (model_bytes(edit=lambda p: p.update(window="64")), r"expected x: float32 \[batch, 64, 6\]"),
-    (model_bytes(edit=lambda p: p.update(channels='["a"]')), "channels"),
+    (model_bytes(edit=lambda p: p.clear()), "schema is None; expected 'gaitway-model/1'"),
+    (model_bytes(edit=lambda p: p.update(schema="gaitway-model/2")), "gaitway-model/2"),
+    (model_bytes(edit=lambda p: p.pop("input")), "lacks input"),
+    (model_bytes(edit=lambda p: p.update(input="[1, 2")), "not JSON"),
+    (model_bytes(edit=lambda p: p.update(labels='"ab"')), "labels"),
+    (model_bytes(edit=lambda p: p.update(round='"1"')), "round"),
+    (model_bytes(edit=lambda p: p.update(input="5")), "expected an object of kind, shape"),
+    (model_bytes(edit=described(mean=5)), "mean"),
+    (model_bytes(edit=described(mean=[1, 2, 3, 4, 5, None])), "mean"),
+    (model_bytes(edit=described(std=[0] * 6)), "std"),
+    (model_bytes(edit=described(stride=0)), "stride"),
+    (model_bytes(edit=described(rate_hz=None)), "rate_hz"),
+    (model_bytes(edit=described(kind="sound")), "kind"),
+    (model_bytes(edit=described(kind="image")), "shape"),
+    (model_bytes(edit=described(shape=[64, 6])), r"expected x: float32 \[batch, 64, 6\]"),
+    (model_bytes(edit=described(channels=["a"])), "channels"),
+    (model_bytes(edit=described(channels=list("abcdef"))), "channels"),
     (model_bytes(shape=("batch", 100, 6)), r"inputs are .*100.*expected x: float32 \[batch, 128, 6\]"),
     (model_bytes(shape=(1, 128, 6)), "fixed at 1"),
     (model_bytes(classes=3), r"expected logits \[batch, 4\]"),

@@ -15,12 +15,12 @@ from torch import Tensor
 from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.plan import TrainingConfig
-from federation.scores import confusion, scores_of
 from federation.seeds import generator, seed_for
 from federation.training.forward import initial_client, reseed
 from federation.training.optimizers import adam, optimizer_for, sgd
 from federation.training.schedule import in_order, schedule, stack_schedules
 from federation.tree import flatten, unflatten
+from gaitway.scores import confusion, macro_f1, scores_of
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
@@ -203,3 +203,8 @@ names = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_siz
 @given(st.dictionaries(names, st.dictionaries(names, st.integers(), min_size=1), max_size=4))
 def test_flatten_and_back(tree: dict[str, dict[str, int]]) -> None:
     assert unflatten(flatten(tree)) == tree
+
+
+def test_macro_f1_by_hand() -> None:
+    # Class 0: 2 hits of 3 true and 2 predicted: 4/5. Class 1: 1 hit of 1 and 2: 2/3. Class 3 absent: not counted.
+    assert macro_f1(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])) == pytest.approx((4 / 5 + 2 / 3) / 2)

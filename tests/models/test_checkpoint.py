@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from gaitway.input_spec import InputSpec
 from models import MODELS, CheckpointError, build
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from tests.models.small_models import SMALL
@@ -17,11 +18,19 @@ SIZES: dict[str, dict[str, Any]] = SMALL | {"cnn": {"channels": [8, 8]}, "cnn_al
 
 
 def info(name: str) -> CheckpointInfo:
-    labels, channels = ("walk", "sit", "läuft"), build(name, classes=3, **SIZES[name]).input_channels
-    return CheckpointInfo(
-        name, SIZES[name], labels, (0.5,) * channels, (2.0,) * channels, method="fedali", round=3,
-        scores={"macro_f1": 0.5},
-    )  # fmt: skip
+    labels = ("walk", "sit", "läuft")
+    return CheckpointInfo(name, SIZES[name], labels, spec_of(name), method="fedali", round=3, scores={"macro_f1": 0.5})
+
+
+def spec_of(name: str) -> InputSpec:
+    shape, kind = build(name, classes=3, **SIZES[name]).input_shape, MODELS[name].input_kinds[0]
+    if kind == "window":
+        return InputSpec.windows((0.5,) * 6, (2.0,) * 6)
+    return (InputSpec.images(shape, (0.5,) * shape[0], (2.0,) * shape[0]) if kind == "image"
+            else InputSpec.vectors((0.5,) * shape[0], (2.0,) * shape[0]))  # fmt: skip
+
+
+WINDOWS = json.loads(json.dumps(spec_of("cnn").to_json()))
 
 
 def saved(folder: Path, name: str = "cnn_alp") -> Path:
@@ -77,13 +86,15 @@ def test_a_wrong_shape_or_type_names_the_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 2}, "schema 1"),
+        ({"schema": 1}, "schema 2"),
         ({"classes": 4}, "one name for each class"),
         ({"labels": "abc"}, "labels"),
-        ({"mean": [0.0] * 5}, "as many numbers"),
-        ({"mean": [0.0] * 3, "std": [1.0] * 3}, "expected 6, one for each channel"),
-        ({"std": [0.0] * 6}, "std above 0"),
-        ({"std": [float("nan")] * 6}, "std above 0"),
+        ({"input": "x"}, "input"),
+        ({"input": {**WINDOWS, "mean": [0.0] * 5}}, "mean"),
+        ({"input": InputSpec.images((3, 8, 8), (0.0,) * 3, (1.0,) * 3).to_json()}, r"image \(3, 8, 8\).* takes window"),
+        ({"input": InputSpec.windows((0.0,) * 6, (1.0,) * 6, window=64).to_json()}, r"\(64, 6\).*\(128, 6\)"),
+        ({"input": {**WINDOWS, "std": [0.0] * 6}}, "std"),
+        ({"input": {**WINDOWS, "std": [float("nan")] * 6}}, "std"),
         ({"model": "rnn"}, "rnn"),
         ({"options": {"chanels": [8, 8]}}, "did you mean 'channels'"),
         ({"options": {"prototypes": "ab"}}, "cannot build"),

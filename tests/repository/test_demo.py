@@ -29,10 +29,10 @@ from edge_agent.training.local_data import local_data, pipeline_settings
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.records import Examples
-from federation.scores import confusion, scores_of
 from federation.training.client_round import Setup, train_one
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.prediction import predict
+from gaitway.scores import confusion, scores_of
 from tests.repository.imports import REPOSITORY
 
 MARK = "GAITWAY_TEST_MARK"

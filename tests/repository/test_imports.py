@@ -15,8 +15,8 @@ from tests.repository.imports import PACKAGES, REPOSITORY, Import, all_imports, 
 TRAINER = ("federation.training.local_round", "federation.training.client_round", "federation.training.prediction")
 
 
-EVERYWHERE = ("gaitway.errors", "gaitway.files")
-"""The root of errors with its sentences, and the atomic write: the standard library alone, for every package."""
+EVERYWHERE = ("gaitway.errors", "gaitway.files", "gaitway.input_spec", "gaitway.scores")
+"""The root of errors, the atomic write, what a network takes, and scores: for every package."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ for _floor, _below_it in FLOORS.items():
 VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
+    "gaitway.scores": {"numpy": ARRAYS},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
     "federation.privacy.differential_privacy": {"dp_accounting": "a maintained accountant of ε"},
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},

@@ -10,8 +10,8 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Examples
-from federation.scores import scores_of
 from federation.training.client_round import train_one
+from gaitway.scores import scores_of
 from sim.data.federated_data import FederatedData
 from sim.evaluation import Model
 from sim.new_clients import few_shot, score_new_clients

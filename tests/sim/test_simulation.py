@@ -14,11 +14,11 @@ import torch
 from federation.errors import SettingsError as MethodError
 from federation.methods import METHODS
 from federation.records import Client, Examples
-from federation.scores import confusion, scores_of
 from federation.training import client_round
 from federation.training.client_round import steps_of
 from federation.training.schedule import Schedule, schedule
 from federation.tree import flatten
+from gaitway.scores import confusion, scores_of
 from sim import checkpoint
 from sim.cohort import steps_done, stragglers
 from sim.data.federated_data import FederatedData

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gaitway.input_spec import InputSpec
 from sim.data.federated_data import FederatedData
 from sim.data.images import ImageReader, image_federation
 from sim.data.partitions import PARTITIONS, partition_from_json, with_validation
@@ -24,9 +25,10 @@ class Images:
         """Name the classes."""
         return self._reader.labels(self._reader.options(options))
 
-    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return channels, height, width."""
-        return self._reader.shape(self._reader.options(options))
+    def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
+        """Describe an image."""
+        shape = self._reader.shape(self._reader.options(options))
+        return InputSpec.images(shape, (0.0,) * shape[0], (1.0,) * shape[0])
 
     def load(
         self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None

@@ -12,6 +12,7 @@ import torch
 
 from federation.plan import DataSpec
 from federation.records import Examples
+from gaitway.input_spec import SENSOR_CHANNELS, InputSpec
 from har_pipeline import (
     CHANNELS,
     ChannelStatistics,
@@ -46,9 +47,11 @@ class Recordings:
         """Name the activities."""
         return dataset_labels(self._name, dict(options) or None)
 
-    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return a window's samples and channels."""
-        return dataset_settings(self._name).window, len(CHANNELS)
+    def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
+        """Describe a window of the data set's own pipeline with these changes."""
+        cut = PipelineSettings.from_json({**dataset_settings(self._name).to_json(), **pipeline})
+        none, one = (0.0,) * len(SENSOR_CHANNELS), (1.0,) * len(SENSOR_CHANNELS)
+        return InputSpec.windows(none, one, window=cut.window, rate_hz=cut.rate_hz, stride=cut.stride)
 
     def load(
         self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None

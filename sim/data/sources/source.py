@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from gaitway.input_spec import InputSpec
 from sim.data.federated_data import FederatedData
 from sim.experiment import Experiment
 
@@ -20,8 +21,8 @@ class Source(Protocol):
         """Name the classes, in the order of their indices."""
         ...
 
-    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return one example's shape: (time, channels), (channels, height, width) or (numbers,)."""
+    def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
+        """Describe one example before normalization; `pipeline` are changes of how recordings become windows."""
         ...
 
     def load(

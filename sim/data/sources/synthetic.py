@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gaitway.errors import did_you_mean, first_problem
+from gaitway.input_spec import InputSpec
 from sim.data.federated_data import FederatedData
 from sim.data.sources.source import Progress
 from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
@@ -25,9 +26,9 @@ class SyntheticLogistic:
         """Return the ten classes."""
         return LABELS
 
-    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the length of an input."""
-        return (DIMENSION,)
+    def input_spec(self, options: Mapping[str, Any], pipeline: Mapping[str, Any]) -> InputSpec:
+        """Describe an input."""
+        return InputSpec.vectors((0.0,) * DIMENSION, (1.0,) * DIMENSION)
 
     def load(
         self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None

@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 
 from federation.records import Examples
 from models.layers.alp import ALP
+from models.registry import alp_models
 from sim.errors import AnalysisError
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, Look, bare
 from sim.reports.analysis.finished import FinishedRun
@@ -43,9 +44,7 @@ def tokens(run: FinishedRun) -> Section:
     """
     layers = alp_layers(run.server)
     if not layers:
-        raise AnalysisError(
-            f"no ALP layer in {run.directory.config.model_name}; hart_alp, cnn_alp and vit_alp have some"
-        )
+        raise AnalysisError(f"no ALP layer in {run.directory.config.model_name}; {', '.join(alp_models())} have some")
     names = list(layers)
     shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
     caption = f"ALP layers {', '.join(shown)}: tokens (above) and local prototypes (below) around the centres."

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from federation.methods import METHODS
+from models.registry import family
 from sim.errors import RunDirectoryError
 from sim.reports.comparison.comparability import Runs, labels_of, refusals, settings_of, tested_on, warnings_of, written
 from sim.reports.comparison.critical import ranked_over_datasets, tested
@@ -38,8 +39,8 @@ def compare_runs(runs: Runs, baseline: str | None = None, select: Selection | No
     grouped: dict[Key, list[RunDirectory]] = defaultdict(list)
     for run in kept:
         # ALP is FedALI's own layer: `hart_alp` is what its papers' tables put beside `hart`.
-        family = run.config.model_name.removesuffix("_alp")
-        grouped[run.config.dataset, family, repr(tested_on(run))].append(run)
+        networks = "+".join(family(spec.name) for spec in run.config.models)
+        grouped[run.config.dataset, networks, repr(tested_on(run))].append(run)
     apart = _apart(grouped)
     groups = tuple(
         _group(key[0], key[1], written(tested_on(members[0]), apart[key]), members, baseline, selection)

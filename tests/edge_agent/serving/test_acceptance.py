@@ -19,6 +19,7 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
+from gaitway.input_spec import InputSpec
 from har_pipeline import ClientWindows
 
 LABELS = ("walk", "run", "sit")
@@ -53,7 +54,7 @@ def candidate(folder: Path, confuses: int = 0, scale: float = 1.0) -> Path:
         opset_imports=[helper.make_opsetid("", 18)],
         ir_version=10,
     )
-    helper.set_model_props(model, ModelMetadata(LABELS, (0.0,) * 6, (1.0,) * 6).to_properties())
+    helper.set_model_props(model, ModelMetadata(LABELS, InputSpec.windows((0.0,) * 6, (1.0,) * 6)).to_properties())
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model, str(folder / MODEL))
     (folder / CHECKPOINT).write_bytes(b"checkpoint")

@@ -65,13 +65,13 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_source_knows_its_labels_and_shape(data: str, shape: tuple[int, ...], classes: int) -> None:
     source = source_named(data)
-    assert source.shape({}) == shape
+    assert source.input_spec({}, {}).shape == shape
     assert len(source.labels({})) == classes
 
 
 def test_options_change_them() -> None:
     assert len(source_named("femnist").labels({"classes": 10})) == 10
-    assert source_named("celeba").shape({"side": 32}) == (3, 32, 32)
+    assert source_named("celeba").input_spec({"side": 32}, {}).shape == (3, 32, 32)
 
 
 def test_an_unknown_data_set_names_the_nearest() -> None:

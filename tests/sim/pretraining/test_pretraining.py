@@ -14,6 +14,7 @@ from federation import wire
 from federation.plan import ModelSpec
 from federation.training.forward import initial_model
 from federation.tree import flatten
+from gaitway.input_spec import InputSpec
 from har_pipeline import ChannelStatistics
 from models import CheckpointError, build
 from models.checkpoint import CheckpointInfo, load_checkpoint
@@ -130,7 +131,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
 def test_weights_of_the_earlier_placement_are_refused(tmp_path: Path) -> None:
     old = tmp_path / "old.safetensors"
     state = {n: t for n, t in build("hart_alp", classes=2, **HART).state_dict().items() if "beta_scale" not in n}
-    info = CheckpointInfo("hart_alp", HART, ("a", "b"), (0.0,) * 6, (1.0,) * 6)
+    info = CheckpointInfo("hart_alp", HART, ("a", "b"), InputSpec.windows((0.0,) * 6, (1.0,) * 6))
     save_file(state, old, metadata={"gaitway": info.to_json()})
     sets = [f"model.{key}={value}" for key, value in HART.items()]
     with pytest.raises(CheckpointError, match=r"old\.safetensors: a hart_alp of an earlier version"):

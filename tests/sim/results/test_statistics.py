@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from federation.scores import f1_per_class, lowest_tenth, scores_of
+from gaitway.scores import f1_per_class, lowest_tenth, scores_of
 from sim.results.statistics import (
     client_differences,
     holm,

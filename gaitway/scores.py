@@ -40,6 +40,12 @@ def scores_of(matrix: npt.NDArray[np.int64]) -> Scores:
     return Scores(float(np.nanmean(f1)), float(np.trace(matrix) / matrix.sum()))
 
 
+def macro_f1(truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64]) -> float:
+    """Return the mean F1 over the classes that occur in either of the two (n,) vectors of class numbers."""
+    classes = 1 + max(truth.max(initial=0), predicted.max(initial=0))
+    return scores_of(confusion(truth, predicted, int(classes))).macro_f1
+
+
 def most_frequent(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the confusion matrix (C, C) of always answering the class that is most frequent in a matrix (C, C)."""
     constant = np.zeros_like(matrix)

@@ -1,9 +1,21 @@
-"""Generated motion windows, for a parity gate where no recording is at hand; not training data."""
+"""Generated examples, for a parity gate where no real ones are at hand; not training data."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gaitway.input_spec import InputSpec
+
 GRAVITY = 9.81
+
+
+def generated_examples(spec: InputSpec, count: int, *, seed: int = 0) -> NDArray[np.float32]:
+    """Return (count, *spec.shape), raw: motion, pixels between 0 and 1, or numbers with the spec's mean and std."""
+    if spec.kind == "window" and spec.rate_hz is not None:
+        return generated_windows(count, window=spec.shape[0], rate_hz=spec.rate_hz, seed=seed)
+    random = np.random.default_rng(seed)
+    if spec.kind == "image":
+        return random.uniform(size=(count, *spec.shape)).astype(np.float32)
+    return random.normal(spec.mean, spec.std, size=(count, *spec.shape)).astype(np.float32)
 
 
 def generated_windows(count: int, *, window: int = 128, rate_hz: float = 50.0, seed: int = 0) -> NDArray[np.float32]:

@@ -1,0 +1,56 @@
+"""What the table says of its models: their kinds of examples, and which is which with ALP layers."""
+
+import pytest
+import torch
+
+from federation.head import is_base, is_head
+from gaitway.input_spec import InputSpec
+from models import MODELS, UnknownModelError, build
+from models.layers.alp import ALP
+from models.model import HEAD
+from models.registry import alp_models, family, models_for, with_alp
+from tests.models.small_models import SMALL
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_names_its_twin_without_alp_has_alp_layers_and_the_others_have_none(name: str) -> None:
+    with torch.device("meta"):
+        layers = [layer for layer in build(name, classes=3, **SMALL[name]).modules() if isinstance(layer, ALP)]
+    assert bool(layers) == (name in alp_models())
+    assert family(name) in MODELS
+    assert family(family(name)) == family(name)
+
+
+def test_families() -> None:
+    assert {name: family(name) for name in alp_models()} == {
+        "hart_alp": "hart", "cnn_alp": "cnn", "vit_tiny_alp": "vit_tiny",
+    }  # fmt: skip
+    assert [with_alp(family(name)) for name in alp_models()] == alp_models()
+    assert family("an_alp") == "an_alp"  # not of this table: nothing is read into the name
+    with pytest.raises(UnknownModelError, match=r"resnet18.*vit_tiny_alp"):
+        with_alp("resnet18")
+
+
+def test_which_models_take_which_examples() -> None:
+    none, one = (0.0,) * 6, (1.0,) * 6
+    assert models_for(InputSpec.windows(none, one)) == ["hart", "hart_alp", "cnn", "cnn_alp"]
+    assert models_for(InputSpec.windows(none, one, window=100)) == []
+    assert models_for(InputSpec.vectors(none, one)) == ["dense"]
+    pictures = models_for(InputSpec.images((1, 28, 28), (0.0,), (1.0,)))
+    assert {"dense", "resnet18", "vit_tiny"} < set(pictures)
+    assert not {"hart", "cnn"} & set(pictures)
+
+
+def test_a_model_does_not_take_an_image_of_the_shape_of_its_windows_or_another_shape() -> None:
+    module = build("dense", classes=2, input_shape=[6])
+    assert module.takes(InputSpec.vectors((0.0,) * 6, (1.0,) * 6))
+    assert not module.takes(InputSpec.vectors((0.0,) * 7, (1.0,) * 7))
+    assert not build("cnn", classes=2).takes(InputSpec.images((3, 128, 6), (0.0,) * 3, (1.0,) * 3))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_and_methods_mean_the_same_head(name: str) -> None:
+    with torch.device("meta"):
+        names = [parameter for parameter, _ in build(name, classes=3, **SMALL[name]).named_parameters()]
+    assert [n for n in names if is_head(n)] == [n for n in names if n.startswith(HEAD)] != []
+    assert any(is_base(n) for n in names)
