@@ -75,9 +75,9 @@ def flops(module: Any) -> int:
 def measure(name: str, options: dict[str, Any], repeats: int, clock: Callable[[], float]) -> list[dict[str, Any]]:
     """Time a window with torch and with both files in turn, then load each in a process of its own."""
     import torch
-    from export.sample_examples import generated_windows
 
     from export.runtime import Session
+    from export.sample_examples import generated_windows
 
     module, windows = deployed(name, options), generated_windows(64)
     x = torch.from_numpy(windows[:1].copy())

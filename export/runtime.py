@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -20,6 +20,8 @@ from gaitway.input_spec import InputSpec, InputSpecError
 
 SCHEMA = "gaitway-model/1"
 _BATCH = 256
+_KINDS: dict[str, Any] = {"labels": list, "input": dict, "round": int, "scores": dict, "versions": dict}
+"""Of the JSON values in a file; the others are strings."""
 _OUTPUTS = ("logits", "embedding")
 _LOAD_ERRORS = (
     ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.InvalidGraph, ort_errors.InvalidProtobuf,
@@ -75,11 +77,8 @@ class ModelMetadata:
             values = {name: json.loads(properties[name]) for name in names}
         except ValueError as error:
             raise ModelFileError(f"metadata is not JSON: {error}") from None
-        _require(isinstance(values["labels"], list), "labels", values["labels"])
-        for name, annotation in cls.__annotations__.items():
-            kind: Any = get_origin(annotation) or annotation
-            if kind in (str, int, dict):
-                _require(isinstance(values[name], kind), name, values[name])
+        for name in names:
+            _require(isinstance(values[name], _KINDS.get(name, str)), name, values[name])
         try:
             taken = InputSpec.from_json(values["input"])
         except InputSpecError as error:

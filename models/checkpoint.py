@@ -129,7 +129,7 @@ def _skeleton(info: CheckpointInfo) -> Model:
     if not model.takes(info.input):
         raise CheckpointError(
             f"the input is a {info.input.kind} {info.input.shape}; {info.model!r} takes "
-            f"{' or '.join(model.input_kinds)} {model.input_shape}"
+            f"{' or '.join(model.input_kinds)} {model.input_shape}{' of any length' if model.any_length else ''}"
         )
     return model
 

@@ -33,6 +33,7 @@ class Cnn(Model):
 
     input_shape = (128, 6)
     input_kinds = ("window",)
+    any_length = True  # the mean over time
 
     def __init__(
         self,

@@ -26,12 +26,14 @@ class Model(nn.Module, ABC):
     A subclass's options are keywords with defaults. `options` rebuilds it with `models.build`; values are JSON's.
     `input_kinds` are the kinds of examples that it takes, `input_shape` is one example's shape, `feature_dim` the D of
     what enters the head. A network with ALP layers names in `without_alp` the table's entry of the same one without.
+    `any_length`: windows of another length than `input_shape`'s do as well.
     """
 
     head: nn.Module
     input_shape: tuple[int, ...]
     feature_dim: int
     input_kinds: ClassVar[tuple[InputKind, ...]]
+    any_length: ClassVar[bool] = False
     without_alp: ClassVar[str | None] = None
 
     def __init__(self, classes: int, **options: Any) -> None:
@@ -41,7 +43,8 @@ class Model(nn.Module, ABC):
 
     def takes(self, spec: InputSpec) -> bool:
         """Say whether examples of this kind and shape are its input."""
-        return spec.kind in self.input_kinds and spec.shape == self.input_shape
+        rest = 1 if self.any_length else 0
+        return spec.kind in self.input_kinds and spec.shape[rest:] == self.input_shape[rest:]
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor | None = None) -> ModelOutput:

@@ -69,10 +69,14 @@ def alp_models() -> list[str]:
 
 def models_for(spec: InputSpec) -> list[str]:
     """Return the names of the models that take such examples, some of them by their option `input_shape`."""
-    kinds = {name: model for name, model in MODELS.items() if spec.kind in model.input_kinds}
-    return [
-        name for name, model in kinds.items() if "input_shape" in model_options(name) or model.input_shape == spec.shape
-    ]
+    return [name for name, model in MODELS.items() if spec.kind in model.input_kinds and _fits(name, spec.shape)]
+
+
+def _fits(name: str, shape: tuple[int, ...]) -> bool:
+    if "input_shape" in model_options(name):
+        return True
+    rest = 1 if MODELS[name].any_length else 0
+    return MODELS[name].input_shape[rest:] == shape[rest:]
 
 
 def model_options(name: str) -> dict[str, Any]:

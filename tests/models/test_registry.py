@@ -34,7 +34,7 @@ def test_families() -> None:
 def test_which_models_take_which_examples() -> None:
     none, one = (0.0,) * 6, (1.0,) * 6
     assert models_for(InputSpec.windows(none, one)) == ["hart", "hart_alp", "cnn", "cnn_alp"]
-    assert models_for(InputSpec.windows(none, one, window=100)) == []
+    assert models_for(InputSpec.windows(none, one, window=100)) == ["cnn", "cnn_alp"]
     assert models_for(InputSpec.vectors(none, one)) == ["dense"]
     pictures = models_for(InputSpec.images((1, 28, 28), (0.0,), (1.0,)))
     assert {"dense", "resnet18", "vit_tiny"} < set(pictures)

@@ -64,19 +64,25 @@ def test_a_plan_is_simulated_as_it_is() -> None:
 
 def test_options_and_set_win_over_a_plan() -> None:
     sets = ["mu=0.1", "rounds.late=next", "data.test_share=0.1", "model.feature_dim=24", "data.minutes=2"]
-    found = experiment(plan(), lr=0.5, rounds=3, set=[*sets, "pipeline.overlap=0.25"])
+    found = experiment(plan(), lr=0.5, rounds=3, set=[*sets, "pipeline.stride=16"])
     assert (found.training.lr, found.training.batch_size, found.rounds.rounds) == (0.5, 8, 3)
     assert (found.rounds.late, found.rounds.over_selection) == ("next", 1.5)
     assert found.method["mu"] == 0.1
     assert found.model == ModelSpec(name="cnn", options={"channels": [8, 8], "feature_dim": 24})
     assert found.training.feature_dim == 24
-    assert (found.data.test_share, found.data.pipeline) == (0.1, {"window": 64, "overlap": 0.25})
+    assert (found.data.test_share, found.data.pipeline) == (0.1, {"window": 64, "stride": 16})
     assert found.dataset_options == {"minutes": 2}
 
 
 def test_another_method_takes_nothing_of_the_plans() -> None:
     assert experiment(plan(), method="fedavg").method["name"] == "fedavg"
-    assert experiment(plan(), model="hart", set=["model.blocks=1"]).model.options == {"blocks": 1}
+    longer = experiment(plan(), model="hart", set=["model.blocks=1", "pipeline.window=128"])
+    assert longer.model.options == {"blocks": 1}
+
+
+def test_windows_of_another_length_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(SettingsError, match=r"hart is not .* windows \(64, 6\); models that are: cnn, cnn_alp$"):
+        experiment(plan(), model="hart")
 
 
 @pytest.mark.parametrize("kind", ["plan.json", "answer.json"])
