@@ -1,1 +1,1 @@
-"""The command `gaitway`: one name for the programs of this distribution, each of which also starts with `python -m`."""
+"""The command `gaitway`, and what every package may import: the root of errors, atomic writes, scores, `InputSpec`."""

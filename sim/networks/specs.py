@@ -62,15 +62,21 @@ def _index(number: str, count: int) -> int:
 
 
 def _fitted(name: str, options: dict[str, Any], spec: InputSpec, classes: int) -> ModelSpec:
+    if name in models.MODELS and spec.kind not in models.MODELS[name].input_kinds:
+        raise _unfit(name, spec)
     if "input_shape" in _known(name):
         options = {"input_shape": list(spec.shape), **options}
     chosen = ModelSpec(name=name, options=options)
     if not _skeleton(chosen, classes).takes(spec):
-        fitting = ", ".join(models_for(spec)) or "none"
-        raise SettingsError(
-            f"{name} is not for these data, whose examples are {spec.kind}s {spec.shape}; models that are: {fitting}"
-        )
+        raise _unfit(name, spec)
     return chosen
+
+
+def _unfit(name: str, spec: InputSpec) -> SettingsError:
+    fitting = ", ".join(models_for(spec)) or "none"
+    return SettingsError(
+        f"{name} is not for these data, whose examples are {spec.kind}s {spec.shape}; models that are: {fitting}"
+    )
 
 
 def _skeleton(spec: ModelSpec, classes: int) -> models.Model:

@@ -68,8 +68,14 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
     [
         (["--model", "cnn", "--method", "fedali"], "fedali needs a model with ALP layers, such as hart_alp or cnn_alp"),
         (["--data", "mnits"], "unknown data set 'mnits'; did you mean 'mnist'"),
-        (["--data", "mnist", "--model", "cnn"], "cnn is not for these data, whose examples are (1, 28, 28); models"),
-        (["--model", "dense"], "dense is not for these data, whose examples are (128, 6); models that are: hart"),
+        (
+            ["--data", "mnist", "--model", "cnn"],
+            "cnn is not for these data, whose examples are images (1, 28, 28); models",
+        ),
+        (
+            ["--model", "dense"],
+            "dense is not for these data, whose examples are windows (128, 6); models that are: hart",
+        ),
         (
             ["--method", "scaffold", "--optimizer", "adam"],
             "scaffold reads gradients off SGD's steps, not off adam's: choose",

@@ -89,6 +89,24 @@ def test_models_are_built_for_the_data() -> None:
     assert settings_of("synthetic", model="cnn").model.options == {}
 
 
+@pytest.mark.parametrize(
+    ("data", "model", "words"),
+    [
+        (
+            "synthetic",
+            "resnet18",
+            r"resnet18 is not .* windows \(128, 6\); models that are: hart, hart_alp, cnn, cnn_alp$",
+        ),
+        ("synthetic", "dense", r"dense is not .* windows \(128, 6\)"),
+        ("mnist", "cnn", r"cnn is not .* images \(1, 28, 28\); models that are: dense, mnist_cnn"),
+        ("synthetic_logistic", "hart", r"hart is not .* vectors \(60,\); models that are: dense$"),
+    ],
+)
+def test_a_model_for_other_data_is_refused_with_those_that_fit(data: str, model: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        settings_of(data, model=model)
+
+
 def test_images_are_dealt_by_a_partition(digits: Path) -> None:
     settings = settings_of("mnist", model="mnist_cnn", partition="equal", set=["partition.clients=3"])
     data = load_data(settings, digits, None, None)
