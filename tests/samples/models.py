@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from export.__main__ import metadata_of
-from export.onnx_export import export_onnx
+from export.onnx_export import export_onnx, metadata_of
 from export.runtime import Session
-from export.sample_windows import generated_windows
+from export.sample_examples import generated_windows
+from gaitway.input_spec import InputSpec
 from models import build
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 
@@ -21,9 +21,10 @@ METADATA = "model.json"
 """What both files say of themselves."""
 OPTIONS: dict[str, Any] = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "prototypes": [8]}
 INFO = CheckpointInfo(
-    model="cnn_alp", options=OPTIONS, labels=("still", "walking", "jogging"), mean=(0.5, -0.5, 9.5, 0.0, 0.1, 0.0),
-    std=(2.0, 2.0, 3.0, 1.0, 1.5, 1.0), method="fedali", round=3, federation="walk", parent_sha256="ab" * 32,
-    scores={"macro_f1": 0.5}, rate_hz=50.0, stride=64,
+    model="cnn_alp", options=OPTIONS, labels=("still", "walking", "jogging"),
+    input=InputSpec.windows((0.5, -0.5, 9.5, 0.0, 0.1, 0.0), (2.0, 2.0, 3.0, 1.0, 1.5, 1.0)),
+    method="fedali", round=3, federation="walk", parent_sha256="ab" * 32,
+    scores={"macro_f1": 0.5},
 )  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def write(out: Path, scratch: Path) -> None:
     torch.manual_seed(3)
     save_checkpoint(out / "model.safetensors", build(INFO.model, classes=3, **OPTIONS), INFO)
     module, info = load_checkpoint(out / "model.safetensors")
-    export_onnx(module, scratch / "model.onnx", metadata=metadata_of(info), windows=generated_windows(256))
+    export_onnx(module, scratch / "model.onnx", metadata=metadata_of(info), examples=generated_windows(256))
     (out / "model.onnx").write_bytes((scratch / "model.onnx").read_bytes())
     properties = Session.load(out / "model.onnx").metadata.to_properties()
     dump(out / METADATA, {"model.safetensors": json.loads(info.to_json()), "model.onnx": properties})
@@ -51,7 +52,7 @@ def windows() -> NDArray[np.float32]:
 def by_torch(folder: Path) -> NDArray[np.float32]:
     """Return the checkpoint's logits (3, 3), of the windows together."""
     module, info = load_checkpoint(folder / "model.safetensors")
-    x = (windows() - np.array(info.mean, np.float32)) / np.array(info.std, np.float32)
+    x = (windows() - np.array(info.input.mean, np.float32)) / np.array(info.input.std, np.float32)
     with torch.no_grad():
         return np.asarray(module(torch.from_numpy(x)).logits)
 
