@@ -39,8 +39,6 @@ def open_database(path: Path, schema: str) -> sqlite3.Connection:
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA foreign_keys=ON")
             _check_version(db, path)
-            # before the tables: whoever opens the file in between, or after a crash, finds no file without a version
-            db.execute(f"PRAGMA user_version={VERSION}")
             with db:
                 db.executescript(schema)
         except (sqlite3.Error, StoreError):
@@ -57,6 +55,9 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{path} is of a later version of this program; install that one again")
     if version < VERSION and begun:
         raise StoreError(f"{path} is of a version before 0.2.0, which is not read; move it away to start anew")
+    if version < VERSION:
+        # before the tables: whoever opens the file in between, or after a crash, finds no tables without a version
+        db.execute(f"PRAGMA user_version={VERSION}")
 
 
 def check(db: sqlite3.Connection, path: Path) -> None:
