@@ -21,10 +21,10 @@ from hhar_files import RATES_HZ, write
 from measure import copy_rate, interleaved, report, resident_mb
 
 from har_pipeline import PipelineSettings, Recording, StreamPipeline, prepare
-from har_pipeline.archive import Source
 from har_pipeline.readers import READERS
+from har_pipeline.readers.archive import Source
 from har_pipeline.readers.hhar import NUMBERS, WORDS
-from har_pipeline.tables import read_chunks
+from har_pipeline.readers.tables import read_chunks
 
 READER = READERS["hhar"]
 # Floating-point operations on a pair of a grid point and a sample, as resample.py does them: offset 2, index 3,

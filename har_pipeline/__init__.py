@@ -15,8 +15,8 @@ from har_pipeline.preparation import (
 from har_pipeline.recording import CHANNELS, Recording, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.splits import Split, cut_validation, leave_devices_out, leave_subjects_out, split_client
-from har_pipeline.stream import StreamPipeline, Window
-from har_pipeline.windows import ClientWindows, WindowedDataset
+from har_pipeline.streaming.stream import StreamPipeline, Window
+from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 __all__ = [
     "CHANNELS",

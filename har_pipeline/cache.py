@@ -16,7 +16,7 @@ from gaitway.files import written_whole
 from har_pipeline.errors import PipelineError
 from har_pipeline.origin import Origin
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.windows import ClientWindows, WindowedDataset
+from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 # Raise it with every change that alters windows: old files are then no longer found.
 FORMAT = 2

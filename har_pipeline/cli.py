@@ -27,7 +27,7 @@ from har_pipeline.preparation import (
 )
 from har_pipeline.readers import READERS
 from har_pipeline.splits import split_client
-from har_pipeline.windows import WindowedDataset
+from har_pipeline.streaming.windows import WindowedDataset
 
 app = typer.Typer(
     help="From the recordings of motion sensors to windows of 128 samples × 6 channels at 50 Hz.",

@@ -21,7 +21,7 @@ from gaitway.errors import did_you_mean
 from har_pipeline.errors import PipelineError, SettingsError
 from har_pipeline.recording import Categorical, Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.windows import WindowedDataset
+from har_pipeline.streaming.windows import WindowedDataset
 
 MERGED: dict[str, tuple[str, ...]] = {
     "walking": ("wlk", "WALKING", "walk", "WAL"),

@@ -8,7 +8,6 @@ from typing import Any
 
 from gaitway.errors import did_you_mean
 from har_pipeline import cache
-from har_pipeline.archive import Source
 from har_pipeline.combination import (
     COMBINATIONS,
     adopt,
@@ -23,11 +22,12 @@ from har_pipeline.combination import (
 )
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.readers import READERS
+from har_pipeline.readers.archive import Source
 from har_pipeline.readers.reader import RecordingReader
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.stream import StreamPipeline, Window
-from har_pipeline.windows import ClientWindows, WindowedDataset
+from har_pipeline.streaming.stream import StreamPipeline, Window
+from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 DATASETS = (*READERS, *COMBINATIONS)
 

@@ -17,7 +17,7 @@ import numpy as np
 from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.windows import ClientWindows, WindowedDataset
+from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 KINDS = ("temporal", "random80", "kfold7_3")
 FOLDS, TEST_FOLDS = 10, 3

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from gaitway.errors import did_you_mean
-from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.tables import read_table
 from har_pipeline.recording import STANDARD_GRAVITY, Recording, device_of, subject_of
-from har_pipeline.tables import read_table
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 ACC_UNITS = {"m/s2": 1.0, "g": STANDARD_GRAVITY}

@@ -20,13 +20,13 @@ from itertools import pairwise
 import numpy as np
 
 from gaitway.errors import did_you_mean
-from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Member, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.tables import Table, read_chunks
 from har_pipeline.readers.temporary_columns import TemporaryColumns
 from har_pipeline.recording import UNLABELLED, Categorical, Recording, Sensor, device_of, subject_of
-from har_pipeline.tables import Table, read_chunks
 
 LABELS = ("sit", "stand", "walk", "stairsup", "stairsdown", "bike")
 NUMBERS = ("Creation_Time", "Arrival_Time", "x", "y", "z")

@@ -25,13 +25,13 @@ from typing import IO
 import numpy as np
 
 from gaitway.errors import did_you_mean
-from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Member, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.tables import read_columns, read_table
 from har_pipeline.readers.temporary_columns import COLUMNS, SampleColumns
 from har_pipeline.recording import UNLABELLED, Recording, Sensor
-from har_pipeline.tables import read_columns, read_table
 
 LABELS = (
     *("STD", "WAL", "JOG", "JUM", "STU", "STN", "SCH", "SIT", "CHU", "CSI", "CSO", "LYI"),

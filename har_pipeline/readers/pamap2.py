@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from har_pipeline.archive import Layout, Member, Source
 from har_pipeline.errors import SourceError
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Member, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.tables import read_columns
 from har_pipeline.readers.temporary_columns import SampleColumns, in_step
 from har_pipeline.recording import Recording, device_of, subject_of
-from har_pipeline.tables import read_columns
 
 ACTIVITIES = {
     1: "lying",

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gaitway.errors import did_you_mean
-from har_pipeline.archive import Layout, Source, locate
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Source, locate
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.windows import ClientWindows
+from har_pipeline.streaming.windows import ClientWindows
 
 Options = Mapping[str, Any]
 Clients = Collection[str] | None

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from har_pipeline.archive import Layout, Source
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
+from har_pipeline.readers.tables import Table, read_table
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.tables import Table, read_table
 
 LABELS = ("WALKING", "TURNING", "SEATED", "SITTING_DOWN", "STANDING_UP")
 PLACES = {"sp": "pocket", "sw": "wrist"}

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gaitway.errors import did_you_mean
-from har_pipeline.archive import Source
 from har_pipeline.errors import SettingsError
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen
 from har_pipeline.readers.synthetic_motion import ACTIVITIES, Motion, move
 from har_pipeline.recording import Recording, Sensor, device_of, subject_of

@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from har_pipeline.readers.tables import Table
 from har_pipeline.recording import Recording, Sensor
-from har_pipeline.tables import Table
 
 CHUNK_ROWS = 60_000
 COLUMNS: tuple[tuple[Sensor, slice], ...] = (("acc", slice(0, 3)), ("gyro", slice(3, 6)))

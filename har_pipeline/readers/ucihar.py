@@ -13,12 +13,12 @@ from typing import IO
 
 import numpy as np
 
-from har_pipeline.archive import Layout, Source
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
-from har_pipeline.windows import ClientWindows
+from har_pipeline.streaming.windows import ClientWindows
 
 LABELS = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
 CHANNEL_FILES = tuple(f"{signal}_{axis}" for signal in ("total_acc", "body_gyro") for axis in "xyz")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.signal import freqz, kaiserord
 
-from har_pipeline import PipelineSettings, resample
-from har_pipeline.resample import kernel_table, low_pass_at, trapezoid_widths
+from har_pipeline import PipelineSettings
+from har_pipeline.streaming import resample
+from har_pipeline.streaming.resample import kernel_table, low_pass_at, trapezoid_widths
 from tests.har_pipeline.streams import both, run
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from har_pipeline import SourceError
-from har_pipeline.archive import Layout, Source
+from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.bounded import read_at_most
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import COLOUR_TO_ONE

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from har_pipeline import SourceError
-from har_pipeline.archive import Layout, Member, Source
+from har_pipeline.readers.archive import Layout, Member, Source
 from sim.data.images.bounded import read_at_most
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages

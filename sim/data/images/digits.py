@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from har_pipeline import SourceError
-from har_pipeline.archive import Layout, Source
+from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.bounded import DAMAGED, read_at_most, read_rest
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages

@@ -14,7 +14,7 @@ from string import ascii_lowercase
 import numpy as np
 
 from har_pipeline import SourceError
-from har_pipeline.archive import Layout, Source
+from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import EMNIST

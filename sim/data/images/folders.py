@@ -8,7 +8,7 @@ import numpy as np
 
 from gaitway.errors import did_you_mean
 from har_pipeline import SourceError
-from har_pipeline.archive import Layout, Source
+from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import CIFAR10, CIFAR100, COLOUR_TO_ONE, Moments

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from har_pipeline import SourceError
-from har_pipeline.archive import Source
+from har_pipeline.readers.archive import Source
 from sim.data.images.bounded import read_next, read_rest
 
 SIDE = 28

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from har_pipeline import SourceError
-from har_pipeline.archive import Layout, Member, Source
+from har_pipeline.readers.archive import Layout, Member, Source
 from sim.data.images.bounded import read_at_most
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import GREY_TO_ONE

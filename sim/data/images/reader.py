@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from har_pipeline import SourceError
-from har_pipeline.archive import Source
+from har_pipeline.readers.archive import Source
 from har_pipeline.readers.reader import DataSetReader, Options
 from sim.data.images.labelled import LabelledImages
 from sim.data.images.moments import Moments

@@ -11,7 +11,7 @@ from har_pipeline.errors import PipelineError
 from har_pipeline.origin import Key, Origin
 from har_pipeline.recording import device_of, subject_of
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.stream import Window
+from har_pipeline.streaming.stream import Window
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import numpy as np
 from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError, SignalError
 from har_pipeline.recording import UNLABELLED, Categorical, Recording
-from har_pipeline.resample import low_pass_at, positions
-from har_pipeline.sensor_buffer import ROUNDING_S, SensorBuffer
 from har_pipeline.settings import PipelineSettings
+from har_pipeline.streaming.resample import low_pass_at, positions
+from har_pipeline.streaming.sensor_buffer import ROUNDING_S, SensorBuffer
 
 NO_LABEL = -1
 UNKNOWN = -2

@@ -1,0 +1,1 @@
+"""From samples in any order and rate to windows: one causal implementation for batches and devices."""
