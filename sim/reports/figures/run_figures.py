@@ -46,7 +46,7 @@ def learning_curves(run: RunDirectory) -> Figure | None:
         _score_lines(axes, run, measure)
         by_round(axes, label, run.rounds[-1].round)
         axes.set_ylim(0, 101)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 

@@ -67,6 +67,17 @@ def test_the_overlap_check_sees_an_overlap() -> None:
     assert overlapping(figure)
 
 
+@pytest.mark.parametrize("name", ["learning_curves", "score_over_bytes"])
+def test_a_legend_of_every_score_lies_within_the_figure(name: str, run_24: RunDirectory) -> None:
+    figure = run_figures.FIGURES[name](run_24)
+    assert figure is not None
+    figure.canvas.draw()
+    (legend,), width = figure.legends, figure.bbox.width
+    assert len(legend.get_texts()) >= 2
+    box = legend.get_window_extent()
+    assert (0 <= box.x0, box.x1 <= width) == (True, True)
+
+
 @pytest.mark.parametrize("name", list(run_figures.FIGURES))
 def test_no_label_covers_another_with_many_clients(name: str, run_141: RunDirectory) -> None:
     figure = run_figures.FIGURES[name](run_141)
