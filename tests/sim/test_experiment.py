@@ -96,7 +96,7 @@ def test_a_plan_is_read_as_it_is_sent_or_answered(kind: str, tmp_path: Path) -> 
     ("name", "text", "words"),
     [
         ("plan.toml", "labels = [", "expected a plan in TOML or JSON"),
-        ("plan.json", '{"labels": ["a"]}', "labels = "),
+        ("plan.json", '{"labels": ["a"]}', "labels: Tuple"),
         ("plan.json", "[]", "Input should be a valid"),
     ],
 )

@@ -80,9 +80,9 @@ def test_what_does_not_name_this_machine(netloc: str) -> None:
 
 def test_it_is_refused_on_any_address_that_others_reach(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
-        with pytest.raises(ConfigError, match=r"^insecure_local lets anybody in who reaches"):
+        with pytest.raises(ConfigError, match=r"insecure_local lets anybody in who reaches"):
             load(insecure_local=True, host=host)
-    with pytest.raises(ConfigError, match=r"^insecure_local takes nothing from proxies"):
+    with pytest.raises(ConfigError, match=r"insecure_local takes nothing from proxies"):
         load(insecure_local=True, trusted_proxies="127.0.0.1")
     words = ["serve", "--insecure-local", "--host", "0.0.0.0", "--data-dir", str(tmp_path / "none")]
     answer = CliRunner().invoke(cli, words)
@@ -103,5 +103,5 @@ def test_proxies_are_given_as_a_list_or_with_commas(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("GAITWAY_TRUSTED_PROXIES", "127.0.0.1, 10.0.0.0/8,2001:db8::/32")
     assert [str(network) for network in load().trusted_proxies] == ["127.0.0.1/32", "10.0.0.0/8", "2001:db8::/32"]
     monkeypatch.setenv("GAITWAY_TRUSTED_PROXIES", "nginx")
-    with pytest.raises(ConfigError, match=r"^setting trusted_proxies.0 = 'nginx'"):
+    with pytest.raises(ConfigError, match=r"^setting trusted_proxies.0: .*nginx"):
         load()

@@ -151,9 +151,9 @@ def test_the_time_counts_what_interrupted_runs_have_used(device: Path, tmp_path:
     assert found is not None
     assert (found.epoch, found.steps, told) == (1, 3, [1])
     assert list(found.params) == list(context.initial.params)
-    assert not second.enough(0)
-    assert not second.enough(3)
-    assert second.enough(4)
+    assert not second.should_stop(0)
+    assert not second.should_stop(3)
+    assert second.should_stop(4)
     assert second.stopped_at == 4
 
 
