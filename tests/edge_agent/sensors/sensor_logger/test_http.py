@@ -7,6 +7,7 @@ import http.client
 import json
 import queue
 import random
+import select
 import socket
 import ssl
 import subprocess
@@ -125,8 +126,9 @@ def test_connections_are_bounded_and_a_silent_one_holds_up_no_other(listener: Li
     time.sleep(0.3)
     assert post(listener.port)[0] == 200
     silent += [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(4)]
-    silent[-1].settimeout(5)
-    assert silent[-1].recv(1) == b""  # closed at once
+    closed, _, _ = select.select(silent, [], [], 10)  # which of them the kernel hands over last is its own affair
+    assert closed
+    assert closed[0].recv(1) == b""
     for each in silent:
         each.close()
     until = time.monotonic() + 5
