@@ -91,7 +91,14 @@ class RayCluster:
         _must_listen(address or "")
         workers = None if address else self.workers  # a cluster that is there has its own
         try:
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            # "local", for Ray would else join whatever cluster was last started on this machine
+            ray.init(
+                address or "local",
+                num_cpus=workers,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+            )
         except (ConnectionError, ray.exceptions.RayError, ValueError) as error:
             # Ray asks for a token from 2.59 on, and says of a missing one only that it failed to connect
             raise EngineError(

@@ -36,7 +36,11 @@ pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore::FutureWar
 def cluster() -> Iterator[None]:
     repository = str(Path(__file__).resolve().parents[3])
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": repository}}
+        "local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": repository}},
     )
     yield
     ray.shutdown()
