@@ -3,28 +3,38 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# where it is set, each of the many processes that tests and demo start compiles all modules anew
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
+# processes that wait for each other leave cores idle
+CI_WORKERS ?= $(shell echo $$(( $$(nproc) + ($$(nproc) + 1) / 2 )))
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
-PACKAGES := har_pipeline models federation edge_agent aggregator_api export sim
+ORT := phone/app/vendor/ort
+PACKAGES := har_pipeline models federation edge_agent aggregator_api export phone sim
 SOURCES := $(PACKAGES) tests demo deploy $(wildcard benchmarks)
 
 DATA ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help setup check test test-ci test-slow demo bench check-aarch64 walkthrough lock sbom
+.PHONY: help setup phone check test test-ci test-slow demo bench check-aarch64 walkthrough lock sbom
 .DELETE_ON_ERROR:
 
 help:  ## show this list
 	@echo "Gaitway. Targets:"
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 	@echo "Variables: PYTHON (3.11 or later, now $(PYTHON)), DATA (folder of recordings for the demo),"
-	@echo "           DEMO_ARGS, PYTEST_ARGS (passed on), GAITWAY_DATA (folder of recordings for the tests)"
+	@echo "           DEMO_ARGS (passed on; --stay: look at the pages afterwards; --phone: a phone may join),"
+	@echo "           PYTEST_ARGS (passed on), GAITWAY_DATA (folder of recordings for the tests),"
+	@echo "           CI_WORKERS (processes of test and test-ci, now $(CI_WORKERS))"
 
-setup: $(STAMP)  ## make the virtual environment .venv and install Gaitway into it
+setup: $(STAMP)  ## make the virtual environment .venv and install Gaitway into it; make phone where npm is there
+	@if command -v npm >/dev/null; then \
+		$(MAKE) phone || echo "The phone's client was not made (see above); everything else is there. Once mended: make phone" >&2; \
+	else echo "npm is not here, so the phone's client lacks ONNX Runtime; all else works. With it (Debian: apt-get install npm): make phone"; fi
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python found; install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
@@ -33,17 +43,33 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
-check: $(STAMP)  ## lint, formatting, types (what pre-commit runs)
+# npm writes its hidden lock last, and the copy that is looked at is made last: whoever was killed begins where it was.
+phone: $(ORT)/ort.wasm.min.mjs  ## npm's packages for the phone's client: ONNX Runtime into phone/app/vendor, tsc
+
+phone/node_modules/.package-lock.json: phone/package.json phone/package-lock.json
+	@command -v npm >/dev/null || { echo "No npm found; install Node.js 20 or later with npm (Debian: apt-get install nodejs npm), then make phone" >&2; exit 1; }
+	npm ci --prefix phone --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+$(ORT)/ort.wasm.min.mjs: phone/node_modules/.package-lock.json phone/onnxruntime-web.LICENSE phone/types/ort.wasm.min.d.mts
+	@mkdir -p $(ORT)
+	install -m 0644 phone/node_modules/onnxruntime-web/dist/ort-wasm-simd-threaded.{mjs,wasm} phone/types/ort.wasm.min.d.mts $(ORT)
+	install -m 0644 phone/onnxruntime-web.LICENSE $(ORT)/LICENSE
+	install -m 0644 phone/node_modules/onnxruntime-web/dist/ort.wasm.min.mjs $@
+
+check: $(STAMP)  ## lint, formatting, types (what pre-commit runs); of JavaScript after make phone
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+	@if [ -x phone/node_modules/.bin/tsc ] && command -v node >/dev/null; then npm --prefix phone run --silent types && echo "tsc: no issues found"; \
+	else echo "Types of JavaScript are not checked: make phone installs tsc"; fi
 
 test: $(STAMP)  ## the tests that take seconds, in under four minutes on two cores
 	@# files in their order: live federations, few tests but long, would all come last and leave cores idle
-	$(BIN)/python -m pytest -m "not slow and not ci" -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not ci" -n $(CI_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-ci: $(STAMP)  ## what CI runs besides: federations of real processes, kills, learning, compiled steps
-	$(BIN)/python -m pytest -m "ci and not slow" -n auto --dist load $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "ci and not slow" -n $(CI_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## what takes minutes to hours: two hundred kills, every optimizer compiled, every database
 	$(BIN)/python -m pytest -m slow -n 1 $(PYTEST_ARGS)

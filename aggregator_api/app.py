@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_api.api import openapi
 from aggregator_api.api.coalescing import CoalescedReads
+from aggregator_api.api.dependencies import known_query
 from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware import problems
 from aggregator_api.api.middleware.audit import AuditRequests
@@ -22,16 +23,18 @@ from aggregator_api.api.middleware.concurrency import ConcurrencyLimit
 from aggregator_api.api.middleware.idempotency import Idempotency
 from aggregator_api.api.middleware.security_headers import SecurityHeaders
 from aggregator_api.api.middleware.storage_errors import StorageErrors
+from aggregator_api.api.middleware.sub_path import SubPath
 from aggregator_api.api.routes import ROUTERS
-from aggregator_api.api.routes.dependencies import known_query
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.client_address import ClientAddress
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.transport import Connect
-from aggregator_api.observability.metrics import HttpTimer, Metrics
+from aggregator_api.observability.metrics import HttpTimer
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
-from aggregator_api.web import docs
+from aggregator_api.web import routes as web
+from aggregator_api.web.errors import ErrorPages
+from aggregator_api.web.histories import Histories, Preparation
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +59,20 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         runtime = Runtime(settings, connect)
         app.state.runtime = runtime
-        app.state.metrics = Metrics(runtime)
+        app.state.database = runtime.database  # middleware has no dependencies
+        app.state.refusals = runtime.refusals
+        app.state.metrics = runtime.metrics
+        app.state.histories = Histories()
+        preparation = Preparation(runtime.database, app.state.histories, runtime.closing)
         app.state.event_feed = EventFeed(runtime.database, runtime.closing)
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         try:
             await run_in_threadpool(runtime.start)
             await run_in_threadpool(_log_access, runtime)
+            preparation.start()
             yield
         finally:
+            await run_in_threadpool(preparation.stop)
             await run_in_threadpool(runtime.stop)
 
     app = _Application(
@@ -82,10 +91,12 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(CoalescedReads)
     app.add_middleware(AuthMiddleware, settings=settings)  # the last one added is asked first
     app.add_middleware(StorageErrors)
+    app.add_middleware(ErrorPages)
     app.add_middleware(HttpTimer)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(ClientAddress, trusted=settings.trusted_proxies)
-    for router in (*ROUTERS, docs.router):
+    app.add_middleware(SubPath, root_path=settings.root_path, trusted=settings.trusted_proxies)
+    for router in (*ROUTERS, *web.ROUTERS):
         app.include_router(router)
     return app
 

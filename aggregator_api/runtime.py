@@ -19,16 +19,26 @@ from aggregator_api.auth.signing import Signer
 from aggregator_api.cluster.leadership import Leadership, LeaseLeadership, SoleLeadership
 from aggregator_api.cluster.leases import Leases
 from aggregator_api.db.database import Database
-from aggregator_api.devices.accounts import BrokerAccounts, NoAccounts
+from aggregator_api.device_http.messages import DeviceMessages, DevicePublisher
+from aggregator_api.device_http.streams import DeviceStreams
+from aggregator_api.devices.enrolment import EnrolmentService
 from aggregator_api.devices.presence import PresenceCheck
+from aggregator_api.devices.service import DeviceService
+from aggregator_api.devices.tokens import TokenService
+from aggregator_api.federations.changes import AliasService, SettingsService
+from aggregator_api.federations.service import FederationService
 from aggregator_api.mqtt.client import MqttDriver
 from aggregator_api.mqtt.inbox import Inbox, Message
-from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
+from aggregator_api.mqtt.mosquitto.dynamic_security import accounts_of
 from aggregator_api.mqtt.transport import Connect
+from aggregator_api.observability.health import Readiness
+from aggregator_api.observability.metrics import DatabaseCollector, Metrics, ServerCollector
 from aggregator_api.observability.refusals import Refusals
 from aggregator_api.observability.timings import MESSAGE_SECONDS
 from aggregator_api.retention import policy
+from aggregator_api.retention.deletion import DeletionService
 from aggregator_api.rollouts.scheduler import RolloutScheduler
+from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
@@ -39,11 +49,14 @@ from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.disk import require_folder
+from aggregator_api.storage.downloads import Downloads
 from aggregator_api.updates import admission
 from aggregator_api.updates.ingest import Ingest
 from aggregator_api.updates.partial_uploads import PartialUploads
+from federation.errors import WireError
 from federation.private_files import make_private
 from federation.protocol import topics
+from federation.protocol.messages import DeviceStatus, read
 
 log = logging.getLogger(__name__)
 
@@ -78,19 +91,20 @@ class Runtime:
         self.refusals = Refusals(self.database)
         """Refused requests on their way into the audit."""
         self.blobs = BlobStore(settings.blobs)
-        self.blob_cache = BlobCache(self.blobs)
         self.identity = Identity(settings.identity)
         self.signer = Signer(self.identity.sign, settings.signature_lifetime_s)
         self.clock = SteadyClock()
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
-        self.accounts = accounts_of(settings)
-        """Where approved devices get their passwords at the broker."""
         self._retained_removed_at = elapsed_s()
         self._retired_at = -math.inf
+        self.accounts = accounts_of(settings)
+        """Where approved devices get their passwords at the broker."""
         self._gained: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.inbox = Inbox(self._handle, self._tick, settings.inbox_messages, use_one_torch_thread, self._recover)
         self.transport = connect(settings, self.receive, self._on_connected)
+        self.streams = DeviceStreams(self.closing, most=settings.max_connections * 3 // 4)
+        self._publisher = DevicePublisher(self.transport, self.streams)
         self.leadership = self._make_leadership()
         # one thread: aggregations follow one another, and torch's thread count belongs to the thread that sets it
         self._pool = ThreadPoolExecutor(
@@ -98,7 +112,7 @@ class Runtime:
         )
         self._executor = executor or _executor_of(settings, self.blobs)
         presence = PresenceCheck()
-        announcer = Announcer(self.transport, self.signer, presence, chunk_bytes=settings.chunk_bytes)
+        announcer = Announcer(self._publisher, self.signer, presence, chunk_bytes=settings.chunk_bytes)
         self.coordinator = Coordinator(
             self.database,
             announcer,
@@ -120,6 +134,27 @@ class Runtime:
             uploads_per_device=settings.uploads_per_device,
             enrolled_only=settings.enrolled_only,
             min_free_bytes=settings.min_free_bytes,
+        )
+        self.federations = FederationService(
+            self.database, self.blobs, self.coordinator, max_model_bytes=settings.max_model_bytes
+        )
+        self.federation_settings = SettingsService(self.database, self.coordinator, self.clock)
+        self.aliases = AliasService(self.database, self.coordinator)
+        self.enrolment = EnrolmentService(self.database, self.accounts, self.identity)
+        self.device_tokens = TokenService(self.database)
+        self.devices = DeviceService(self.database, self.coordinator, self.accounts, self.forget_device)
+        self.rollouts = RolloutService(self.database, self.coordinator, self.clock)
+        self.deletion = DeletionService(
+            self.database, self.coordinator, self._publisher, self.accounts, self.forget_device
+        )
+        self.device_messages = DeviceMessages(
+            self.database, self.inbox, self._publisher, self.streams, announcer, self.leadership, self._handle
+        )
+        self.downloads = Downloads(self.blobs, BlobCache(self.blobs), self.coordinator.blob_damaged)
+        self.readiness = Readiness(settings, self.database, self.blobs, self.transport, self.inbox)
+        self.metrics = Metrics(
+            ServerCollector(settings, self.signer, self.transport, self.inbox, self.leadership),
+            DatabaseCollector(self.database),
         )
 
     def start(self) -> None:
@@ -147,18 +182,9 @@ class Runtime:
         self.refusals.flush(closing=True)
         self.database.close()
 
-    @property
-    def waiting(self) -> int:
-        """How many messages wait to be handled."""
-        return self.inbox.waiting
-
-    @property
-    def alive(self) -> bool:
-        """Whether messages are being handled."""
-        return self.inbox.alive
-
-    def forget_uploads(self, federation: str, device: str) -> None:
-        """Drop what a device has sent of its uploads, in the thread that handles them."""
+    def forget_device(self, federation: str, device: str) -> None:
+        """End a device's stream, and drop what it has sent of its uploads, in the thread that handles them."""
+        self.streams.disconnect(federation, device)
 
         def drop() -> None:
             for key in self._uploads.of_device(federation, device):
@@ -168,6 +194,9 @@ class Runtime:
 
     def receive(self, message: Message) -> None:
         """Take a message from the broker; called on the network's thread."""
+        if self.streams.is_used and self._is_overtaken(message):
+            message.acknowledge()
+            return
         if message.retained:
             self.inbox.put(partial(self.ingest.note_retained, message.topic))
         self.inbox.put(message)
@@ -190,11 +219,27 @@ class Runtime:
         return LeaseLeadership(
             Leases(self.database, settings.holder, settings.lease_s),
             settings.lease_s,
-            is_healthy=lambda: self.alive and self.transport.is_up,
+            is_healthy=lambda: self.inbox.alive and self.transport.is_up,
             gained=self._take_over,
             notified=lambda name: self.coordinator.recover_federation(name),
-            changed=self.transport.listen,
+            changed=self._listen,
         )
+
+    def _listen(self, federations: frozenset[str]) -> None:
+        self.transport.listen(federations)
+        self.streams.listen(federations)
+
+    def _is_overtaken(self, message: Message) -> bool:
+        """Note that a device speaks at the broker; whether it is a last will of one that has moved to HTTP since."""
+        try:
+            address = topics.parse(message.topic)
+            is_will = address.kind == "status" and read(DeviceStatus, message.payload).state == "offline"
+        except WireError:
+            return False
+        if message.retained or is_will:
+            return is_will and self.streams.holds(*address[:2])
+        self.streams.spoke(*address[:2], at_broker=True)
+        return False
 
     def _take_over(self, name: str) -> None:
         self._gained.put(name)  # its uploads belong to the thread that handles messages
@@ -210,6 +255,7 @@ class Runtime:
             self.transport.remove_retained()
         self.coordinator.tick()
         self.coordinator.renew_announcements()
+        self.device_messages.tick()
         self.refusals.flush()
         self._retire_daily()
         self.rollout_scheduler.tick(self.clock())
@@ -255,12 +301,6 @@ def use_one_torch_thread() -> None:
 def _keep_private(folder: Path) -> None:
     if opened := make_private(folder, OURS):
         log.warning("%d files and folders in %s could be read by others; now they cannot", opened, folder)
-
-
-def accounts_of(settings: Settings) -> BrokerAccounts:
-    """Return who gives devices their accounts at the broker that the settings name."""
-    login = settings.broker_admin_login
-    return DynamicSecurity(settings.broker_host, settings.broker_port, login) if login else NoAccounts()
 
 
 def _executor_of(settings: Settings, blobs: BlobStore) -> AggregationExecutor:

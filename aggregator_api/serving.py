@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
 import signal
@@ -9,12 +10,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from aggregator_api.api.connections import BACKLOG, bounded_protocol, bounds_of
 from aggregator_api.app import create_app
+from aggregator_api.https import REFRESH_S, Certificate, certificate_of, listen
 from aggregator_api.settings import Settings
 from aggregator_api.storage.disk import require_folder
 from aggregator_api.storage.folder_lock import FolderLock
@@ -23,6 +26,7 @@ GRACE_S = 5
 MOST_FILES = 65_536
 GC_THRESHOLDS = (10_000, 10, 50)
 """More objects made than freed before the youngest are looked at (Python's own: 700), and so many times the next."""
+TICKS_PER_S = 10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -35,6 +39,7 @@ def run_server(settings: Settings) -> None:
     _raise_open_files()
     for folder in settings.own_folders:
         require_folder(folder, "data_dir, or the folder of the database")
+    certificate = certificate_of(settings)
     app = create_app(settings)
     config = uvicorn.Config(
         app,
@@ -53,25 +58,47 @@ def run_server(settings: Settings) -> None:
     with ExitStack() as locks:
         for folder in settings.own_folders:
             locks.enter_context(FolderLock(folder))
-        _Server(config, app).run()
+        _Server(config, app, settings, certificate).run()
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn with two differences.
+    """Uvicorn with three differences.
 
-    It raises a caught signal again once it has ended; a clean end is no failure, so this one does not. And it tells
-    of an error at the application's start by a traceback; this one starts the application itself and lets it through.
+    It raises a caught signal again once it has ended; a clean end is no failure, so this one does not. It tells of an
+    error at the application's start by a traceback; this one starts the application itself and lets it through. And it
+    listens either with TLS or without; this one does both where the settings say so.
     """
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: FastAPI, settings: Settings, certificate: Certificate | None
+    ) -> None:
         super().__init__(config)
         self._app = app
+        self._settings = settings
+        self._certificate = certificate
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         with self.capture_signals():
             async with self._app.router.lifespan_context(self._app):
                 _spare_what_stays()
                 await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets if self._settings.plain_http else [])
+        if self._certificate is not None:
+            self.servers.append(await listen(self._certificate, self._protocol, self._settings, BACKLOG))
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._certificate is not None and counter % (REFRESH_S * TICKS_PER_S) == 0:
+            self._certificate.refresh()
+        return await super().on_tick(counter)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import tomllib
 from pathlib import Path
@@ -13,6 +14,18 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Setting
 from aggregator_api.errors import ConfigError
 from aggregator_api.ports import is_loopback
 from gaitway.errors import did_you_mean, first_problem
+
+OWN_PATHS = frozenset(
+    {"docs", "events", "favicon.ico", "federations", "healthz", "live", "login", "logout", "metrics", "new-federation"}
+    | {"openapi.json", "phone", "readyz", "static", "v1"}
+)
+"""First parts of the server's own paths."""
+_ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]{1,64}){1,4}")
+
+
+def is_root_path(path: str) -> bool:
+    """Whether the server can be below that path, which is written without a slash at its end."""
+    return _ROOT_PATH.fullmatch(path) is not None and path.split("/")[1] not in OWN_PATHS
 
 
 class Login(NamedTuple):
@@ -43,6 +56,19 @@ class Settings(BaseSettings):
         default=(),
         description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
         "believed; in the environment with commas between them",
+    )
+    tls_cert_file: Path | None = Field(
+        default=None, description="HTTPS without a proxy: the server's certificate as PEM; none: plain HTTP"
+    )
+    tls_key_file: Path | None = Field(default=None, description="its private key as PEM, without a password")
+    https_host: str | None = Field(default=None, description="where HTTPS has its own port; none: `host`")
+    https_port: int | None = Field(
+        default=None, ge=1, le=65_535, description="HTTPS here, and plain HTTP on `port`; none: HTTPS on `port` alone"
+    )
+    root_path: str = Field(
+        default="",
+        description="the path below which a reverse proxy shows this server, such as /gaitway; a trusted proxy may "
+        "also say it in X-Forwarded-Prefix",
     )
     identity_file: Path | None = Field(
         default=None, description="the server's key pair; none: in data_dir. Servers of one database share it"
@@ -112,6 +138,7 @@ class Settings(BaseSettings):
     )
     keep_updates_days: float | None = Field(default=None, gt=0, description="settled updates' rows; none: for ever")
     keep_events_days: float | None = Field(default=None, gt=0, description="events of federations; none: for ever")
+    phone_page: bool = Field(default=True, description="serve the app for phones' browsers at /phone/")
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")
 
@@ -119,6 +146,17 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, given: Any) -> Any:
         return [each.strip() for each in given.split(",") if each.strip()] if isinstance(given, str) else given
+
+    @field_validator("root_path")
+    @classmethod
+    def _is_a_path(cls, given: str) -> str:
+        path = given.rstrip("/")
+        if path and not is_root_path(path):
+            raise ValueError(
+                "expected a path such as /gaitway, of letters, digits and .~_-, that does not begin as a path of the "
+                f"server itself does ({', '.join(sorted(OWN_PATHS))})"
+            )
+        return path
 
     @model_validator(mode="after")
     def _only_on_loopback(self) -> Settings:
@@ -130,6 +168,30 @@ class Settings(BaseSettings):
         if self.insecure_local and self.trusted_proxies:
             raise ValueError("insecure_local takes nothing from proxies; leave it out, or trusted_proxies")
         return self
+
+    @model_validator(mode="after")
+    def _https_has_what_it_needs(self) -> Settings:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file go together; give both, or neither")
+        if self.tls_cert_file is None and (self.https_port or self.https_host):
+            raise ValueError("https_host and https_port need a certificate: tls_cert_file and tls_key_file")
+        if self.https_host and self.https_port is None:
+            raise ValueError("https_host goes with https_port; without it HTTPS is on `host` and `port`")
+        if self.https_port == self.port:
+            raise ValueError(f"https_port and port are both {self.port}; leave https_port out, or choose another")
+        if self.insecure_local and self.tls_cert_file and self.https_port is None:
+            raise ValueError("insecure_local is for plain HTTP on this machine; give HTTPS its own https_port")
+        return self
+
+    @property
+    def plain_http(self) -> bool:
+        """Whether `host` and `port` speak HTTP without TLS."""
+        return self.tls_cert_file is None or self.https_port is not None
+
+    @property
+    def https_address(self) -> tuple[str, int]:
+        """Host and port of HTTPS, where there is a certificate."""
+        return (self.https_host or self.host, self.https_port or self.port)
 
     @property
     def enrolled_only(self) -> bool:

@@ -79,7 +79,7 @@ class Operator:
         self._client.subscribe(topics.all_statuses(FEDERATION), 1)
         labels = dataset_labels("synthetic")
         training = TrainingConfig(classes=len(labels))
-        plan = Plan(labels=labels, model=ModelSpec(name="cnn"), method={"name": "fedavg"}, training=training)
+        plan = Plan(labels=labels, model=ModelSpec(name="har_cnn"), method={"name": "fedavg"}, training=training)
         said = Announcement(
             state="waiting", round=0, model=None, plan=plan, created=0.0, federation=FEDERATION, instance="0" * 32
         )

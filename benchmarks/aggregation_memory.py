@@ -32,7 +32,7 @@ def plan(method: str) -> Plan:
     return Plan.model_validate(
         {
             "labels": ["downstairs", "jogging", "sitting", "standing", "upstairs", "walking"],
-            "model": {"name": "cnn" if method != "fedali" else "cnn_alp"},
+            "model": {"name": "har_cnn" if method != "fedali" else "har_cnn_alp"},
             "method": {"name": method},
             "training": {"classes": 6},
         }

@@ -33,7 +33,6 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     import uvicorn
 
     from aggregator_api.app import create_app
-    from aggregator_api.federations import service
     from aggregator_api.federations.requests import NewFederation
     from aggregator_api.settings import Settings
     from federation.plan import Plan
@@ -53,7 +52,7 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     running.start()
     while not server.started:
         time.sleep(0.05)
-    model = {"name": "cnn_alp", "options": {}}
+    model = {"name": "har_cnn_alp", "options": {}}
     plan = Plan.model_validate(
         {
             "labels": ["still", "walking"],
@@ -63,7 +62,7 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
             "rounds": {"rounds": 1, "minimum_clients": devices, "norm_factor": None},
         }
     )
-    service.create_federation(app.state.runtime, NewFederation(name=FEDERATION, plan=plan))
+    app.state.runtime.federations.create(NewFederation(name=FEDERATION, plan=plan))
     play(app.state.runtime, devices)
     server.should_exit = True
     running.join()

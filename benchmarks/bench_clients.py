@@ -112,7 +112,7 @@ def play(clients: int, given: argparse.Namespace) -> None:
         labels=tuple("abcdef"),
         dataset="generated",
         validation_share=0.0,
-        model=ModelSpec(name="cnn"),
+        model=ModelSpec(name="har_cnn"),
         method={"name": "fedavg"},
         training=TrainingConfig(classes=6, feature_dim=_feature_dim(), batch_size=16, lr=1e-3),
         rounds=RoundSettings(rounds=1),
@@ -122,8 +122,8 @@ def play(clients: int, given: argparse.Namespace) -> None:
     for _ in build_simulation(settings, _drawn(BASELINE, given)).play():
         pass
     data = _drawn(clients, given)
-    simulation = build_simulation(settings, data)
-    simulation.client_store = DiskStore(folder) if given.client_store == "disk" else MemoryStore()
+    store = DiskStore(folder) if given.client_store == "disk" else MemoryStore()
+    simulation = build_simulation(settings, data, store=store)
     _mark("loaded", data=_bytes_of(data))
     for _ in simulation.play():
         pass
@@ -136,7 +136,7 @@ def play(clients: int, given: argparse.Namespace) -> None:
 def _feature_dim() -> int:
     import models
 
-    return int(models.build("cnn", classes=6).feature_dim)
+    return int(models.build("har_cnn", classes=6).feature_dim)
 
 
 def _drawn(clients: int, given: argparse.Namespace) -> Any:

@@ -37,7 +37,7 @@ LIMIT_MS = 250.0
 KEYS = 20
 OPENING_S = 1.0
 """A round is dated before a thousand rows of its cohort are written: for so long nobody need see it."""
-LARGE = {"name": "cnn", "options": {"hidden": 16_384}}
+LARGE = {"name": "har_cnn", "options": {"hidden": 16_384}}
 """A model of some 13 MB, more than the server keeps in memory: its pieces come from the disk."""
 ASKED = ("", "", "", "", "", "", "/rounds", "/rounds/1", "/models", "/devices")
 """Of ten questions six are about the federation itself."""

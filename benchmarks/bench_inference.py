@@ -21,7 +21,7 @@ from typing import Any
 
 from measure import Timing, interleaved, matmul_rate, report, resident_mb, torch_threads
 
-MODELS: dict[str, dict[str, Any]] = {"hart": {}, "hart_alp": {}, "cnn": {}}
+MODELS: dict[str, dict[str, Any]] = {"hart": {}, "hart_alp": {}, "har_cnn": {}}
 LABELS = ("sit", "stand", "walk", "stairsup", "stairsdown", "bike")
 CLOCKS = {"wall": time.perf_counter, "process": time.process_time}
 

@@ -33,7 +33,7 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 PLAN: dict[str, Any] = {
     "labels": ["still", "walking", "up", "down", "sitting", "standing"],
-    "model": {"name": "cnn"},
+    "model": {"name": "har_cnn"},
     "method": {"name": "fedavg"},
     "training": {"classes": 6, "feature_dim": 192},
 }

@@ -25,7 +25,7 @@ from peers import python_of
 HERE = Path(__file__).parent
 TRAINING = HERE / "training"
 CONTESTANTS = ("ours", "ours-compiled", "loop", "pfl", "pfl-processes", "flower", "limit")
-WORKS = ("public", "cnn", "hart", "hart_alp", "tan")
+WORKS = ("public", "har_cnn", "hart", "hart_alp", "tan")
 CAN_NOT = {("tan", "pfl"), ("tan", "pfl-processes"), ("tan", "limit"), ("public", "limit")} | {
     (work, "ours-compiled") for work in WORKS if work != "tan"
 }

@@ -104,7 +104,7 @@ def _ten(root: Path, cache: Path) -> FederatedData:
 
 def _settings(seed: int, rule: tuple[str, ...]) -> Any:
     given = {
-        "data": "motionsense", "method": "fedavg", "model": "cnn", "rounds": ROUNDS, "epochs": 1, "lr": LR,
+        "data": "motionsense", "method": "fedavg", "model": "har_cnn", "rounds": ROUNDS, "epochs": 1, "lr": LR,
         "seed": seed, "validation_share": 0.0, "engine": "serial", "eval_every": ROUNDS,
         "normalization": "federated",
         "set": [*UNSCREENED, "model.channels=[16,32]", "model.feature_dim=64", *rule],

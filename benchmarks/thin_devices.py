@@ -19,6 +19,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -136,7 +137,7 @@ class Device:
         self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=True)
         self.client.on_connect, self.client.on_message = self._on_connect, self._on_message
         self.client.on_publish = self._on_publish
-        self.waiting_for, self.roll_call = -1, ""
+        self.waiting_for, self.presence_check = -1, ""
 
     def connect(self, host: str, port: int) -> None:
         """Connect and join the selector."""
@@ -154,27 +155,18 @@ class Device:
 
     def begin(self, invitation: Invitation, body: Body) -> None:
         """Announce an update to the invitation's round."""
+        from tests.manifests import manifest_of
+
         announcement = self.fleet.announcement
         assert announcement is not None
         self.body, self.round = body, invitation.round
         sha256 = body.sha256(self.number)
-        plan = announcement.plan
-        self.manifest = UpdateManifest(
-            update_id=f"r{invitation.round}-{self.name}",
-            federation=self.fleet.federation,
-            instance=announcement.instance,
-            client=self.name,
-            round=invitation.round,
-            method=plan.method["name"],
-            base_version=invitation.model.sha256,
-            examples=EXAMPLES,
-            steps=plan.training.epochs * -(-EXAMPLES // plan.training.batch_size),
-            size=len(body.model),
-            sha256=sha256,
-            chunk_bytes=announcement.chunk_bytes,
-            nonce=sha256[:16],
-            created=time.time(),
-        )
+        training = announcement.plan.training
+        self.manifest = manifest_of(
+            announcement, self.name, EXAMPLES, size=len(body.model), sha256=sha256,
+            round=invitation.round, update_id=f"r{invitation.round}-{self.name}",
+            base_version=invitation.model.sha256, steps=training.epochs * -(-EXAMPLES // training.batch_size),
+        )  # fmt: skip
         self._publish(write(self.manifest), "begin")
 
     def _on_connect(self, *_: Any) -> None:
@@ -190,8 +182,8 @@ class Device:
         kind = message.topic.rsplit("/", 1)[1]
         if kind == "announce":
             self.fleet.announcement = read(Announcement, unwrap(message.payload).body)
-            if self.roll_call != self.fleet.announcement.roll_call:
-                self.roll_call = self.fleet.announcement.roll_call
+            if self.presence_check != self.fleet.announcement.presence_check:
+                self.presence_check = self.fleet.announcement.presence_check
                 self._say_ready()
         elif kind == "invitation":
             invitation = read(Invitation, unwrap(message.payload).body)
@@ -242,6 +234,7 @@ class Device:
 
 def main() -> None:
     """Run the devices."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", default="127.0.0.1:1883", help="host:port")
     parser.add_argument("--server", default="http://127.0.0.1:8080", help="base URL")

@@ -83,7 +83,19 @@ class Children:
                 )
 
     def end(self) -> None:
-        """Ask every group to end, last started first, and kill what is left after a grace period."""
+        """Ask every group to end, last started first, and kill what is left after a grace period.
+
+        Who presses Ctrl-C once more, or closes the terminal, does not interrupt it: processes would be left behind.
+        """
+        deaf = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [signal.signal(number, signal.SIG_IGN) for number in deaf]
+        try:
+            self._end()
+        finally:
+            for number, handler in zip(deaf, before, strict=True):
+                signal.signal(number, handler)
+
+    def _end(self) -> None:
         families = [_family(child.process.pid) for child in self.started]
         for child in reversed(self.started):
             _signal_group(child.process.pid, signal.SIGTERM)

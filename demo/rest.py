@@ -11,6 +11,9 @@ import httpx
 from federation.plan import Plan
 from processes import DemoError
 
+CREATE_S = 300.0
+"""For a federation with phones the server loads the exporter, and exports their model."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -49,7 +52,7 @@ class Operator:
     """A client of the REST API for one federation."""
 
     def __init__(self, base_url: str, federation: str) -> None:
-        self._http = httpx.Client(base_url=base_url, timeout=30.0, trust_env=False)
+        self._http = httpx.Client(base_url=base_url, timeout=httpx.Timeout(30.0, read=CREATE_S), trust_env=False)
         self._path = f"/v1/federations/{federation}"
         self._federation = federation
         self._began = time.monotonic()
@@ -58,14 +61,28 @@ class Operator:
         """Close the connections."""
         self._http.close()
 
-    def create(self, plan: Plan) -> None:
-        """Create the federation.
+    def create(self, plan: Plan, *, name: str | None = None, start_from: str | None = None) -> None:
+        """Create the federation, or another one of that name, which may start from a federation's newest model.
 
         Raises:
             DemoError: with the server's words if it refuses.
         """
-        body = {"name": self._federation, "plan": plan.model_dump(mode="json")}
-        self._checked(self._http.post("/v1/federations", json=body))
+        body: dict[str, Any] = {"name": name or self._federation, "plan": plan.model_dump(mode="json")}
+        if start_from is not None:
+            body["start_from"] = {"federation": start_from}
+        try:
+            self._checked(self._http.post("/v1/federations", json=body))
+        except httpx.HTTPError as error:
+            raise DemoError(f"the server does not answer: {error}") from error
+
+    def enrolment_token(self, federation: str, device: str) -> str:
+        """Make a token that lets one device in without another approval.
+
+        Raises:
+            DemoError: with the server's words if it refuses.
+        """
+        path, body = f"/v1/federations/{federation}/enrolment-tokens", {"device": device, "auto_approve": True}
+        return str(self._checked(self._http.post(path, json=body)).json()["token"])
 
     def snapshot(self) -> Snapshot:
         """Ask where the federation stands.

@@ -14,15 +14,19 @@ import httpx
 import typer
 from rich.console import Console
 
+import look
+import phones
 import scenario
 import show
 import verdict
+from models.registry import family
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
 from rest import Operator, Snapshot
 from scenario import FEDERATION, METHODS, MODELS, Scenario
 
 POLL_S = 0.5
 ROUNDS = 5
+MODEL, METHOD = "har_cnn_alp", "fedali"
 EPOCHS = ", ".join(f"{suited.epochs} on {dataset}" for dataset, suited in scenario.SUITED.items())
 BOUNDS = ", ".join(f"{suited.least:g} on {dataset}" for dataset, suited in scenario.SUITED.items())
 
@@ -36,8 +40,14 @@ def main(
     epochs: Annotated[
         int | None, typer.Option(min=1, help=f"A device's passes over its own data in a round; default: {EPOCHS}.")
     ] = None,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "cnn_alp",
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "fedali",
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(MODELS)}; default: {MODEL}, with --phone {phones.MODEL}."),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(METHODS)}; default: {METHOD}, with --phone {phones.METHOD}."),
+    ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
     minutes: Annotated[float, typer.Option(min=0.5, help="Length of a generated recording.")] = 6.0,
     least: Annotated[
@@ -49,16 +59,41 @@ def main(
     mqtt_port: Annotated[int, typer.Option(min=0, max=65535, help="The broker's port; 0: any free one.")] = 18883,
     out: Annotated[Path | None, typer.Option(help="Folder for the outcome; default: a new one below runs/.")] = None,
     timeout_s: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = 900.0,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="Keep the server, and a page of each device, for looking at them until Ctrl-C."),
+    ] = False,
+    phone: Annotated[
+        bool,
+        typer.Option(
+            "--phone",
+            help="As --stay; the server also speaks HTTPS in this machine's network, and a link and a QR code let a "
+            "phone look and take part. Without it nothing listens but on this machine alone.",
+        ),
+    ] = False,
+    phone_port: Annotated[int, typer.Option(min=0, max=65535, help="HTTPS for phones; 0: any free port.")] = 18443,
+    address: Annotated[
+        str | None, typer.Option(help="This machine's address, as phones reach it; without it, it is looked for.")
+    ] = None,
 ) -> None:
     """Run a federation of several devices on this machine and show how it goes.
 
+    It first says where to look: the operator's page in a browser.
+
     Example: python demo/run.py --data ../shared/data --devices 4
+
+    Example: make demo DEMO_ARGS=--stay, to look at everything afterwards; DEMO_ARGS=--phone, to join with a phone
     """
+    stay = stay or phone
+    model = model or (phones.MODEL if phone else MODEL)
+    method = method or (phones.METHOD if phone else METHOD)
     console = Console()
     folder = (out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     try:
         if model not in MODELS:
             raise DemoError(f"--model {model}: expected one of {', '.join(MODELS)}")
+        if phone and family(model) != model:
+            raise DemoError(f"--model {model}: phones cannot compute its ALP layers; with --phone take {phones.MODEL}")
         if folder.exists() and any(folder.iterdir()):
             raise DemoError(f"{folder} is not empty; choose a new folder with --out")
         http_port, mqtt_port = _ports(http_port, mqtt_port)
@@ -68,23 +103,33 @@ def main(
         epochs, least = epochs or chosen.suited.epochs, chosen.suited.least if least is None else least
         plan = scenario.make_plan(chosen, model=model, method=method, rounds=rounds, epochs=epochs, lr=lr, seed=seed)
         began = time.monotonic()
+        https = _https(folder / "https", address or phones.network_address(), phone_port) if phone else None
+        if phone:
+            phones.say_what_is_missing(console)
+        pages = look.page_addresses(chosen.clients) if stay else {}
         with Children(folder / "logs") as children:
-            operator = _start_server(children, folder, http_port, mqtt_port, console)
+            operator = _start_server(children, folder, http_port, mqtt_port, https, console)
+            look.opening(console, http_port, pages, stays=stay)
             operator.create(plan)
-            folders = _start_agents(children, folder, chosen, http_port, mqtt_port)
+            configs = _start_agents(children, folder, chosen, http_port, mqtt_port, pages)
+            folders = {device: config.parent for device, config in configs.items()}
             finished = _watch(children, operator, folders, console, timeout_s)
-            table = operator.rounds()
+            if finished.status != "finished":
+                raise DemoError(f"the federation is {finished.status}; see {folder / 'logs'}")
+            summaries = show.load_summaries(folders)
+            show.results(console, operator.rounds(), summaries)
+            spent = f"{time.monotonic() - began:.0f} s in all."
+            console.print(f"{spent} Everything is in {folder}", soft_wrap=True, highlight=False)
+            short = rounds * epochs < ROUNDS * chosen.suited.epochs
+            more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
+            works = _judge(console, summaries, least, folder / "logs", more)
+            if https is not None:
+                phones.invite(console, operator, plan, https, FEDERATION, folder / "server" / "operator.key")
             operator.close()
-        if finished.status != "finished":
-            raise DemoError(f"the federation is {finished.status}; see {folder / 'logs'}")
-        summaries = show.load_summaries(folders)
-        show.results(console, table, summaries)
-        console.print(
-            f"{time.monotonic() - began:.0f} s in all. Everything is in {folder}", soft_wrap=True, highlight=False
-        )
-        short = rounds * epochs < ROUNDS * chosen.suited.epochs
-        more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
-        _judge(console, summaries, least, folder / "logs", more)
+            if stay:
+                look.stay(console, children, configs, http_port, pages)
+        if not works:
+            raise typer.Exit(1)
     except DemoError as error:
         Console(stderr=True).print(f"The demo cannot go on. {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
@@ -93,17 +138,24 @@ def main(
         raise typer.Exit(130) from None
 
 
-def _judge(console: Console, summaries: dict[str, dict[str, Any]], least: float, logs: Path, more: str) -> None:
-    """Say whether every device has a model that has learned; exit with 1 if not."""
+def _judge(console: Console, summaries: dict[str, dict[str, Any]], least: float, logs: Path, more: str) -> bool:
+    """Say and return whether every device has a model that has learned."""
     failures = verdict.shortfalls(summaries, least, logs)
     if not failures:
         console.print(verdict.reached(summaries, least), soft_wrap=True, highlight=False)
-        return
+        return True
     broken = "With settings that learn, this means that training or the exchange of updates is broken."
     advice = f"More training is needed: by default it is {more}." if more else broken
     words = "\n  ".join(["The demo has failed:", *failures, advice])
     Console(stderr=True).print(words, style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1)
+    return False
+
+
+def _https(folder: Path, address: str, port: int) -> phones.Https:
+    phones.require_own(address)
+    port = port or free_port(address)
+    require_port(port, "HTTPS for phones", "--phone-port", address)
+    return phones.write_https(folder, address, port)
 
 
 def _ports(http_port: int, mqtt_port: int) -> tuple[int, int]:
@@ -115,27 +167,31 @@ def _ports(http_port: int, mqtt_port: int) -> tuple[int, int]:
     return http_port, mqtt_port
 
 
-def _start_server(children: Children, folder: Path, http_port: int, mqtt_port: int, console: Console) -> Operator:
+def _start_server(
+    children: Children, folder: Path, http_port: int, mqtt_port: int, https: phones.Https | None, console: Console
+) -> Operator:
     with console.status("starting the broker and the server"):
         broker = children.start("broker", "aggregator_api", "broker", "--port", str(mqtt_port))
         wait_for_port(mqtt_port, broker, 30)
         server = children.start(
             "server", "aggregator_api", "serve", "--insecure-local",
             "--port", str(http_port), "--broker-port", str(mqtt_port), "--data-dir", str(folder / "server"),
+            *(["--config", str(https.settings)] if https else []),
         )  # fmt: skip
         wait_for_port(http_port, server, 60)
     return Operator(f"http://127.0.0.1:{http_port}", FEDERATION)
 
 
 def _start_agents(
-    children: Children, folder: Path, chosen: Scenario, http_port: int, mqtt_port: int
+    children: Children, folder: Path, chosen: Scenario, http_port: int, mqtt_port: int, pages: dict[str, str]
 ) -> dict[str, Path]:
-    """Start an agent for each client; return each device's folder."""
-    folders = {client: folder / "devices" / client for client in chosen.clients}
-    for device, home in folders.items():
-        config = scenario.write_agent_config(home, chosen, device, http_port, mqtt_port)
-        children.start(f"agent-{device}", "edge_agent", "run", "--config", str(config), "--until-finished")
-    return folders
+    """Start an agent for each client; return each device's settings, which lie in its folder."""
+    configs = {}
+    for device in chosen.clients:
+        home, page = folder / "devices" / device, pages.get(device)
+        configs[device] = scenario.write_agent_config(home, chosen, device, http_port, mqtt_port, page)
+        children.start(f"agent-{device}", "edge_agent", "run", "--config", str(configs[device]), "--until-finished")
+    return configs
 
 
 def _watch(

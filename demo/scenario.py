@@ -18,7 +18,8 @@ FEDERATION = "demo"
 # Sized for two cores and a few hundred windows a device, which a wide network learns by heart; docs/results.md and
 # `python -m sim` have the papers' sizes.
 MODELS: dict[str, dict[str, Any]] = {
-    "cnn_alp": {"channels": [32, 48], "feature_dim": 96, "hidden": 64, "prototypes": [32], "dropout": 0.6},
+    "har_cnn_alp": {"channels": [32, 48], "feature_dim": 96, "hidden": 64, "prototypes": [32], "dropout": 0.6},
+    "har_cnn": {"channels": [32, 48], "feature_dim": 96, "hidden": 64, "dropout": 0.6},
     "hart_alp": {"prototypes": [64, 64, 32, 32, 16, 16]},
 }
 
@@ -120,16 +121,17 @@ def make_plan(scenario: Scenario, *, model: str, method: str, rounds: int, epoch
     )
 
 
-def write_agent_config(folder: Path, scenario: Scenario, device: str, http_port: int, mqtt_port: int) -> Path:
-    """Write a device's agent.toml; its data lie beside it."""
+def write_agent_config(
+    folder: Path, scenario: Scenario, device: str, http_port: int, mqtt_port: int, page: str | None = None
+) -> Path:
+    """Write a device's agent.toml, with its own page at the address `page`; its data lie beside it."""
     settings: dict[str, dict[str, Any]] = {
-        "agent": {"device": device, "federation": FEDERATION, "data_dir": "."},
+        "agent": {"device": device, "federation": FEDERATION, "data_dir": "."} | ({"page": page} if page else {}),
         "server": {"url": f"http://127.0.0.1:{http_port}"},
         "broker": {"host": "127.0.0.1", "port": mqtt_port},
         "sensors": {"dataset": scenario.dataset, "options": scenario.options}
         | ({"root": str(scenario.root)} if scenario.root else {}),
         "conditions": {"ignore": ["all"]},  # several devices share this machine, which is busy with them
-        "model": {"adopt_margin": 0.0},  # keep the best: a new model must not be worse on the device's holdout at all
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "agent.toml"

@@ -120,7 +120,7 @@ def _scores(summaries: dict[str, dict[str, Any]]) -> Table:
     for device, summary in summaries.items():
         by_round = {one["round"]: one for one in summary["rounds"]}
         for first, name, when in ((device, "received", "before"), ("", "trained", "after")):
-            scores = [by_round.get(number, {}).get(f"macro_f1_{when}") for number in numbers]
+            scores = [by_round.get(number, {}).get(f"score_{when}") for number in numbers]
             table.add_row(first, name, *map(_percent, scores), end_section=when == "after")
     return table
 
@@ -136,7 +136,7 @@ def _models(summaries: dict[str, dict[str, Any]]) -> Table:
             continue
         name = f"{model['source']}, round {model['round']}"
         poorest = weakest(model)
-        table.add_row(device, name, _percent(model["macro_f1"]), "–" if poorest is None else str(poorest))
+        table.add_row(device, name, _percent(model["score"]), "–" if poorest is None else str(poorest))
     return table
 
 

@@ -40,7 +40,7 @@ def shortfalls(summaries: dict[str, dict[str, Any]], least: float, logs: Path) -
 
 def reached(summaries: dict[str, dict[str, Any]], least: float) -> str:
     """Say in one line that every device has reached it, and which came last."""
-    scores = {device: summary["model"]["macro_f1"] for device, summary in summaries.items()}
+    scores = {device: summary["model"]["score"] for device, summary in summaries.items()}
     scored = {device: score for device, score in scores.items() if score is not None}
     if not scored:
         return "Every device has a model; none had windows to score it on."
@@ -53,7 +53,7 @@ def _shortfall(summary: dict[str, Any], least: float) -> str:
     model = summary["model"]
     if model is None:
         return f"no model was adopted ({_why_none(summary)})"
-    score = model["macro_f1"]
+    score = model["score"]
     if score is None:
         return f"its model has no score, where {least:g} macro-F1 are needed" if least else ""
     if 100 * score >= least:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Repeats the tables of results.md: docs/results.sh {cnn|hart|methods|wire|tan|qiao|michieli|ablation} DATA_ROOT OUT [options of `sim run`],
-# resuming after a crash. SEEDS (0,1,2) and DATA_SETS say which; an option given here wins over the table's own.
-# `cnn` and `hart` take one thread: run them side by side on two cores; the others take JOBS processes (2).
+# Repeats the tables of results.md, resuming after a crash:
+#   docs/results.sh {har_cnn|hart|methods|wire|tan|qiao|michieli|ablation} DATA_ROOT OUT [options of `sim run`]
+# SEEDS (0,1,2) and DATA_SETS say which; an option given here wins over the table's own.
+# `har_cnn` and `hart` take one thread: run them side by side on two cores; the others take JOBS processes (2).
 set -euo pipefail
 part=$1 root=$2 out=$3
 more=("${@:4}")
@@ -23,15 +24,16 @@ sweep() { # name options…
 if [ "$part" = methods ]; then
   # every method, with a network small enough for two cores; SCAFFOLD reads gradients off SGD's steps
   for data in ${DATA_SETS:-motionsense ucihar spsw union}; do
-    sweep "methods-$data" --baseline fedavg --over method=all --when method=fedali:model=cnn_alp \
-      --when method=fedavg:model=cnn,cnn_alp --when method=scaffold:optimizer=sgd --when method=scaffold:lr=0.05 \
-      -- --data "$data" --data-root "$root" --model cnn --rounds 10 --epochs 2 --batch 64 --lr 1e-3 --eval-every 2 \
+    sweep "methods-$data" --baseline fedavg --over method=all --when method=fedali:model=har_cnn_alp \
+      --when method=fedavg:model=har_cnn,har_cnn_alp --when method=scaffold:optimizer=sgd \
+      --when method=scaffold:lr=0.05 \
+      -- --data "$data" --data-root "$root" --model har_cnn --rounds 10 --epochs 2 --batch 64 --lr 1e-3 --eval-every 2 \
       --set 'model.channels=[16,32]' --set model.feature_dim=64 "${as_papers[@]}"
   done
   exit
 fi
 if [ "$part" = wire ]; then
-  for method in fedavg:cnn fedali:cnn_alp; do
+  for method in fedavg:har_cnn fedali:har_cnn_alp; do
     SEEDS=${SEEDS:-0} sweep "wire-${method%:*}" --over precision=lossless,float16,int8,int8_without_feedback \
       -- --data motionsense --data-root "$root" --model "${method#*:}" --method "${method%:*}" --rounds 50 --epochs 1 \
       --batch 64 --lr 1e-3 --eval-every 5 --set 'model.channels=[16,32]' --set model.feature_dim=64 "${as_papers[@]}"
@@ -69,9 +71,9 @@ if [ "$part" = ablation ]; then # of Michieli and Ozay's method, where most clie
 fi
 
 for data in motionsense spsw; do
-  if [ "$part" = cnn ]; then
-    for method in local fedavg fedprox; do play "$data" cnn "$method" 20 --lr 1e-3; done
-    for method in fedavg fedali; do play "$data" cnn_alp "$method" 20 --lr 1e-3; done
+  if [ "$part" = har_cnn ]; then
+    for method in local fedavg fedprox; do play "$data" har_cnn "$method" 20 --lr 1e-3; done
+    for method in fedavg fedali; do play "$data" har_cnn_alp "$method" 20 --lr 1e-3; done
   else
     for method in local fedavg fedprox; do play "$data" hart "$method" 6 --lr 5e-4 --eval-every 2; done
     play "$data" hart_alp fedali 6 --lr 5e-4 --eval-every 2 --set "model.prototypes=[256,128,64,32,16,8]"

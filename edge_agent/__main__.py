@@ -8,6 +8,7 @@ from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enrol import enrol
 from edge_agent.cli.label import label
 from edge_agent.cli.models import models
+from edge_agent.cli.page_password import page_password
 from edge_agent.cli.run import run
 from edge_agent.cli.status import status
 from edge_agent.cli.windows import windows
@@ -28,6 +29,9 @@ def program() -> None:
 
 for command in (run, enrol, status, label, windows, models, doctor):
     app.command()(command)
+
+
+app.command("page-password")(page_password)
 
 
 @app.command("example-config")

@@ -26,6 +26,7 @@ class Evaluated:
     """A verdict, and the name of the state's memory that it belongs to."""
 
     memory: str
+    asked: Evaluate
     verdict: Verdict
 
 
@@ -42,7 +43,10 @@ class BackgroundTasks:
         post: Callable[[BlobFetched | BlobFailed | Evaluated], None],
     ) -> None:
         self.config, self.post = config, post
-        self._blobs = BlobDownloader(config.agent.data_dir / BLOBS, config.server.url, config.server.timeout_s, renewal)
+        server = config.server
+        self._blobs = BlobDownloader(
+            config.agent.data_dir / BLOBS, server.url, server.timeout_s, renewal, server.ca_file
+        )
 
     def blob(self, model: BlobPointer) -> Path:
         """Where a fetched blob lies."""
@@ -71,7 +75,7 @@ class BackgroundTasks:
             number, kind = command.round, command.kind
             why = f"round {number}: the candidate cannot be judged: {error}"
             verdict = Verdict(number, kind, "failed", why, release=command.release)
-        self.post(Evaluated(memory, verdict))
+        self.post(Evaluated(memory, command, verdict))
 
 
 def _in_background(work: Callable[[], None]) -> None:

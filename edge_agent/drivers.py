@@ -22,8 +22,9 @@ from edge_agent.storage.credentials import manifest_signer, read_credentials
 from edge_agent.storage.data_folder import lock_folder
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import JobEnded, JobLine, JobRunner
+from edge_agent.transport.choice import FallbackLink, open_link
 from edge_agent.transport.chunk_sender import UploadSender
-from edge_agent.transport.mqtt import Broker, BrokerEvent
+from edge_agent.transport.link import Link, LinkEvent
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.trust import Trust
 
@@ -33,7 +34,7 @@ class Stop:
     """Someone wants the program to end."""
 
 
-Message = Event | BrokerEvent | JobLine | JobEnded | Evaluated | Stop
+Message = Event | LinkEvent | JobLine | JobEnded | Evaluated | Stop
 Mailbox = queue.SimpleQueue[Message]
 
 
@@ -44,7 +45,7 @@ class Drivers:
     store: StateStore
     lock: IO[str]
     trust: Trust
-    broker: Broker
+    link: Link | FallbackLink
     uploads: UploadSender
     sensors: Source
     conditions: ConditionWatcher
@@ -78,17 +79,15 @@ def open_drivers(
     trust = Trust(me.federation, me.device, known.server_key_bytes if known else None)
     renewal = CredentialRenewal(config)
     in_flight = config.uploads.in_flight
-    broker = Broker(
-        config.broker, me.federation, me.device, in_flight=in_flight, post=post, renewal=renewal, verify=trust.open
-    )
+    link = open_link(config, renewal, post=post, verify=trust.open)
     jobs = JobRunner(config.training.timeout_s, post)
     reader = readings or Readings(config.conditions, folder)
     return Drivers(
         store=store,
         lock=lock,
         trust=trust,
-        broker=broker,
-        uploads=UploadSender(store, broker, in_flight, manifest_signer(folder, me.federation, me.device)),
+        link=link,
+        uploads=UploadSender(store, link, in_flight, manifest_signer(folder, me.federation, me.device)),
         sensors=open_source(config, post),
         conditions=ConditionWatcher(config.conditions, reader, lambda: jobs.pid, post),
         classifier=Classifier(folder),

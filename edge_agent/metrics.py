@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SLOWEST_S = 5.0
 """A reader that takes longer is left: it would hold up the next one."""
-ANSWERS = ("adopted", "refused", "failed", "undecided")
+ANSWERS = ("adopted", "kept", "refused", "failed", "undecided")
 STATES = ("collecting", "ready", "training", "uploading", "idle", "finished")
 
 
@@ -40,9 +40,11 @@ class Gauge(NamedTuple):
 def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
     """Yield what a device's state machine and its machine say now."""
     said = status_of(agent)
-    yield Gauge("gaitway_device_connected", "whether the broker is connected", agent.connected)
+    yield Gauge(
+        "gaitway_device_connected", "whether the broker, or the server over HTTP, is connected", agent.connected
+    )
     yield Gauge("gaitway_device_round", "the round that it knows of", said.round)
-    yield Gauge("gaitway_device_examples", "labelled windows to train on", said.examples)
+    yield Gauge("gaitway_device_examples", "examples to train on", said.examples)
     yield Gauge("gaitway_device_outbox_updates", "updates that the server has not answered", len(agent.outbox))
     yield Gauge("gaitway_device_answered_updates", "updates answered since the start", agent.answered)
     for state in STATES:

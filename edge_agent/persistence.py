@@ -7,20 +7,20 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from edge_agent.machine.commands import BeginEpoch
-from edge_agent.machine.state import Agent
-from edge_agent.storage.data_folder import CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX
-from edge_agent.storage.files import move_file, sha256_of
+from edge_agent.machine.state import Agent, Candidate
+from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX
+from edge_agent.storage.files import move_file, sha256_of, write_file
 from edge_agent.storage.state_store import NEWEST_ANNOUNCEMENT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT, StateStore
-from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
+from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, RESULT, UPDATE, Job, candidate_path
 from federation.plan import Plan
-from federation.protocol.messages import UpdateManifest
+from federation.protocol.messages import BlobPointer, UpdateManifest
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ def load_agent(store: StateStore) -> Agent:
         epoch=epoch,
         done=frozenset((row.round, row.base) for row in rows if row.epoch == epoch),
         outbox=tuple(store.outbox()),
+        candidates=load_candidates(store),
         final=store.get("final"),
         offer=store.release_offer(),
         report=store.release_report(),
@@ -73,7 +74,12 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
     move_file(job.out / UPDATE, update)
     move_file(job.out / CLIENT_STATE, client)
-    store.keep_update(manifest, update, result, str(client.relative_to(store.folder)))
+    candidates = [one for one in load_candidates(store) if one.round != job.round]
+    if (job.out / CHECKPOINT).is_file():  # a copy: the process goes on to export it
+        write_file(candidate_path(store.folder, job.round), (job.out / CHECKPOINT).read_bytes())
+        candidates.append(Candidate(job.round, job.model))
+    pairs = {"client_state": str(client.relative_to(store.folder)), **_noted(candidates)}
+    store.keep_update(manifest, update, result, **pairs)
     for other in client.parent.iterdir():
         if other != client:
             other.unlink()
@@ -82,7 +88,7 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
 
 
 def manifest_of(job: Job, result: Mapping[str, Any], update: Path, instance: str) -> UpdateManifest:
-    """Describe an update of a founding; its id is the same for the same bytes of the same round."""
+    """Describe an update of one federation instance; its id is the same for the same bytes of the same round."""
     sha256 = sha256_of(update)
     return UpdateManifest(
         update_id=f"r{job.round}-{job.device[:36]}-{sha256[:16]}",
@@ -91,10 +97,10 @@ def manifest_of(job: Job, result: Mapping[str, Any], update: Path, instance: str
         client=job.device,
         round=job.round,
         method=str(job.plan.method.get("name", "")),
-        base_version=job.broadcast_sha256,
+        base_version=job.model.sha256,
         examples=result["examples"],
         steps=result["steps"],
-        class_counts=tuple(result["class_counts"]),
+        class_counts=result["class_counts"] and tuple(result["class_counts"]),
         precision=job.precision,
         compression=job.compression,
         size=update.stat().st_size,
@@ -104,6 +110,23 @@ def manifest_of(job: Job, result: Mapping[str, Any], update: Path, instance: str
         created=time.time(),
         metrics=result["metrics"],
     )
+
+
+def load_candidates(store: StateStore) -> tuple[Candidate, ...]:
+    """Return the trained rounds whose models are not judged yet, oldest first."""
+    noted = json.loads(store.get("candidates") or "[]")
+    return tuple(Candidate(one["round"], BlobPointer.model_validate(one["model"])) for one in noted)
+
+
+def forget_candidate(store: StateStore, round_number: int) -> None:
+    """Delete a trained round's checkpoint: its model was judged, or cannot be."""
+    store.put(**_noted([one for one in load_candidates(store) if one.round != round_number]))
+    candidate_path(store.folder, round_number).unlink(missing_ok=True)
+
+
+def _noted(candidates: Sequence[Candidate]) -> dict[str, str]:
+    rows = [{"round": one.round, "model": one.model.model_dump(mode="json")} for one in candidates]
+    return {"candidates": json.dumps(rows)}
 
 
 def forget_update(store: StateStore, update_id: str, status: str, reason: str) -> None:
@@ -127,10 +150,10 @@ def begin_epoch(store: StateStore, begun: BeginEpoch) -> None:
 
 
 def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
-    """Forget everything learnt in another founding of the federation, or by another network."""
+    """Forget everything learnt in another instance of the federation, or by another network."""
     kept = {name: store.get(name) for name in ("device", "federation", NEWEST_ANNOUNCEMENT)}
     store.reset(identity=identity, epoch=str(epoch), **kept)
-    for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS):
+    for name in (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES):
         shutil.rmtree(store.folder / name, ignore_errors=True)
 
 
@@ -138,7 +161,9 @@ def _remove_leftovers(store: StateStore) -> None:
     """Delete what a kill left behind: the jobs, and files in place that no row names yet."""
     shutil.rmtree(store.folder / JOBS, ignore_errors=True)
     named = {path.name for path in store.outbox().values()}
-    for folder, names in ((OUTBOX, named), (CLIENTS, {Path(store.get("client_state")).name})):
+    candidates = {candidate_path(store.folder, one.round).name for one in load_candidates(store)}
+    kept = ((OUTBOX, named), (CLIENTS, {Path(store.get("client_state")).name}), (CANDIDATES, candidates))
+    for folder, names in kept:
         for path in (store.folder / folder).glob("*"):
             if path.name not in names:
                 path.unlink()

@@ -19,28 +19,40 @@ from edge_agent.storage.files import tolerate_full_disk, write_file
 from edge_agent.storage.repair import ASIDE
 from edge_agent.storage.state_store import RoundRow, StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
-from edge_agent.storage.window_store import UNLABELLED, WindowStore
-from federation.protocol.messages import AdoptionReport, Release, ReleaseReport
+from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
+from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, Release, ReleaseReport
+from gaitway.metrics import METRICS
 
 FILE_NAME = "summary.json"
-SCORES = ("macro_f1_before", "macro_f1_after", "accuracy_before", "accuracy_after", "train_loss")
+MOST_LEFT_OUT = 5
 
 
 def summary(store: StateStore, device: str) -> dict[str, Any]:
     """Describe the device; a score is None where it had no holdout windows, the model where none was good yet.
 
-    `judged` is the last judgement of a candidate, and `not_adopted` its reason unless it was adopted.
+    `judged` is the last judgement of a candidate, and `not_adopted` its reason unless it was adopted; `compared` is
+    what it found about all models of the device on the same windows, None before the first.
     """
     trained = sorted((row for row in store.rounds() if row.update_id), key=lambda row: (row.epoch, row.round))
-    judged = store.adoption_report()
+    judged, registry = store.adoption_report(), ModelRegistry(store)
     return {
         "device": device,
         "rounds": [_round(row) for row in trained],
-        "model": ModelRegistry(store).present(),
+        "model": registry.present(),
+        "compared": _compared(registry),
         "judged": judged and judged.model_dump(exclude={"instance"}),
         "not_adopted": judged.reason if judged and judged.answer != "adopted" else None,
         "adoption": [row.reason for row in store.adoptions()],
     }
+
+
+def _compared(registry: ModelRegistry) -> dict[str, Any] | None:
+    found, present = registry.compared(), registry.present()
+    if found is None:
+        return None
+    used = present["sha256"] if present else None
+    rows = [{**row, "in_use": row["sha256"] == used} for row in found["models"]]
+    return {**found, "models": sorted(rows, key=lambda row: not row["in_use"])}
 
 
 def write_summary(store: StateStore, device: str) -> None:
@@ -54,7 +66,7 @@ def short_status(agent: Agent) -> str:
     status = status_of(agent)
     where = f" in round {status.round}" if status.round else ""
     words = f"{status.state}{where}" + (f" ({status.detail})" if status.detail else "")
-    without = f"{words}, without a connection to the broker"
+    without = f"{words}, without a connection"
     return words if agent.connected else without + (f": {agent.connection_error}" if agent.connection_error else "")
 
 
@@ -96,6 +108,7 @@ def _left_alone(store: StateStore) -> list[str]:
 
 
 _WHY = {
+    "kept": "is not shown to be better than its present one",
     "refused": "is worse than its present one",
     "failed": "does not work",
     "undecided": "could not be checked, neither here nor by the server's score",
@@ -103,9 +116,18 @@ _WHY = {
 
 
 def _round(row: RoundRow) -> dict[str, Any]:
-    metrics = row.result.get("metrics", {})
-    scores = {name: metrics.get(name) for name in SCORES}
-    return {"round": row.round, **scores, "seconds": row.result.get("seconds"), "status": row.status}
+    metrics, metric = row.result.get("metrics", {}), row.result.get("metric", DEFAULT_METRIC)
+    measured = [name for task in METRICS.values() if metric in task for name in task]
+    names = [f"{name}_{when}" for name in measured for when in ("before", "after")]
+    scores = {name: metrics.get(name) for name in (*names, "train_loss")}
+    return {
+        "round": row.round,
+        "metric": metric,
+        **{f"score_{when}": metrics.get(f"{metric}_{when}") for when in ("before", "after")},
+        **scores,
+        "seconds": row.result.get("seconds"),
+        "status": row.status,
+    }
 
 
 class CollectedWindows(NamedTuple):
@@ -118,19 +140,33 @@ class CollectedWindows(NamedTuple):
 
 def collected_windows(folder: Path, limits: WindowsSection) -> CollectedWindows:
     """Look at the windows in a data folder; none is no error."""
-    labelled = unlabelled = 0
-    words = []
+    labelled, unlabelled, reads = 0, 0, ""
+    words: list[str] = []
+    left_out: list[str] = []
+    noted: list[list[str]] = []
     if (folder / WINDOWS_FILE).is_file():
         try:
             with closing(WindowStore(folder)) as store:
-                counts = store.counts()
+                counts, reads = store.counts(), store.get("reads")
+                left_out = _left_out(store)
+                noted = json.loads(store.get("findings") or "[]")
         except StoreError as error:
             return CollectedWindows(0, 0, [f"Its windows cannot be read: {error}.", *_obstacles(folder, limits)])
         unlabelled = counts.pop(UNLABELLED, 0)
         labelled = sum(counts.values())
-    rest = f", and {unlabelled:,} without an activity" if unlabelled else ""
-    words.append(f"It keeps {labelled:,} labelled windows{rest}.")
-    return CollectedWindows(labelled, unlabelled, words + _obstacles(folder, limits))
+    what, label = ("pictures", "a class") if reads == "pictures" else ("windows", "an activity")
+    rest = f", and {unlabelled:,} without {label}" if unlabelled else ""
+    words.append(f"It keeps {labelled:,} labelled {what}{rest}.")
+    words += [f"Its samples look wrong: {said}." for severity, said in noted if severity != "note"]
+    return CollectedWindows(labelled, unlabelled, words + left_out + _obstacles(folder, limits))
+
+
+def _left_out(store: WindowStore) -> list[str]:
+    """Say which recorded files were left out, and why."""
+    skipped = json.loads(store.get(SKIPPED) or "{}")
+    reasons = [f"Left out of {name}: {reason}." for name, found in skipped.items() for reason in found]
+    more = len(reasons) - MOST_LEFT_OUT
+    return reasons[:MOST_LEFT_OUT] + ([f"And {more} more were left out; `doctor` lists them."] if more > 0 else [])
 
 
 def _obstacles(folder: Path, limits: WindowsSection) -> list[str]:

@@ -35,13 +35,22 @@ from edge_agent.machine.events import (
     describe,
 )
 from edge_agent.machine.state import Policy, status_of
-from edge_agent.persistence import begin_epoch, forget_update, load_agent, load_plan, reset_agent, save_round
+from edge_agent.persistence import (
+    begin_epoch,
+    forget_candidate,
+    forget_update,
+    load_agent,
+    load_plan,
+    reset_agent,
+    save_round,
+)
+from edge_agent.serving.classifier import Classifier
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.status import save_activity, short_status, write_summary
 from edge_agent.storage.files import tolerate_full_disk
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
 from edge_agent.training.job import JobEnded, JobLine, make_job
-from edge_agent.transport.mqtt import Delivered, Unreadable
+from edge_agent.transport.link import Delivered, Unreadable
 from federation.logs import about
 from federation.protocol.messages import Announcement
 
@@ -63,7 +72,7 @@ class Supervisor:
         self.store = drivers.store
         self.agent = load_agent(self.store)
         self._drivers, self._mailbox = drivers, mailbox
-        self._trust, self._broker, self._uploads = drivers.trust, drivers.broker, drivers.uploads
+        self._trust, self._link, self._uploads = drivers.trust, drivers.link, drivers.uploads
         self._sensors, self._conditions, self._classifier = drivers.sensors, drivers.conditions, drivers.classifier
         self._jobs, self._background, self._manager = drivers.jobs, drivers.background, drivers.service_manager
         self._serving: str | None = None  # what the store says about the present model; None: not read yet
@@ -79,6 +88,11 @@ class Supervisor:
         mailbox: Mailbox = queue.SimpleQueue()
         return cls(config, open_drivers(config, mailbox.put), mailbox, until)
 
+    @property
+    def classifier(self) -> Classifier:
+        """The device's model at work; safe on any thread."""
+        return self._classifier
+
     def stop(self) -> None:
         """End the loop soon; safe in a signal handler and on any thread."""
         self._mailbox.put(Stop())
@@ -93,7 +107,7 @@ class Supervisor:
         self._serve()
         if plan := load_plan(self.store):
             self._sensors.start(plan)  # also where the broker cannot be reached
-        self._broker.start()
+        self._link.start()
         self._manager.ready()
         ticked = time.monotonic()
         try:
@@ -111,7 +125,7 @@ class Supervisor:
         self._manager.stopping()
         self._sensors.stop(0.0)
         self._jobs.stop(STOP_S)
-        self._broker.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
+        self._link.stop(say_offline=not self.agent.finished, timeout_s=STOP_S)
         self._sensors.stop(STOP_S)
         self._conditions.stop(STOP_S / 2)
         self._classifier.stop(STOP_S / 2)
@@ -132,9 +146,9 @@ class Supervisor:
             case JobLine() | JobEnded():
                 if self._jobs.is_current(posted.job):
                     self._from_job(posted)
-            case Evaluated(memory, verdict):
+            case Evaluated(memory, asked, verdict):
                 if memory == self.agent.memory:
-                    self._evaluated(verdict)
+                    self._evaluated(asked, verdict)
             case PhoneConditions():
                 self._conditions.update_phone(posted)
             case NewWindows(windows):
@@ -184,8 +198,8 @@ class Supervisor:
             self._serving = noted
             present = ModelRegistry(self.store).present()
             self._classifier.serve(present)
-            used = ModelInUse(present.get("rollout", 0), present.get("macro_f1")) if present else ModelInUse(0)
-            self._mailbox.put(used)
+            used = present or {}
+            self._mailbox.put(ModelInUse(used.get("rollout", 0), used.get("score"), used.get("metric", "")))
 
     def _delivered(self, mid: int) -> None:
         if event := self._uploads.delivered(mid):
@@ -214,11 +228,16 @@ class Supervisor:
             log.info(what, job.round, kept.seconds, metrics, extra=about(round=job.round))
             self._step(TrainingFinished(job.round, kept.update_id, kept.metrics))
 
-    def _evaluated(self, verdict: Verdict) -> None:
+    def _evaluated(self, asked: do.Evaluate, verdict: Verdict) -> None:
+        registry = ModelRegistry(self.store)
+        if registry.is_overtaken(verdict):
+            log.info("the present model was changed meanwhile: round %d is judged again", verdict.round)
+            self._evaluate(asked)
+            return
         with tolerate_full_disk(f"the judgement of round {verdict.round}"):
-            ModelRegistry(self.store).commit(verdict)
+            registry.commit(verdict)
         self._write_summary()
-        said = (verdict.answer, verdict.reason, verdict.score, verdict.most_frequent)
+        said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric)
         self._step(CandidateEvaluated(verdict.round, verdict.kind, *said))
 
     # ---- the state machine's commands
@@ -242,7 +261,7 @@ class Supervisor:
             case do.Log(text):
                 log.info("%s", text)
             case do.PublishStatus(status):
-                self._broker.publish_status(status)
+                self._link.publish_status(status)
             case do.Reset(identity, epoch):
                 self._sensors.stop()
                 reset_agent(self.store, identity, epoch)
@@ -284,6 +303,8 @@ class Supervisor:
             case do.SkipRound(number, base, reason):
                 self.store.leave_out(number, base, reason)
                 self._write_summary()
+            case do.ForgetCandidate(number):
+                forget_candidate(self.store, number)
             case do.Rollback(release):
                 ModelRegistry(self.store).revoke(release)
                 self._serve()
@@ -301,7 +322,9 @@ class Supervisor:
                 raise StoreError(f"no driver carries out {type(command).__name__}")
 
     def _start_job(self, command: do.StartJob) -> None:
-        what = "training" if command.kind == "train" else "exporting the global model"
+        what = {"train": "training", "export": "exporting its model", "adopt": "exporting the global model"}[
+            command.kind
+        ]
         log.info("round %d: %s", command.round, what, extra=about(round=command.round))
         job = make_job(self.config, command, self._background.blob(command.model), self.store.get("client_state"))
         self._jobs.start(job)

@@ -1,9 +1,18 @@
-"""`python -m export`: a checkpoint becomes an ONNX file, if it passes the gates."""
+"""`python -m export`: a checkpoint becomes an ONNX file, if it passes the gates; an ONNX file names activities.
 
+Torch is imported only by the command that needs it: `recognize` and `predict` run where it is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
 import json
 import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -11,57 +20,241 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from export.gates import MIN_EXAMPLES
-from export.onnx_export import ExportReport, export_onnx, metadata_of
-from export.runtime import ExportError, InputError
-from export.sample_examples import generated_examples
-from gaitway.input_spec import InputSpec
-from models.checkpoint import load_checkpoint
-from models.errors import ModelError
+from export.recognizer import Recognizer
+from export.recording_files import described_columns, read_recordings
+from export.runtime import InputError, ModelMetadata, Session
+from export.timeline import Timeline
+from gaitway.errors import GaitwayError
+from har_pipeline import Recording
+from har_pipeline.description import read_description
+from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
-app = typer.Typer(add_completion=False)
+if TYPE_CHECKING:
+    from export.onnx_export import ExportReport
+
+app = typer.Typer(
+    help="Turn a trained model into one self-describing ONNX file, and put such a file to work without torch.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 
-@app.command()
-def export(
+@app.command("onnx")
+def onnx_command(
     checkpoint: Annotated[Path, typer.Option(help="A .safetensors checkpoint of sim or of the agent.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write; int8 goes beside it as *.int8.onnx.")],
     int8: Annotated[bool, typer.Option("--int8", help="Also write and gate an int8 version.")] = False,
     examples: Annotated[
         Path | None,
-        typer.Option(help="Raw examples for the gates: an .npz with x (n, …) and, if known, y (n,)."),
+        typer.Option(
+            help="Raw examples for the gates: an .npz with x (n, …) and, if known, y (n,), or (n, height, width) "
+            "where pixels have classes. Without it: generated."
+        ),
     ] = None,
-    allow_few: Annotated[bool, typer.Option("--allow-few", help=f"Accept fewer than {MIN_EXAMPLES} examples.")] = False,
+    allow_few: Annotated[
+        bool, typer.Option("--allow-few", help="Accept fewer than 256 examples, or 16 that are segmented.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON to this file.")] = None,
 ) -> None:
     """Export a checkpoint to one self-describing ONNX file.
 
     The file takes raw examples (windows in m/s² and rad/s, pixels from 0 to 1); normalisation is inside. It appears
-    only if ONNX Runtime agrees with torch (|Δ logits| ≤ 1e-4 and the same class on every example) and, with --int8,
-    int8 with float32 (99 %).
+    only if ONNX Runtime agrees with torch (|Δ logits| ≤ 1e-4 and the same class on every example, or at 99.9 % of the
+    pixels of pictures that are segmented) and, with --int8, int8 with float32 (99 %, and half a point of the score).
 
-    Example: python -m export --checkpoint runs/a/global.safetensors --out model.onnx --int8 --examples test.npz
+    Example: python -m export onnx --checkpoint runs/a/global.safetensors --out model.onnx --int8 --examples test.npz
     """
+    from export.onnx_export import export_onnx, metadata_of
+    from models.checkpoint import load_checkpoint
+
     console = Console()
-    try:
-        with console.status("exporting, and comparing ONNX Runtime with torch"):
-            module, info = load_checkpoint(checkpoint)
-            x, y, origin = _examples(examples, info.input)
-            result = export_onnx(
-                module, out, metadata=metadata_of(info), examples=x, labels=y, examples_from=origin,
-                int8=int8, allow_few=allow_few,
-            )  # fmt: skip
-    except (ExportError, ModelError) as error:
-        Console(stderr=True).print(f"export refused: {error}", style="red", markup=False)
-        raise typer.Exit(1) from None
+    with _told("export"), console.status("exporting, and comparing ONNX Runtime with torch"):
+        module, info = load_checkpoint(checkpoint)
+        x, y, origin = _examples(examples, metadata_of(info))
+        result = export_onnx(
+            module, out, metadata=metadata_of(info), examples=x, labels=y, examples_from=origin,
+            int8=int8, allow_few=allow_few,
+        )  # fmt: skip
     console.print(_table(result))
     if report is not None:
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
 
 
-def _examples(path: Path | None, spec: InputSpec) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:
+@app.command()
+def recognize(
+    context: typer.Context,
+    model: Annotated[Path, typer.Argument(help="An ONNX file that `python -m export onnx` or a device wrote.")],
+    csv: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="CSV files with a header and a sample of both sensors in each row, or with --describe files, folders "
+            "and archives of any layout; - is standard input, the default."
+        ),
+    ] = None,
+    describe: Annotated[
+        Path | None,
+        typer.Option(
+            help="A description of the files, as `python -m har_pipeline describe PATH` writes it; without it the "
+            "options below describe them."
+        ),
+    ] = None,
+    time: Annotated[str, typer.Option(help="The column of the times.")] = "time",
+    acc: Annotated[
+        str, typer.Option(help="The accelerometer's columns, x, y and z; gravity included.")
+    ] = "acc_x,acc_y,acc_z",
+    gyro: Annotated[
+        str,
+        typer.Option(help="The gyroscope's columns; '' if there is none, for models that were trained without."),
+    ] = "gyro_x,gyro_y,gyro_z",
+    units: Annotated[
+        str,
+        typer.Option(
+            help="The units of time, accelerometer and gyroscope: "
+            f"one each of {', '.join(TIME_UNITS)}; {', '.join(ACC_UNITS)}; {', '.join(GYRO_UNITS)}."
+        ),
+    ] = "s,m/s2,rad/s",
+    axes: Annotated[
+        str,
+        typer.Option(
+            help="The sensor's axes that are the device's x, y and z: right, up, out of the screen; such as y,-x,z."
+        ),
+    ] = "x,y,z",
+    separator: Annotated[str, typer.Option(help="Between the cells of a row.")] = ",",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with a file that grows, or a pipe, and answer at once.")
+    ] = False,
+    each: Annotated[bool, typer.Option("--each", help="A line for each window, not for each stretch.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON object for each window, with all probabilities.")
+    ] = False,
+) -> None:
+    """Say what somebody was doing in a recording, or is doing now: a time line of activities, with their probability.
+
+    Samples of any rate are filtered and cut into windows as those that the model was trained on; the file says how.
+    Times are seconds since the first sample. What looks wrong in the data is said once, on standard error.
+
+    Examples:
+
+    python -m export recognize model.onnx walk.csv
+
+    python -m export recognize model.onnx phone.csv --time t --units ms,g,deg/s
+
+    python -m export recognize model.onnx recordings/ --describe data.toml
+
+    python read_imu.py | python -m export recognize model.onnx - --follow --json
+    """
+    warn = Console(stderr=True)
+
+    def note(words: str) -> None:
+        warn.print(f"note: {words}", markup=False)
+
+    with _told("recognize"):
+        if describe is None:
+            description = described_columns(time, acc, gyro, units, axes, separator)
+        else:
+            description = read_description(describe)
+            _refuse_beside_describe(context)
+        session = Session.load(model)
+        for name in csv or ["-"]:
+            read = read_recordings(name, description, follow=follow, on_warning=note)
+            for (client, visit), recordings in groupby(read, lambda each: (each.client, each.session)):
+                if (describe or len(csv or ()) > 1) and not as_json and client:
+                    typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
+                recognizer = Recognizer(session, live=follow, on_warning=note)
+                timeline = Timeline(session.metadata.labels, each=each or follow, as_json=as_json)
+                for line in _lines(recordings, recognizer, timeline):
+                    typer.echo(line)
+
+
+@app.command()
+def predict(
+    model: Annotated[
+        Path, typer.Argument(help="An ONNX file that `python -m export onnx` wrote, of a network on images.")
+    ],
+    pictures: Annotated[list[Path], typer.Argument(help="Pictures of any size: JPEG, PNG, WebP or BMP.")],
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for masks, where the model segments: PNG files of the pictures' sizes, whose palette "
+            "indices are numbers of classes. Without it none are written."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each picture, with all shares.")] = False,
+) -> None:
+    """Say what is on pictures: the class of each with its probability, or the classes of its pixels with their shares.
+
+    Pictures are brought to the model's sides (Lanczos), masks back to the pictures' (nearest neighbour).
+
+    Examples:
+
+    python -m export predict model.onnx cat.jpg
+
+    python -m export predict model.onnx drive/*.jpg --masks masks
+    """
+    with _told("predict"):
+        if importlib.util.find_spec("PIL") is None:
+            raise InputError("pictures are read with Pillow, which is not installed: pip install 'gaitway[runtime]'")
+        from export.pictures import Pictures, write_mask
+
+        session = Session.load(model)
+        if masks is not None and not session.metadata.segments:
+            raise InputError(f"--masks: {model} classifies whole pictures; leave the option out")
+        for path, answer in Pictures(session).predict_files(pictures):
+            target = None if masks is None else masks / f"{path.stem}.png"
+            if target is not None and answer.mask is not None:
+                write_mask(target, answer.mask)
+            shares = {label: float(share) for label, share in zip(session.metadata.labels, answer.shares, strict=True)}
+            if as_json:
+                made = {} if target is None else {"mask": str(target)}
+                label = {} if answer.label is None else {"label": answer.label}
+                typer.echo(json.dumps({"file": str(path), **label, "shares": shares, **made}))
+                continue
+            ranked = sorted(shares.items(), key=lambda each: -each[1])
+            shown = ranked[:1] if answer.label is not None else [each for each in ranked if each[1] >= 0.005]
+            said = ", ".join(f"{label} {share:.0%}" for label, share in shown)
+            typer.echo(f"{path}: {said}" + (f"  → {target}" if target is not None else ""))
+
+
+def _lines(recordings: Iterable[Recording], recognizer: Recognizer, timeline: Timeline) -> Iterator[str]:
+    try:
+        for recording in recordings:
+            if len(known := recording.times_s[np.isfinite(recording.times_s)]):
+                timeline.begin(float(known[0]))
+            push = recognizer.push_acc if recording.sensor == "acc" else recognizer.push_gyro
+            for answer in push(recording.times_s, recording.values):
+                yield from timeline.add(answer)
+    except KeyboardInterrupt:
+        if not recognizer.live:
+            raise
+    for answer in recognizer.flush():
+        yield from timeline.add(answer)
+    yield from timeline.end()
+
+
+def _refuse_beside_describe(context: typer.Context) -> None:
+    for name in ("time", "acc", "gyro", "units", "axes", "separator"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--describe says what --{name} does; leave one of the two out")
+
+
+@contextmanager
+def _told(command: str) -> Iterator[None]:
+    """Turn what our packages refuse into one red line and exit code 1."""
+    try:
+        yield
+    except GaitwayError as error:
+        Console(stderr=True).print(f"{command} refused: {error}", style="red", markup=False)
+        raise typer.Exit(1) from None
+
+
+def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:
+    from export.gates import least_examples
+    from export.sample_examples import generated_examples
+
+    spec = metadata.input
     if path is None:
-        return generated_examples(spec, 2 * MIN_EXAMPLES), None, "generated (none were given)"
+        return generated_examples(spec, 2 * least_examples(metadata)), None, "generated (none were given)"
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
@@ -77,18 +270,20 @@ def _table(result: ExportReport) -> Table:
     for kind, file in (("float32", result.float32), ("int8", result.int8)):
         if file is not None:
             table.add_row(kind, f"{file.path}  {file.bytes / 1e6:.2f} MB  {file.latency_ms:.2f} ms an example")
-    table.add_row("torch against ONNX", f"|Δ logits| {result.parity.max_logit_delta:.1e}, the same class on all")
+    agreement = result.parity.argmax_agreement
+    same = "on all" if agreement == 1 else f"at {agreement:.4%} of the pixels"
+    table.add_row("torch against ONNX", f"|Δ logits| {result.parity.max_logit_delta:.1e}, the same class {same}")
     table.add_row(f"batches {result.batches}", f"|Δ logits| {result.parity.batch_delta:.1e}")
-    if result.macro_f1 is not None:
-        table.add_row("macro-F1", f"{result.macro_f1:.4f}")
+    if result.score is not None:
+        table.add_row(result.metric, f"{result.score:.4f}")
     if result.alp is not None:
-        scores = result.alp.macro_f1_row, result.alp.macro_f1_plan
-        f1 = "" if None in scores else f"; macro-F1 {scores[0]:.4f} against {scores[1]:.4f}"
-        table.add_row("ALP by row against by batch", f"same class on {result.alp.argmax_agreement:.2%}{f1}")
+        scores = result.alp.score_row, result.alp.score_plan
+        said = "" if None in scores else f"; {result.metric} {scores[0]:.4f} against {scores[1]:.4f}"
+        table.add_row("ALP by row against by batch", f"same class on {result.alp.argmax_agreement:.2%}{said}")
     if result.int8_quality is not None:
         quality = result.int8_quality
-        f1 = "" if quality.macro_f1 is None else f"; macro-F1 {quality.macro_f1:.4f}"
-        table.add_row("int8 against float32", f"same class on {quality.argmax_agreement:.2%}{f1}")
+        said = "" if quality.score is None else f"; {result.metric} {quality.score:.4f}"
+        table.add_row("int8 against float32", f"same class on {quality.argmax_agreement:.2%}{said}")
     return table
 
 

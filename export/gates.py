@@ -4,15 +4,22 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from export.runtime import ExportError, Session
-from gaitway.scores import macro_f1
+from export.runtime import ExportError, ModelMetadata, Session
+from federation.records import Batch, Output
+from federation.tasks.task import Task
 
 MAX_LOGIT_DELTA = 1e-4
 MIN_EXAMPLES = 256
+MIN_PICTURES = 16
+"""Of those that are segmented: each has a class at every pixel."""
+MIN_PIXEL_AGREEMENT = 0.999
+"""Among so many pixels some have two classes that are closer to each other than rounding."""
 MIN_INT8_AGREEMENT = 0.99
-MAX_F1_LOSS = 0.005
+MAX_SCORE_LOSS = 0.005
+"""Of the task's primary metric, a share."""
 BATCHES = (1, 2, 7)
 
 Floats = NDArray[np.float32]
@@ -25,32 +32,45 @@ class GateError(ExportError):
 
 @dataclass(frozen=True)
 class Parity:
-    """ONNX Runtime against torch: largest |Δ logits|, share of equal argmax, and batch 1 against batch 7."""
+    """ONNX Runtime against torch: largest |Δ logits|, share of equal argmax (of pixels), batch 1 against batch 7."""
 
     max_logit_delta: float
     argmax_agreement: float
     batch_delta: float
 
 
-def check_count(examples: Floats, allow_few: bool) -> None:
-    """Refuse a gate on fewer than 256 examples, unless allowed, and any on none."""
-    if len(examples) < (1 if allow_few else MIN_EXAMPLES):
-        raise GateError(
-            f"{len(examples)} examples for the parity gate; expected at least {MIN_EXAMPLES} (or allow few)"
-        )
+def least_examples(metadata: ModelMetadata) -> int:
+    """Return how many examples a gate wants."""
+    return MIN_PICTURES if metadata.segments else MIN_EXAMPLES
+
+
+def check_count(examples: Floats, allow_few: bool, least: int = MIN_EXAMPLES) -> None:
+    """Refuse a gate on fewer examples than `least`, unless allowed, and any on none."""
+    if len(examples) < (1 if allow_few else least):
+        raise GateError(f"{len(examples)} examples for the parity gate; expected at least {least} (or allow few)")
+
+
+def score_of(task: Task, logits: Floats, targets: Labels) -> float:
+    """Return the task's primary metric of logits (n, C, …) for targets (n, …)."""
+    nothing = torch.empty(0)
+    output = Output(nothing, torch.from_numpy(logits), {})
+    batch = Batch(nothing, torch.from_numpy(targets), torch.ones(len(targets)))
+    return task.metrics(task.statistics(output, batch))[task.primary_metric]
 
 
 def check_parity(session: Session, examples: Floats, reference: Floats) -> Parity:
-    """Compare with torch's logits (n, C) on raw examples (n, …), and batches 1, 2 and 7 with each other."""
+    """Compare with torch's logits (n, C, …) on raw examples (n, …), and batches 1, 2 and 7 with each other."""
     logits = session.predict(examples).logits
     delta = float(np.abs(logits - reference).max())
     agreement = _agreement(logits, reference)
     batch_delta = _batch_delta(session, examples)
     # Written so that a NaN fails.
-    if not delta <= MAX_LOGIT_DELTA or agreement < 1.0:
+    least = MIN_PIXEL_AGREEMENT if logits.ndim > 2 else 1.0
+    if not delta <= MAX_LOGIT_DELTA or agreement < least:
+        expected = "all" if least == 1 else f"{least:.1%} of pixels"
         raise GateError(
             f"float32 parity on {len(examples)} examples: |Δ logits| {delta:.2e} (at most {MAX_LOGIT_DELTA:.0e}), "
-            f"equal argmax {agreement:.2%} (expected all)"
+            f"equal argmax {agreement:.2%} (expected {expected})"
         )
     if not batch_delta <= MAX_LOGIT_DELTA:
         raise GateError(
@@ -72,15 +92,15 @@ def _batch_delta(session: Session, examples: Floats) -> float:
 
 @dataclass(frozen=True)
 class Int8Quality:
-    """int8 against float32: share of equal argmax, and both macro-F1 where labels were given."""
+    """int8 against float32: share of equal argmax, and both primary metrics where targets were given."""
 
     argmax_agreement: float
-    macro_f1: float | None
-    macro_f1_float32: float | None
+    score: float | None
+    score_float32: float | None
 
 
-def check_int8(quantized: Session, exact: Session, examples: Floats, labels: Labels | None) -> Int8Quality:
-    """Compare int8 with float32 on raw examples (n, …) with class numbers (n,) or None."""
+def check_int8(quantized: Session, exact: Session, examples: Floats, targets: Labels | None, task: Task) -> Int8Quality:
+    """Compare int8 with float32 on raw examples (n, …), with the task's targets (n, …) or None."""
     ours, theirs = quantized.predict(examples).logits, exact.predict(examples).logits
     agreement = _agreement(ours, theirs)
     if agreement < MIN_INT8_AGREEMENT:
@@ -88,14 +108,16 @@ def check_int8(quantized: Session, exact: Session, examples: Floats, labels: Lab
             f"int8 agrees with float32 on {agreement:.2%} of {len(examples)} examples; "
             f"expected {MIN_INT8_AGREEMENT:.0%}"
         )
-    if labels is None:
+    if targets is None:
         return Int8Quality(agreement, None, None)
-    f1, f1_float = (macro_f1(labels, logits.argmax(axis=1)) for logits in (ours, theirs))
-    if f1_float - f1 > MAX_F1_LOSS:
+    score, wide = (score_of(task, logits, targets) for logits in (ours, theirs))
+    metric = task.metric_kinds[task.primary_metric]
+    if (wide - score if metric.higher_is_better else score - wide) > MAX_SCORE_LOSS:
         raise GateError(
-            f"int8 macro-F1 {f1:.4f} against {f1_float:.4f}; expected a loss of at most {MAX_F1_LOSS} (0.5 points)"
+            f"int8 {metric.label} {score:.4f} against {wide:.4f}; expected a loss of at most {MAX_SCORE_LOSS} "
+            "(0.5 points)"
         )
-    return Int8Quality(agreement, f1, f1_float)
+    return Int8Quality(agreement, score, wide)
 
 
 def latency_ms(session: Session, examples: Floats, repeats: int = 50) -> float:

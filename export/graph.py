@@ -20,7 +20,8 @@ from models.layers.alp import set_inference
 
 OPSET = 18
 MAX_IR = 10
-_BATCH = 64
+_BATCHES = {False: 64, True: 8}
+"""Examples that torch computes together; fewer where every pixel has its logits."""
 
 
 class Deployed(nn.Module):
@@ -35,19 +36,21 @@ class Deployed(nn.Module):
         spec = metadata.input
         for name, numbers in (("mean", spec.mean), ("std", spec.std)):
             self.register_buffer(name, torch.tensor(numbers, dtype=torch.float32).reshape(spec.along_channels))
+        self.segments = metadata.segments
         self.alp_layers = set_inference(self.module, "row")
         self.eval()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map raw examples x (B, *shape), in the units of `metadata.input`, to logits (B, C), embedding (B, D)."""
+        """Map raw examples x (B, *shape), in units of `metadata.input`, to logits (B, C, …), embedding (B, D, …)."""
         features, logits = self.module((x - self.mean) / self.std)
         return logits, features
 
     def logits(self, examples: NDArray[np.float32], inference: str = "row") -> NDArray[np.float32]:
-        """Run in torch on raw examples (n, …), in batches of 64; `inference` as in `models.layers.alp.ALP`."""
+        """Run in torch on raw examples (n, …), in batches; `inference` as in `models.layers.alp.ALP`."""
+        rows = _BATCHES[self.segments]
         set_inference(self.module, inference)
         with torch.no_grad():
-            parts = [self(torch.from_numpy(examples[i : i + _BATCH]))[0] for i in range(0, len(examples), _BATCH)]
+            parts = [self(torch.from_numpy(examples[i : i + rows]))[0] for i in range(0, len(examples), rows)]
         set_inference(self.module, "row")
         return torch.cat(parts).numpy()
 

@@ -20,12 +20,17 @@ from export.gates import (
     check_int8,
     check_parity,
     latency_ms,
+    least_examples,
+    score_of,
 )
 from export.graph import Deployed, float32_graph
 from export.int8 import int8_graph
 from export.runtime import InputError, ModelMetadata, Session
+from federation.errors import SettingsError
+from federation.tasks import task_from_json
+from federation.tasks.segmentation import Segmentation
+from federation.tasks.task import Task
 from gaitway.files import written_whole
-from gaitway.scores import macro_f1
 from models.checkpoint import CheckpointInfo
 
 
@@ -43,20 +48,21 @@ class BatchEvaluation:
     """The exported, batch-independent ALP against the paper's batch-coupled plan (batches of 64) in torch."""
 
     argmax_agreement: float
-    macro_f1_row: float | None
-    macro_f1_plan: float | None
+    score_row: float | None
+    score_plan: float | None
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written and how it did; `examples_from` says what the gates ran on."""
+    """What was written and how it did; `examples_from` says what the gates ran on, `metric` what a score is."""
 
     float32: File
     examples: int
     examples_from: str
     parity: Parity
     batches: tuple[int, ...]
-    macro_f1: float | None
+    metric: str
+    score: float | None
     alp: BatchEvaluation | None
     int8: File | None
     int8_quality: Int8Quality | None
@@ -79,13 +85,15 @@ def export_onnx(
 ) -> ExportReport:
     """Write `path`, and with int8 also `path` with the suffix `.int8.onnx`, if every gate passes.
 
-    examples (n, *metadata.input.shape) raw, in its units, n ≥ 256 unless allow_few; labels (n,) class numbers or None.
+    examples (n, *metadata.input.shape) raw, in its units, n ≥ 256 (16 pictures that are segmented) unless allow_few;
+    labels (n,) class numbers, or (n, height, width) of pixels, or None.
     The module is not changed. Raises GateError or InputError, and then leaves no file behind.
     """
     path = Path(path)
     metadata.check()
-    x, y = _checked(examples, labels, metadata)
-    check_count(x, allow_few)
+    task = _task_of(metadata)
+    x, y = _checked(examples, labels, metadata, task)
+    check_count(x, allow_few, least_examples(metadata))
     deployed = Deployed(module, metadata)
     graph = float32_graph(deployed, metadata)
     content = {path: graph.SerializeToString()}
@@ -96,7 +104,7 @@ def export_onnx(
     if int8:
         content[int8_path] = int8_graph(graph).SerializeToString()
         quantized = Session.load(content[int8_path])
-        quality = check_int8(quantized, exact, x, y)
+        quality = check_int8(quantized, exact, x, y, task)
     sizes = {p: len(data) for p, data in content.items()}
     _write_all(content)
     return ExportReport(
@@ -105,8 +113,9 @@ def export_onnx(
         examples_from=examples_from,
         parity=parity,
         batches=BATCHES,
-        macro_f1=None if y is None else macro_f1(y, reference.argmax(axis=1)),
-        alp=_against_batches(deployed, x, y, reference),
+        metric=task.primary_metric,
+        score=None if y is None else score_of(task, reference, y),
+        alp=_against_batches(deployed, x, y, reference, task),
         int8=File(str(int8_path), sizes[int8_path], latency_ms(quantized, x)) if quantized else None,
         int8_quality=quality,
     )
@@ -116,21 +125,30 @@ def metadata_of(info: CheckpointInfo) -> ModelMetadata:
     """Return what the exported file says about itself, from what its checkpoint says."""
     return ModelMetadata(
         labels=info.labels, input=info.input, model=info.model, method=info.method, round=info.round,
-        federation=info.federation, parent_sha256=info.parent_sha256, scores=info.scores,
+        federation=info.federation, parent_sha256=info.parent_sha256, scores=info.scores, task=info.task,
     )  # fmt: skip
 
 
-def _against_batches(deployed: Deployed, x: Floats, y: Labels | None, row: Floats) -> BatchEvaluation | None:
+def _task_of(metadata: ModelMetadata) -> Task:
+    try:
+        return task_from_json(metadata.task)
+    except SettingsError as error:
+        raise GateError(f"the model's task: {error}") from None
+
+
+def _against_batches(
+    deployed: Deployed, x: Floats, y: Labels | None, row: Floats, task: Task
+) -> BatchEvaluation | None:
     """Compare with the paper's evaluation; None for a model without ALP."""
     if deployed.alp_layers == 0:
         return None
-    ours, plan = row.argmax(axis=1), deployed.logits(x, "plan").argmax(axis=1)
-    scores = (None, None) if y is None else (macro_f1(y, ours), macro_f1(y, plan))
-    return BatchEvaluation(float(np.mean(ours == plan)), *scores)
+    plan = deployed.logits(x, "plan")
+    scores = (None, None) if y is None else (score_of(task, row, y), score_of(task, plan, y))
+    return BatchEvaluation(float(np.mean(row.argmax(axis=1) == plan.argmax(axis=1))), *scores)
 
 
 def _checked(
-    examples: NDArray[Any], labels: NDArray[Any] | None, metadata: ModelMetadata
+    examples: NDArray[Any], labels: NDArray[Any] | None, metadata: ModelMetadata, task: Task
 ) -> tuple[Floats, Labels | None]:
     x = np.ascontiguousarray(examples, dtype=np.float32)
     if x.shape[1:] != metadata.input.shape or not np.isfinite(x).all():
@@ -138,8 +156,10 @@ def _checked(
     if labels is None:
         return x, None
     y = np.asarray(labels, dtype=np.int64)
-    if y.shape != (len(x),) or (len(y) and not 0 <= y.min() <= y.max() < len(metadata.labels)):
-        raise InputError(f"labels {y.shape}: expected ({len(x)},) class numbers from 0 to {len(metadata.labels) - 1}")
+    counted = y[y != task.ignore_index] if isinstance(task, Segmentation) else y
+    shape = (len(x), *metadata.answer_shape)
+    if y.shape != shape or (counted.size and not 0 <= counted.min() <= counted.max() < len(metadata.labels)):
+        raise InputError(f"labels {y.shape}: expected {shape} class numbers from 0 to {len(metadata.labels) - 1}")
     return x, y
 
 

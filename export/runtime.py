@@ -1,5 +1,7 @@
 """Inference with an exported model: numpy and ONNX Runtime only, for devices without torch.
 
+A model classifies examples, or segments pictures: its metadata's `task` says which.
+
 The file says everything that is needed (labels, and what its input is; normalisation is inside the graph), and
 `Session.load` refuses one that does not. Errors: ExportError > ModelFileError, InputError; GateError is the exporter's.
 """
@@ -19,9 +21,15 @@ from gaitway.errors import GaitwayError
 from gaitway.input_spec import InputSpec, InputSpecError
 
 SCHEMA = "gaitway-model/1"
-_BATCH = 256
-_KINDS: dict[str, Any] = {"labels": list, "input": dict, "round": int, "scores": dict, "versions": dict}
+CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
+"""The tasks that a model of this schema may have learnt."""
+_BATCHES = {CLASSIFICATION: 256, SEGMENTATION: 8}
+_KINDS: dict[str, Any] = {
+    "labels": list, "input": dict, "round": int, "scores": dict, "versions": dict, "task": dict,
+}  # fmt: skip
 """Of the JSON values in a file; the others are strings."""
+_LATER = frozenset({"task"})
+"""What files of the first releases do not have; the default is what they meant."""
 _OUTPUTS = ("logits", "embedding")
 _LOAD_ERRORS = (
     ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.InvalidGraph, ort_errors.InvalidProtobuf,
@@ -59,10 +67,22 @@ class ModelMetadata:
     parent_sha256: str = ""
     scores: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    task: dict[str, Any] = field(default_factory=lambda: {"name": CLASSIFICATION})
+
+    @property
+    def segments(self) -> bool:
+        """Whether every pixel gets a class, not every example."""
+        return self.task.get("name") == SEGMENTATION
+
+    @property
+    def answer_shape(self) -> tuple[int, ...]:
+        """The shape of what has a class in one example: () or (height, width)."""
+        return self.input.shape[1:] if self.segments else ()
 
     def to_properties(self) -> dict[str, str]:
         """Return the metadata properties, `schema` among them."""
-        return {"schema": SCHEMA} | {name: json.dumps(value) for name, value in asdict(self).items()}
+        values = asdict(self) | {"input": self.input.to_json()}
+        return {"schema": SCHEMA} | {name: json.dumps(value) for name, value in values.items()}
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> "ModelMetadata":
@@ -70,15 +90,15 @@ class ModelMetadata:
         if properties.get("schema") != SCHEMA:
             raise ModelFileError(f"schema is {properties.get('schema')!r}; expected {SCHEMA!r}")
         names = [f.name for f in fields(cls)]
-        missing = [name for name in names if name not in properties]
+        missing = [name for name in names if name not in properties and name not in _LATER]
         if missing:
             raise ModelFileError(f"metadata lacks {', '.join(missing)}")
         try:
-            values = {name: json.loads(properties[name]) for name in names}
+            values = {name: json.loads(properties[name]) for name in names if name in properties}
         except ValueError as error:
             raise ModelFileError(f"metadata is not JSON: {error}") from None
-        for name in names:
-            _require(isinstance(values[name], _KINDS.get(name, str)), name, values[name])
+        for name, value in values.items():
+            _require(isinstance(value, _KINDS.get(name, str)), name, value)
         try:
             taken = InputSpec.from_json(values["input"])
         except InputSpecError as error:
@@ -88,12 +108,14 @@ class ModelMetadata:
         return metadata
 
     def check(self) -> None:
-        """Raise ModelFileError where there are no two labels, or the input is none that a model takes."""
+        """Raise ModelFileError where there are no two labels, or input or task are none that a model has."""
         _require(len(self.labels) > 1 and all(isinstance(n, str) for n in self.labels), "labels", self.labels)
         try:
             self.input.check()
         except InputSpecError as error:
             raise ModelFileError(f"metadata: {error}") from None
+        _require(self.task.get("name") in _BATCHES, "task", self.task)
+        _require(not self.segments or self.input.kind == "image", "task", self.task)
 
 
 def _require(condition: bool, name: str, value: object) -> None:
@@ -102,12 +124,21 @@ def _require(condition: bool, name: str, value: object) -> None:
 
 
 class Prediction(NamedTuple):
-    """Of n examples: the likeliest labels (n), logits and probabilities (n, C), embedding (n, D)."""
+    """Of n examples: the likeliest labels (n), logits and probabilities (n, C), embedding (n, D).
+
+    Of n pictures that are segmented: no labels, logits and probabilities (n, C, H, W), embedding (n, D, h, w).
+    """
 
     labels: tuple[str, ...]
     logits: Floats
     probabilities: Floats
     embedding: Floats
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """The likeliest class numbers (n,), or (n, H, W) of pixels."""
+        found: NDArray[np.int64] = self.logits.argmax(axis=1)
+        return found
 
 
 class Session:
@@ -140,12 +171,16 @@ class Session:
         return cls(session, metadata)
 
     def predict(self, examples: NDArray[Any]) -> Prediction:
-        """Classify raw examples (n, *metadata.input.shape) in the units of `metadata.input`; raises InputError."""
-        x = self._checked(examples)
+        """Classify raw examples (n, *metadata.input.shape) in the units of `metadata.input`; raises InputError.
+
+        Pictures of any size: `export.pictures`.
+        """
+        x, rows = self._checked(examples), _BATCHES[self.metadata.task["name"]]
         # An empty batch gives (0, C) and (0, D). What follows the run costs a small network as much as the run does.
-        outputs = [self._session.run(_OUTPUTS, {"x": x[i : i + _BATCH]}) for i in range(0, max(1, len(x)), _BATCH)]
+        outputs = [self._session.run(_OUTPUTS, {"x": x[i : i + rows]}) for i in range(0, max(1, len(x)), rows)]
         logits, embedding = outputs[0] if len(outputs) == 1 else map(np.concatenate, zip(*outputs, strict=True))
-        labels = tuple(self.metadata.labels[i] for i in logits.argmax(axis=1))
+        found = () if self.metadata.segments else logits.argmax(axis=1)
+        labels = tuple(self.metadata.labels[i] for i in found)
         return Prediction(labels, logits, _softmax(logits), embedding)
 
     def _checked(self, values: NDArray[Any]) -> Floats:
@@ -166,9 +201,12 @@ def _check_graph(session: onnxruntime.InferenceSession, metadata: ModelMetadata)
     if not isinstance(shape[1][0], str):
         raise ModelFileError(f"the batch of input x is fixed at {shape[1][0]}; expected it to be free")
     outputs = {o.name: o.shape for o in session.get_outputs()}
-    if set(outputs) != {"logits", "embedding"} or outputs["logits"][1:] != [len(metadata.labels)]:
+    answer = [len(metadata.labels), *metadata.answer_shape]
+    if set(outputs) != {"logits", "embedding"} or outputs["logits"][1:] != answer:
+        sizes = ", ".join(map(str, answer))
         raise ModelFileError(
-            f"outputs are {outputs}; expected logits [batch, {len(metadata.labels)}] and embedding [batch, D]"
+            f"outputs are {outputs}; expected logits [batch, {sizes}] and embedding [batch, D"
+            f"{', height, width' if metadata.segments else ''}]"
         )
 
 

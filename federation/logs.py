@@ -6,6 +6,7 @@ itself cannot make a field. `JsonLines` writes each as a key, `TextLines` after 
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from datetime import UTC, datetime
@@ -26,10 +27,12 @@ def about(
 class TextLines(logging.Formatter):
     """Lines for people: the message, and then the fields that it has."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the record's line without its traceback."""
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line with its fields, and its traceback below."""
+        shown = copy.copy(record)
         fields = [f"{name}={value}" for name, value in _fields(record).items()]
-        return " ".join([super().formatMessage(record), *fields])
+        shown.msg, shown.args = " ".join([record.getMessage(), *fields]), None
+        return super().format(shown)
 
 
 class JsonLines(logging.Formatter):

@@ -24,6 +24,7 @@ from federation.records import (
     Broadcast,
     Client,
     Forward,
+    Output,
     Phase,
     Tensors,
     TrainingStats,
@@ -31,8 +32,8 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.training.losses import cross_entropy
 from federation.tree import merge, select
 
 Sums = TypeVar("Sums", bound=MeanSums)
@@ -45,7 +46,6 @@ class Method:
     """A method: its fields are its hyper-parameters, so it prints, compares and travels as JSON."""
 
     name: ClassVar[str]
-    has_global_model: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset()
     """When the client measures `ClassStats` of its examples: "before" and/or "after" training."""
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {"params": UploadGroup.CHANGE}
@@ -56,8 +56,6 @@ class Method:
     """Whether the server takes one weighted mean of parameters, which `aggregation` may replace."""
     personal_broadcast: ClassVar[bool] = False
     """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
-    mixes_architectures: ClassVar[bool] = False
-    """Whether clients of one federation may have different networks, as long as their features agree."""
     uses_partial_work: ClassVar[bool] = False
     """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
     pools_data: ClassVar[bool] = False
@@ -87,6 +85,29 @@ class Method:
                 f"trim={self.trim}, byzantine={self.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
             )
 
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the server has one model for all."""
+        return True
+
+    @property
+    def mixes_architectures(self) -> bool:
+        """Whether clients of one federation may have different networks, as long as their features agree."""
+        return False
+
+    def trains(self, training: TrainingConfig) -> bool:
+        """Whether a client takes steps at all, and does not only measure its examples."""
+        return bool(self.phases(training))
+
+    def task_obstacle(self, task: Task) -> str | None:
+        """Say in words why the method cannot learn a task, and what to do about it; None where it can."""
+        if self.class_stats_at and not task.has_classes:
+            return (
+                f"the method {self.name} takes prototypes of classes, and the task {task.name} has no classes; "
+                "use a method that shares parameters alone, such as fedavg"
+            )
+        return None
+
     # ---- client half
 
     def shared(self, name: str) -> bool:
@@ -106,14 +127,14 @@ class Method:
         return (Phase(lambda name: True, training.epochs),)
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Return the scalar to minimize, of `network.train`, and the buffers that this moved.
 
         `network.evaluate` serves for what is only compared with: no dropout, and nothing moves.
         """
         output = network.train(params, buffers, batch.x, batch.mask)
-        return cross_entropy(output, batch), output.buffers
+        return task.mean_loss(output, batch), output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Return the client as it is kept, and the tree that travels."""
@@ -143,10 +164,10 @@ class Method:
         """Return the client reduced to the one network that it serves with."""
         return client
 
-    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Score the classes: x (B, ...) -> (B, C), larger is likelier."""
+    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
+        """Return the network's output for x (B, ...); its logits are the method's scores, larger is likelier."""
         served = self.serving_model(client)
-        return forward(served.params, served.buffers, x, mask).logits
+        return forward(served.params, served.buffers, x, mask)
 
     # ---- server half
 

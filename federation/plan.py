@@ -5,9 +5,14 @@ The simulation reads it from `--plan` and its command line, the server from REST
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gaitway.errors import did_you_mean
+from gaitway.input_spec import Fit
+from gaitway.metrics import METRICS, is_served
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 """A federation's, device's or model's name: safe in a topic, a path and a URL."""
@@ -19,6 +24,61 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Change = Annotated[float, Field(ge=0, le=1)]
+
+
+class Augmentation(Strict):
+    """How pictures are changed at random each time they are trained on; as it is here, nothing is changed.
+
+    As text `flip=0.5,padding=4,scale=0.5:2`; `none` where nothing is changed.
+    """
+
+    flip: float = Field(default=0.0, ge=0, le=1, description="how likely a picture is mirrored, left to right")
+    padding: int = Field(
+        default=0, ge=0, le=1024, description="pixels that are added at each side before a crop of the old size"
+    )
+    scale: tuple[Annotated[float, Field(ge=0.1, le=10)], Annotated[float, Field(ge=0.1, le=10)]] = Field(
+        default=(1.0, 1.0), description="a picture is scaled by a factor between these, then cropped or padded"
+    )
+    brightness: Change = Field(default=0.0, description="most that is added or taken, in the set's deviations")
+    contrast: Change = Field(default=0.0, description="most by which differences from the set's mean grow or shrink")
+    saturation: Change = Field(default=0.0, description="most by which differences between colours grow or shrink")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [word.partition("=") for word in value.replace(",", " ").split() if word != "none"]
+        if any(not (equals and text) for _, equals, text in pairs):
+            raise ValueError(f"expected {_AS_TEXT}")
+        return {key: text.split(":") if key == "scale" else text for key, _, text in pairs}
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Augmentation:
+        if self.scale[0] > self.scale[1]:
+            raise ValueError(f"scale = {self.scale}: the smaller factor comes first")
+        return self
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is changed."""
+        return self == Augmentation()
+
+    def __str__(self) -> str:
+        """Write it as the command line takes it."""
+        off = Augmentation()
+        changed = {name: value for name, value in self if value != getattr(off, name)}
+        words = (
+            f"{name}={':'.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in changed.items()
+        )
+        return ",".join(words) or "none"
+
+
+_AS_TEXT = f"none or some of {', '.join(Augmentation.model_fields)}, such as flip=0.5,padding=4,scale=0.5:2"
+
+
 class TrainingConfig(Strict):
     """How a client trains in a round, and the size of what it learns."""
 
@@ -28,8 +88,14 @@ class TrainingConfig(Strict):
     batch_size: int = Field(default=64, ge=1, le=65_536)
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = Field(default=1e-3, gt=0, le=100)
+    lr_schedule: Literal["constant", "polynomial"] = Field(
+        default="constant",
+        description="polynomial: round t of T has the learning rate lr · (1 − (t − 1)/T)^lr_power, each of its steps",
+    )
+    lr_power: float = Field(default=0.9, gt=0, le=10, description="of the polynomial schedule")
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, le=10)
+    augmentation: Augmentation = Field(default=Augmentation(), description="of pictures; as text or by its keys")
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
@@ -54,6 +120,14 @@ class RoundSettings(Strict):
     over_selection: float = Field(default=1.0, ge=1, le=10, description="invite this many times more")
     minimum_clients: int = Field(default=1, ge=1, description="updates needed at the deadline")
     deadline_s: float | None = Field(default=None, gt=0, description="none: wait for every client")
+    interval_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=366 * 86_400,
+        # left out where it is 0, so that devices of a version without it go on
+        exclude_if=operator.not_,
+        description="from the opening of a round to that of the next, at least",
+    )
     late: Literal["drop", "next"] = Field(default="drop", description="next: use in the next round, discounted")
     partial_work: Literal["method", "drop", "use"] = Field(
         default="method", description="what a straggler did before the deadline; method: as its paper does"
@@ -151,10 +225,33 @@ Normalization = Literal["client", "federated", "pooled", "none"]
 Split = Literal["temporal", "random80", "kfold7_3"]
 
 
+Side = Annotated[int, Field(ge=8, le=1024)]
+"""Of a picture, in pixels."""
+
+
+class PictureInput(Strict):
+    """Pictures of one size, to which every file is resampled; `pad` keeps its shape, with grey beside it."""
+
+    kind: Literal["image"] = "image"
+    shape: tuple[Literal[1, 3], Side, Side] = Field(description="channels (1: grey, 3: colours), height, width")
+    fit: Fit = Field(default="stretch", description="pad: keep a picture's shape, with grey without a class beside it")
+
+
+def picture_input(shape: tuple[int, ...], fit: Fit = "stretch") -> PictureInput | None:
+    """Describe pictures (channels, height, width); None for those that devices cannot have."""
+    try:
+        return PictureInput.model_validate({"shape": shape, "fit": fit})
+    except ValidationError:
+        return None
+
+
 class DataSpec(Strict):
     """How a client turns its own samples into training examples; har_pipeline reads `pipeline`."""
 
     pipeline: dict[str, Any] = Field(default_factory=dict)
+    input: PictureInput | None = Field(
+        default=None, description="pictures of this shape; none: windows of motion sensors, which `pipeline` cuts"
+    )
     normalization: Normalization = Field(
         default="client",
         description="client: by the statistics of its own training windows; federated: by the sum of all clients' "
@@ -175,6 +272,9 @@ class Plan(Strict):
     """One federation, in the words that the simulation, the server and a device share."""
 
     labels: tuple[str, ...] = Field(min_length=2)
+    task: dict[str, Any] = Field(
+        default={"name": "classification"}, description='what is learnt: {"name": "classification", …options}'
+    )
     model: ModelSpec
     alternatives: tuple[ModelSpec, ...] = Field(
         default=(), description="other models that a device may choose, if the method mixes architectures"
@@ -184,11 +284,46 @@ class Plan(Strict):
     rounds: RoundSettings = RoundSettings()
     rollout: RolloutSettings = RolloutSettings()
     data: DataSpec = DataSpec()
+    light_clients: bool = Field(
+        default=False,
+        # left out where it is false, so that devices of a version without it go on
+        exclude_if=operator.not_,
+        description="devices that cannot train, such as a phone's browser, may join: the server makes the model for "
+        'them when it creates the federation. For {"name": "fedproto", "backbone": "frozen"} alone',
+    )
+
+
+def light_obstacle(plan: Plan) -> str | None:
+    """Say in words why devices that cannot train cannot take part, and what to do; None where they can."""
+    wanted = {"name": "fedproto", "backbone": "frozen"}
+    if any(plan.method.get(key) != value for key, value in wanted.items()):
+        return (
+            "light_clients is for a method in which nobody trains, and method is "
+            f"{plan.method.get('name')!r} with backbone = {plan.method.get('backbone', 'trained')!r}: use "
+            '{"name": "fedproto", "backbone": "frozen"}, or leave light_clients out'
+        )
+    if plan.task.get("name") != "classification":
+        return f"light_clients: light clients know class means alone, and task.name is {plan.task.get('name')!r}"
+    if plan.data.input is not None:
+        return "light_clients: light clients have windows of motion sensors, and data.input asks for pictures"
+    return None
 
 
 def live_obstacle(plan: Plan) -> str | None:
     """Say in words what of a plan devices cannot do, and what to do about it; None where they can do all of it."""
-    data = plan.data
+    data, task = plan.data, plan.task.get("name")
+    if task not in METRICS:
+        return f"task.name = {task!r}: {did_you_mean(str(task), METRICS)}"
+    if task == "segmentation" and data.input is None:
+        return (
+            "task.name = 'segmentation' needs pictures: say their shape in data.input, such as "
+            '{"kind": "image", "shape": [3, 96, 128]}'
+        )
+    if plan.rollout.used and not is_served(plan.task):
+        return (
+            f"rollout.mode = {plan.rollout.mode!r}: devices have no use for a model of {task}, so there is nothing to "
+            "release to them; use 'off', and begin a federation that has one from this one's model"
+        )
     if data.split != "temporal":
         return (
             f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "
@@ -204,4 +339,4 @@ def live_obstacle(plan: Plan) -> str | None:
             "data.normalization = 'federated' needs data.statistics, the sum of the clients' statistics, which devices "
             "do not report: take them from the plan.json of a simulated run, or use 'client'"
         )
-    return None
+    return light_obstacle(plan) if plan.light_clients else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, dtype
 
 Tensors = dict[str, Tensor]
 Tree = dict[str, Any]
@@ -17,16 +17,17 @@ class Batch(NamedTuple):
     """One mini-batch; rows with mask 0 are padding and always stand at the end."""
 
     x: Tensor  # (B, ...)
-    y: Tensor  # (B,) int64
+    y: Tensor  # (B,) int64, or (B, ...) as the task has its targets
     mask: Tensor  # (B,) 1 for an example, 0 for padding
 
 
 class Output(NamedTuple):
     """What a network returns: what enters the head, the logits, and its moved buffers."""
 
-    features: Tensor  # (B, D)
-    logits: Tensor  # (B, C)
+    features: Tensor  # (B, D), or (B, D, h, w) of pixels
+    logits: Tensor  # (B, C), (B, C, H, W) of pixels, or what is restored of x in its shape
     buffers: Tensors
+    hidden: Tensor | None = None  # 1 where x was hidden from the network, in a shape that broadcasts to x's
 
 
 class Client(NamedTuple):
@@ -38,7 +39,7 @@ class Client(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """A client's labelled examples: x (n, ...), y (n,) int64."""
+    """A client's labelled examples: x (n, ...), y (n,) int64, or (n, ...) as the task has its targets."""
 
     x: Tensor
     y: Tensor
@@ -53,7 +54,7 @@ class Phase(NamedTuple):
 
 
 class ClassStats(NamedTuple):
-    """Sums over a client's examples, per class; they add across batches."""
+    """Sums over a client's examples, per class, in float64; they add across batches."""
 
     counts: Tensor  # (C,) examples
     total: Tensor  # (C, D) sum of features
@@ -66,6 +67,11 @@ class TrainingStats(NamedTuple):
     before: ClassStats  # with the received model, if the method asked for it
     after: ClassStats  # with the trained model, if the method asked for it
     lr_sum: Tensor  # () Σ of learning rates over all phases' steps; with SGD's momentum as many times as it steps so
+
+    @property
+    def dtype(self) -> dtype:
+        """What the client computes in, and sends its statistics in."""
+        return self.lr_sum.dtype
 
 
 class Update(NamedTuple):
@@ -83,7 +89,7 @@ class UploadGroup(Enum):
 
     CHANGE = "change"  # moved on from the broadcast's group of that name: the norm of its change is judged
     VALUE = "value"  # measured anew in each round: its own norm is judged
-    CLASS_COUNTS = "class counts"  # (C,) of examples: they sum to the update's, and shrink with them
+    CLASS_COUNTS = "class counts"  # (C,) of examples, which sum to the update's, or of pixels; they shrink with them
     OTHER = "other"  # of a size that says nothing, such as margins
 
 

@@ -1,1 +1,1 @@
-"""The command `gaitway`, and what every package may import: the root of errors, atomic writes, scores, `InputSpec`."""
+"""The command `gaitway`, and what every package may import: errors' root, atomic writes, scores, inputs, pictures."""

@@ -13,9 +13,16 @@ from typing import Any, Literal, get_args
 from gaitway.errors import GaitwayError
 
 InputKind = Literal["window", "image", "vector"]
+Fit = Literal["pad", "stretch"]
+"""How a picture of another shape is brought to the input's: with grey beside it, or stretched over all of it."""
 SENSOR_CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
 SENSOR_UNITS = ("m/s^2", "m/s^2", "m/s^2", "rad/s", "rad/s", "rad/s")
 PIXELS = "pixel / 255"
+DEVICE_AXES = "x right, y up, z out of the screen, right-handed; at rest the axis that points up shows +9.81 m/s^2"
+"""A phone's axes as Android and W3C have them, seen from its front; a board has its own, turned to these."""
+GYROSCOPE = SENSOR_CHANNELS[3:]
+SMALLEST_STD = 1e-3
+"""Below the resolution of any phone's sensor (m/s² or rad/s): a constant channel comes out as zeros, not as noise."""
 _COLOURS = {1: ("grey",), 3: ("red", "green", "blue")}
 
 
@@ -24,11 +31,37 @@ class InputSpecError(GaitwayError):
 
 
 @dataclass(frozen=True)
+class LowPass:
+    """The filter between a sensor's samples, at any rate, and those of a window (`har_pipeline.streaming.resample`).
+
+    Its kernel is a sinc of `cutoff_hz` under a Kaiser window of `kaiser_beta` that reaches `half_width_s` to either
+    side, which is also its delay. A gap of more than `max_gap_s` between samples ends a stretch. Sensors that are
+    slower than the windows' rate are interpolated instead, as `slower` says.
+    """
+
+    name: str = "low-pass, windowed sinc"
+    slower: str = "below 0.9 of rate_hz: least-squares interpolation, up to 0.42 of the sensor's own rate"
+    cutoff_hz: float = 22.0
+    half_width_s: float = 0.13
+    kaiser_beta: float = 5.65
+    max_gap_s: float = 0.1
+
+    def in_words(self) -> str:
+        """Return what it is called, for people."""
+        return (
+            f"low-pass {self.cutoff_hz:g} Hz (windowed sinc, half-width {self.half_width_s:g} s); sensors {self.slower}"
+        )
+
+
+@dataclass(frozen=True)
 class InputSpec:
     """One example x, float32: windows (time, channels), images (channels, height, width) or vectors (numbers,).
 
     Preprocessing is (x − mean) / std, a number for each channel. `units` are those of the raw x. Windows alone have a
-    rate in Hz, a stride in samples, and say whether gravity is `included` in their accelerations.
+    rate in Hz, a stride in samples, and say whether gravity is `included` in their accelerations, in which `axes`
+    they are measured, and by which `filter` they came from a sensor's own samples. `masked` channels were zeros (in
+    raw units) when the model was trained: the gyroscope's, where there was none. Images have a `fit` instead: how
+    pictures of other sizes become examples (`gaitway.pictures`).
     """
 
     kind: InputKind
@@ -40,6 +73,10 @@ class InputSpec:
     rate_hz: float | None = None
     stride: int | None = None
     gravity: str | None = None
+    axes: str | None = None
+    filter: LowPass | None = None
+    masked: tuple[str, ...] = ()
+    fit: Fit | None = None
 
     @classmethod
     def windows(
@@ -50,16 +87,25 @@ class InputSpec:
         window: int = 128,
         rate_hz: float = 50.0,
         stride: int = 64,
+        low_pass: LowPass | None = None,
     ) -> InputSpec:
-        """Describe windows (window, 6) of accelerometer and gyroscope in m/s² and rad/s."""
-        shape = window, len(SENSOR_CHANNELS)
-        return cls("window", shape, SENSOR_CHANNELS, SENSOR_UNITS, tuple(mean), tuple(std), rate_hz, stride, "included")
+        """Describe windows (window, 6) of accelerometer and gyroscope in m/s² and rad/s.
+
+        A gyroscope whose statistics are those of zeros was masked.
+        """
+        return cls(
+            "window", (window, len(SENSOR_CHANNELS)), SENSOR_CHANNELS, SENSOR_UNITS, tuple(mean), tuple(std),
+            rate_hz, stride, "included", DEVICE_AXES, low_pass or LowPass(), _masked(mean, std),
+        )  # fmt: skip
 
     @classmethod
-    def images(cls, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> InputSpec:
+    def images(
+        cls, shape: Sequence[int], mean: Sequence[float], std: Sequence[float], fit: Fit = "stretch"
+    ) -> InputSpec:
         """Describe images of a shape (channels, height, width), whose pixels lie between 0 and 1."""
         channels = _COLOURS.get(shape[0]) or tuple(f"channel {i}" for i in range(shape[0]))
-        return cls("image", tuple(shape), channels, (PIXELS,) * len(channels), tuple(mean), tuple(std))
+        units = (PIXELS,) * len(channels)
+        return cls("image", tuple(shape), channels, units, tuple(mean), tuple(std), fit=fit)
 
     @classmethod
     def vectors(cls, mean: Sequence[float], std: Sequence[float]) -> InputSpec:
@@ -70,7 +116,8 @@ class InputSpec:
 
     def normalized_by(self, mean: Sequence[float], std: Sequence[float]) -> InputSpec:
         """Return the same with a mean and a deviation for each channel."""
-        return replace(self, mean=tuple(mean), std=tuple(std))
+        masked = _masked(mean, std) if self.kind == "window" else ()
+        return replace(self, mean=tuple(mean), std=tuple(std), masked=masked)
 
     @property
     def channel_axis(self) -> int:
@@ -106,26 +153,51 @@ class InputSpec:
             real = all(isinstance(number, (int, float)) and isfinite(number) for number in numbers)
             _require(real and len(numbers) == count, name, numbers)
         _require(min(self.std) > 0, "std", self.std)
+        _require(self.fit in (get_args(Fit) if self.kind == "image" else (None,)), "fit", self.fit)
         if self.kind == "window":
             _require(isinstance(self.rate_hz, (int, float)) and self.rate_hz > 0, "rate_hz", self.rate_hz)
             _require(isinstance(self.stride, int) and self.stride > 0, "stride", self.stride)
+            # Samples that were turned or filtered in another way are other data: better refused than misjudged.
+            _require(self.gravity == "included", "gravity", self.gravity)
+            _require(self.axes == DEVICE_AXES, "axes", self.axes)
+            _require(self.filter is not None and _describes_filter(self.filter), "filter", self.filter)
+            _require(self.masked in ((), GYROSCOPE), "masked", self.masked)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
-        return asdict(self)
+        """Return the fields, for JSON; only images have a `fit`, so other files are those of earlier versions."""
+        return {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
 
     @classmethod
     def from_json(cls, values: object) -> InputSpec:
         """Read and check the fields; raises InputSpecError."""
         known = [field.name for field in fields(cls)]
-        if not isinstance(values, Mapping) or set(values) != set(known):
+        if not isinstance(values, Mapping) or set(values) | {"fit"} != set(known):
             raise InputSpecError(f"input is {values!r}; expected an object of {', '.join(known)}")
-        for name in ("shape", "channels", "units", "mean", "std"):
+        # files of images from before there was a choice do not say it; all were stretched
+        values = {"fit": "stretch" if values["kind"] == "image" else None, **values}
+        for name in ("shape", "channels", "units", "mean", "std", "masked"):
             _require(isinstance(values[name], list), name, values[name])
         given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        if given["filter"] is not None:
+            said = given["filter"]
+            parts = {field.name for field in fields(LowPass)}
+            _require(isinstance(said, Mapping) and set(said) == parts, "filter", said)
+            given["filter"] = LowPass(**said)
         spec = cls(**given)
         spec.check()
         return spec
+
+
+def _masked(mean: Sequence[float], std: Sequence[float]) -> tuple[str, ...]:
+    zeros = all(m == 0 and s <= SMALLEST_STD for m, s in zip(mean[3:], std[3:], strict=True))
+    return GYROSCOPE if zeros else ()
+
+
+def _describes_filter(low_pass: LowPass) -> bool:
+    numbers = low_pass.cutoff_hz, low_pass.half_width_s, low_pass.kaiser_beta, low_pass.max_gap_s
+    usable = all(isinstance(number, (int, float)) and isfinite(number) and number > 0 for number in numbers)
+    named = (low_pass.name, low_pass.slower) == (LowPass.name, LowPass.slower)
+    return named and usable and low_pass.max_gap_s < low_pass.half_width_s
 
 
 def _require(condition: bool, name: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Accuracy, F1 by class and macro-F1 from predicted classes, and how the clients at the bottom fare, in numpy."""
+"""Accuracy, F1 and IoU from predicted classes, and how the clients at the bottom fare, in numpy."""
 
 from __future__ import annotations
 
@@ -38,6 +38,30 @@ def scores_of(matrix: npt.NDArray[np.int64]) -> Scores:
     if np.isnan(f1).all():
         return Scores(float("nan"), float("nan"))
     return Scores(float(np.nanmean(f1)), float(np.trace(matrix) / matrix.sum()))
+
+
+def iou_per_class(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Intersection over union (C,) of each class of a confusion matrix (C, C); NaN as in `f1_per_class`."""
+    shared = np.diag(matrix)
+    union = matrix.sum(1) + matrix.sum(0) - shared
+    iou = np.full(len(matrix), np.nan)
+    np.divide(1.0 * shared, union, out=iou, where=union > 0)
+    return iou
+
+
+class PixelScores(NamedTuple):
+    """Both between 0 and 1."""
+
+    mean_iou: float
+    pixel_accuracy: float
+
+
+def pixel_scores_of(matrix: npt.NDArray[np.int64]) -> PixelScores:
+    """Score a confusion matrix (C, C) of pixels; as in `scores_of`, a class that is nowhere does not count."""
+    iou = iou_per_class(matrix)
+    if np.isnan(iou).all():
+        return PixelScores(float("nan"), float("nan"))
+    return PixelScores(float(np.nanmean(iou)), float(np.trace(matrix) / matrix.sum()))
 
 
 def macro_f1(truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64]) -> float:

@@ -1,7 +1,7 @@
 """Sensors → windows: readers of data sets, one causal stream pipeline, splits and normalization; numpy only."""
 
 from har_pipeline.cache import default_cache_dir
-from har_pipeline.errors import PipelineError, SettingsError, SignalError, SourceError
+from har_pipeline.errors import LabelError, PipelineError, SettingsError, SignalError, SourceError
 from har_pipeline.normalization import ChannelStatistics, channel_statistics, normalize_clients
 from har_pipeline.origin import Origin
 from har_pipeline.preparation import (
@@ -14,20 +14,26 @@ from har_pipeline.preparation import (
 )
 from har_pipeline.recording import CHANNELS, Recording, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
+from har_pipeline.signals.checks import Finding, SignalChecks
 from har_pipeline.splits import Split, cut_validation, leave_devices_out, leave_subjects_out, split_client
 from har_pipeline.streaming.stream import StreamPipeline, Window
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
+from har_pipeline.units import SampleUnits
 
 __all__ = [
     "CHANNELS",
     "DATASETS",
     "ChannelStatistics",
     "ClientWindows",
+    "Finding",
+    "LabelError",
     "Origin",
     "PipelineError",
     "PipelineSettings",
     "Recording",
+    "SampleUnits",
     "SettingsError",
+    "SignalChecks",
     "SignalError",
     "SourceError",
     "Split",

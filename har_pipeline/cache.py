@@ -16,10 +16,11 @@ from gaitway.files import written_whole
 from har_pipeline.errors import PipelineError
 from har_pipeline.origin import Origin
 from har_pipeline.settings import PipelineSettings
+from har_pipeline.signals.checks import Finding
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
 # Raise it with every change that alters windows: old files are then no longer found.
-FORMAT = 2
+FORMAT = 3
 FIELDS = ("x", "y", "start_s", "session")
 
 
@@ -43,6 +44,8 @@ def save(path: Path, dataset: WindowedDataset) -> None:
         "labels": dataset.labels,
         "settings": dataset.settings.to_json(),
         "clients": [[each.client, len(each), *dataset.origin(each.client)] for each in clients],
+        "rates_hz": dataset.rates_hz,
+        "findings": dataset.findings,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as stream:
@@ -63,7 +66,10 @@ def load(path: Path) -> WindowedDataset | None:
             clients[client] = ClientWindows(client, *(arrays[name][start : start + count] for name in FIELDS))
             origins[client] = Origin(*origin)
             start += count
-        return WindowedDataset(meta["name"], tuple(meta["labels"]), clients, settings, origins)
+        findings = tuple(Finding(*each) for each in meta["findings"])
+        return WindowedDataset(
+            meta["name"], tuple(meta["labels"]), clients, settings, origins, meta["rates_hz"], findings
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, PipelineError):

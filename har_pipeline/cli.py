@@ -1,4 +1,4 @@
-"""`python -m har_pipeline info|prepare`: what the data sets are, and their windows made and counted."""
+"""`python -m har_pipeline info|describe|prepare`: what the data sets are, and their windows made and counted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from har_pipeline import cache
 from har_pipeline.combination import COMBINATIONS, Combination, combination_of
-from har_pipeline.errors import PipelineError
+from har_pipeline.description.cli import show_description, write_draft
+from har_pipeline.description.model import read_description
+from har_pipeline.errors import PipelineError, SettingsError
 from har_pipeline.preparation import (
     DATASETS,
     dataset_labels,
@@ -25,7 +28,8 @@ from har_pipeline.preparation import (
     prepare,
     reader_of,
 )
-from har_pipeline.readers import READERS
+from har_pipeline.readers import READERS, described
+from har_pipeline.signals.checks import grouped
 from har_pipeline.splits import split_client
 from har_pipeline.streaming.windows import WindowedDataset
 
@@ -37,11 +41,21 @@ app = typer.Typer(
 )
 console = Console()
 RootOption = Annotated[
-    Path | None, typer.Option("--root", help="Folder or archive (zip, tar.*) that holds the data set, at any depth.")
+    Path | None,
+    typer.Option(
+        "--root", help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none."
+    ),
 ]
 OptionsOption = Annotated[
     str,
     typer.Option("--options", help="As JSON, '{\"subjects\": 8}'; for a combination by member, '{\"hhar\": {…}}'."),
+]
+DescribeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--describe",
+        help="Instead of a data set any recordings: a TOML file that describes them; docs/data-description.md.",
+    ),
 ]
 
 
@@ -49,11 +63,21 @@ OptionsOption = Annotated[
 def info(
     dataset: Annotated[str | None, typer.Argument(help="A data set; without it all are listed.")] = None,
     root: RootOption = None,
+    describe: DescribeOption = None,
 ) -> None:
     """Describe the data sets: clients, labels, expected files, settings; with --root also what was found there.
 
-    Example: `python -m har_pipeline info motionsense --root DATA`
+    With --describe and --root every file is read: which match, which cannot be read and why, rates, labels. Examples:
+
+    `python -m har_pipeline info motionsense --root DATA`
+
+    `python -m har_pipeline info --describe data.toml --root DATA`
     """
+    if describe is not None:
+        with _told():
+            _refuse_other(dataset)
+            show_description(read_description(describe), root, console)
+        return
     if dataset is None:
         table = Table("name", "what", "expected under --root")
         for reader in READERS.values():
@@ -71,10 +95,31 @@ def info(
             console.print(_merging(dataset, combination))
 
 
+@app.command("describe")
+def describe_command(
+    path: Annotated[
+        Path, typer.Argument(help="A folder with all that is below it, an archive (zip, tar.*), or a file.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The TOML file to write; without it the guesses are shown.")] = None,
+) -> None:
+    """Look at unknown recordings, and write a first description of them, with a comment on how sure each guess is.
+
+    Guessed are separator, header, columns, units (by gravity's size at rest and how fast bodies turn), rate and time
+    unit, and what the names of files and folders say. Check the lines that say so, then apply it with `info`. Example:
+
+    `python -m har_pipeline describe DATA --out data.toml`
+    """
+    with _told():
+        write_draft(path, out, console)
+
+
 @app.command("prepare")
 def prepare_command(
-    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")],
+    dataset: Annotated[
+        str | None, typer.Argument(help=f"One of {', '.join(DATASETS)}; with --describe it may be left out.")
+    ] = None,
     root: RootOption = None,
+    describe: DescribeOption = None,
     cache_dir: Annotated[
         Path | None, typer.Option("--cache", help="Where windows are kept (default: the user's cache folder).")
     ] = None,
@@ -82,18 +127,31 @@ def prepare_command(
     stride: Annotated[
         int | None, typer.Option(help="Samples between windows (the data set's preset by default).")
     ] = None,
-    label_share: Annotated[float | None, typer.Option(help="Least share of a window that its label covers.")] = None,
+    label_share: Annotated[
+        float | None,
+        typer.Option(help="Least share of a window that its label covers (the data set's preset by default)."),
+    ] = None,
     options: OptionsOption = "{}",
 ) -> None:
     """Read, filter, resample and cut a data set, keep its windows in the cache, and count them.
+
+    What looks wrong (units, time, rate, lost or repeated samples, dead channels) is listed below the counts.
 
     The second run with the same files and settings reads the cache. Examples:
 
     `python -m har_pipeline prepare synthetic`
 
     `python -m har_pipeline prepare spsw --root DATA --label-share 0.7`
+
+    `python -m har_pipeline prepare --describe data.toml --root DATA`
     """
     with _told():
+        chosen = _json(options)
+        if describe is not None:
+            _refuse_other(dataset)
+            dataset, chosen = described.NAME, {**read_description(describe).to_json(), **chosen}
+        if dataset is None:
+            raise SettingsError(f"no data set; name one of {', '.join(DATASETS)}, or give --describe data.toml")
         changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
             dataset_settings(dataset), **{key: each for key, each in changes.items() if each is not None}
@@ -104,7 +162,7 @@ def prepare_command(
             task = bar.add_task(f"{dataset}: looking for files")
 
             def report(done: int, name: str) -> None:
-                bar.update(task, description=f"{dataset}: {done} recordings, client {name}")
+                bar.update(task, description=f"{dataset}: {done} recordings, client {escape(name)}")
 
             windows = prepare(
                 dataset,
@@ -113,7 +171,7 @@ def prepare_command(
                 cache_dir=cache_dir or cache.default_cache_dir(),
                 progress=report,
                 clients=client,
-                options=_json(options),
+                options=chosen,
             )
         _count(windows, time.perf_counter() - began)
 
@@ -124,14 +182,19 @@ def _told() -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from error
+
+
+def _refuse_other(dataset: str | None) -> None:
+    if dataset not in (None, described.NAME):
+        raise SettingsError(f"--describe is of a data set of its own; leave {dataset!r} out")
 
 
 def _json(text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
         raise typer.BadParameter(f"--options is no JSON: {error}") from error
     if not isinstance(record, dict):
         raise typer.BadParameter("--options must be a JSON object")
@@ -141,14 +204,14 @@ def _json(text: str) -> dict[str, Any]:
 def _describe(dataset: str, root: Path | None) -> None:
     reader = reader_of(dataset)
     console.print(f"[bold]{reader.name}[/]: {reader.summary}")
-    labels = ", ".join(reader.labels(reader.defaults)) if dataset != "generic_csv" else "given by the option labels"
+    labels = ", ".join(reader.labels(reader.defaults)) or "as the description says"
     console.print(f"labels    {labels}")
     console.print(f"expected  {reader.expected(reader.defaults)}", markup=False)
     console.print(f"settings  {json.dumps(reader.settings.to_json())}")
     if reader.defaults:
         console.print(f"options   {json.dumps(dict(reader.defaults))}", markup=False)
     if root is not None:
-        source = reader.open(root, reader.defaults)
+        source = reader.open(root, reader.options(None))
         where = f"{source.count} files in {source.root}/{source.base}" if source else "needs no files"
         console.print(f"found     {where}", markup=False)
 
@@ -167,17 +230,34 @@ def _merging(dataset: str, combination: Combination) -> Table:
 
 def _count(dataset: WindowedDataset, seconds: float) -> None:
     splits = {name: split_client(windows, settings=dataset.settings) for name, windows in dataset.clients.items()}
-    clients = Table("client", "windows", "training", "test", "classes")
+    clients = Table("client", "windows", "training", "test", "classes", "Hz", "holds to")
     for name, counts in dataset.class_counts().items():
         sizes = (len(dataset.clients[name]), len(splits[name].train), len(splits[name].test))
-        clients.add_row(name, *(str(size) for size in sizes), f"{(counts > 0).sum()} of {len(counts)}")
+        rates, held = (
+            sorted({f"{rate:.3g}" for rate in dataset.rates_hz.get(name, {}).values()}),
+            dataset.holds_hz(name),
+        )
+        shown = (" and ".join(rates), "" if held is None else f"{held:.3g} Hz")
+        clients.add_row(escape(name), *(str(size) for size in sizes), f"{(counts > 0).sum()} of {len(counts)}", *shown)
     console.print(clients)
     classes = Table("activity", "windows", "test windows", "clients")
     for index, label in enumerate(dataset.labels):
         mine = [windows.y == index for windows in dataset.clients.values()]
         tested = [chosen[splits[name].test] for name, chosen in zip(dataset.clients, mine, strict=True)]
         total, test = (sum(int(each.sum()) for each in masks) for masks in (mine, tested))
-        classes.add_row(label, str(total), str(test), str(sum(bool(each.any()) for each in mine)))
+        classes.add_row(escape(label), str(total), str(test), str(sum(bool(each.any()) for each in mine)))
     console.print(classes)
     total = sum(len(windows) for windows in dataset.clients.values())
+    _show_findings(dataset)
     console.print(f"{dataset.name}: {len(dataset.clients)} clients, {total} windows in {seconds:.1f} s")
+
+
+def _show_findings(dataset: WindowedDataset) -> None:
+    """Print what is odd about the recordings; what several clients have in common is one row."""
+    if not dataset.findings:
+        return
+    table = Table("", "whose", "what is odd", title="The recordings may not be what they are said to be")
+    colours = {"error": "red", "warning": "yellow", "note": "dim"}
+    for severity, whose, words in grouped(dataset.findings, len(dataset.clients)):
+        table.add_row(f"[{colours[severity]}]{severity}[/]", escape(whose), escape(words))
+    console.print(table)

@@ -138,7 +138,9 @@ def adopt(combination: Combination, name: str, labels: tuple[str, ...], member: 
         clients[united] = replace(windows, client=united, y=to_united[windows.y])
         origin = member.origin(client)
         origins[united] = origin._replace(user=f"{member.name}-{origin.user}")
-    return WindowedDataset(name, labels, clients, member.settings, origins)
+    rates = {f"{member.name}-{client}": each for client, each in member.rates_hz.items()}
+    findings = tuple(each._replace(client=f"{member.name}-{each.client}") for each in member.findings)
+    return WindowedDataset(name, labels, clients, member.settings, origins, rates, findings)
 
 
 def unite(name: str, members: Sequence[WindowedDataset], settings: PipelineSettings) -> WindowedDataset:
@@ -154,7 +156,10 @@ def unite(name: str, members: Sequence[WindowedDataset], settings: PipelineSetti
             )
     clients = {client: windows for member in members for client, windows in member.clients.items()}
     origins = {client: origin for member in members for client, origin in member.origins.items()}
-    return WindowedDataset(name, members[0].labels, dict(sorted(clients.items())), settings, origins)
+    rates = {client: each for member in members for client, each in member.rates_hz.items()}
+    findings = tuple(each for member in members for each in member.findings)
+    ordered = dict(sorted(clients.items()))
+    return WindowedDataset(name, members[0].labels, ordered, settings, origins, rates, findings)
 
 
 def rename(combination: Combination, member: str, recording: Recording) -> Recording:

@@ -4,6 +4,7 @@ PipelineError
 ├── SourceError    files: not found, not in the published layout, a cell that is no number
 ├── SignalError    samples: broken clocks, infinite values, out of order beyond the reorder window
 └── SettingsError  a setting, option, label or name that does not exist or does not fit
+    └── LabelError   a word in a file that a description neither names, nor maps, nor ignores
 """
 
 from __future__ import annotations
@@ -25,3 +26,7 @@ class SignalError(PipelineError):
 
 class SettingsError(PipelineError):
     """A setting, option or name that does not exist or contradicts another."""
+
+
+class LabelError(SettingsError):
+    """A file's activity is no label of the description; the message says by which key it becomes one."""

@@ -16,12 +16,11 @@ from typing import Any, Literal
 import numpy as np
 
 from gaitway.errors import did_you_mean
+from gaitway.input_spec import SMALLEST_STD
 from har_pipeline.errors import SettingsError
 from har_pipeline.splits import Split
 from har_pipeline.streaming.windows import ClientWindows
 
-# Below the resolution of any phone's sensor (m/s² or rad/s): a constant channel comes out as zeros, not as noise.
-SMALLEST_STD = 1e-3
 KINDS = ("client", "federated", "pooled")
 Kind = Literal["client", "federated", "pooled"]
 

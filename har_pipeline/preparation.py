@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gaitway.errors import did_you_mean
 from har_pipeline import cache
 from har_pipeline.combination import (
@@ -20,12 +22,13 @@ from har_pipeline.combination import (
     unite,
     united_labels,
 )
-from har_pipeline.errors import SettingsError, SourceError
+from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.readers import READERS
 from har_pipeline.readers.archive import Source
 from har_pipeline.readers.reader import RecordingReader
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
+from har_pipeline.signals.checks import SignalChecks
 from har_pipeline.streaming.stream import StreamPipeline, Window
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
@@ -163,24 +166,48 @@ def _build(
     options: dict[str, Any],
     progress: Progress | None,
 ) -> WindowedDataset:
-    labels = reader.labels(options)
+    labels, checks = reader.labels(options), SignalChecks(reader.declared_hz(options))
     if reader.windows is not None:
         if settings != reader.settings:
             raise SettingsError(f"{reader.name} is published as windows; its settings cannot be changed")
         windows = reader.windows(source, wanted, options)
+        for client in windows.values():
+            for recording in _as_recordings(client, settings):
+                checks.add(recording)
     else:
-        windows = _cut(reader.recordings(source, wanted, options), settings, labels, progress)
+        windows = _cut(reader.recordings(source, wanted, options), settings, labels, progress, checks)
     missing = sorted(set(wanted or ()) - set(windows))
     if missing:
         raise SettingsError(f"{reader.name} has no client {missing[0]!r} ({len(missing)} of those asked for)")
     if not windows:
         raise SourceError(f"{reader.name}: no recordings of both sensors in {source.root if source else 'the options'}")
+    without = [checks.no_windows(client, settings.window_s) for client in sorted(windows) if not len(windows[client])]
+    if len(without) == len(windows):
+        first = without[0]
+        raise SignalError(f"{reader.name} gives no window at all; {first.client}, 1 of {len(windows)}: {first.words}")
     origins = {client: reader.origin(client) for client in windows}
-    return WindowedDataset(reader.name, labels, dict(sorted(windows.items())), settings, origins)
+    findings = (*without, *checks.findings())
+    ordered = dict(sorted(windows.items()))
+    return WindowedDataset(reader.name, labels, ordered, settings, origins, checks.rates_hz(), findings)
+
+
+def _as_recordings(windows: ClientWindows, settings: PipelineSettings) -> Iterator[Recording]:
+    """Yield published windows as recordings again, without what each shares with the next."""
+    offsets = np.arange(settings.stride) / settings.rate_hz
+    for session in np.unique(windows.session):
+        mine = windows.session == session
+        times = (windows.start_s[mine][:, None] + offsets).ravel()
+        values = windows.x[mine, : settings.stride].reshape(len(times), -1)
+        yield Recording(windows.client, str(session), "", "acc", times, values[:, :3])
+        yield Recording(windows.client, str(session), "", "gyro", times, values[:, 3:])
 
 
 def _cut(
-    stream: Iterator[Recording], settings: PipelineSettings, labels: tuple[str, ...], progress: Progress | None
+    stream: Iterator[Recording],
+    settings: PipelineSettings,
+    labels: tuple[str, ...],
+    progress: Progress | None,
+    checks: SignalChecks,
 ) -> dict[str, ClientWindows]:
     pipelines: dict[str, StreamPipeline] = {}
     windows: dict[str, list[Window]] = {}
@@ -188,7 +215,12 @@ def _cut(
         client = recording.client
         if client not in pipelines:
             pipelines[client], windows[client] = StreamPipeline(settings, labels), []
-        windows[client] += pipelines[client].push(recording)
+        checks.add(recording)
+        try:
+            windows[client] += pipelines[client].push(recording)
+        except SignalError as error:
+            reasons = [each for each in checks.findings() if (each.severity, each.client) == ("error", client)]
+            raise SignalError(f"{error}. {reasons[0].where}: {reasons[0].words}") if reasons else error from error
         if progress is not None:
             progress(done, client)
     for client, pipeline in pipelines.items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from gaitway.errors import did_you_mean
+from gaitway.input_spec import InputSpec, LowPass
 from har_pipeline.errors import SettingsError
 
 
@@ -14,7 +16,9 @@ class PipelineSettings:
     """How samples become windows; the defaults are those of Ek et al. 2024 with a stated filter.
 
     The anti-alias kernel is a sinc of `cutoff_hz` under a Kaiser window of `kaiser_beta` (about 60 dB) that reaches
-    `half_width_s` to either side: flat to 15 Hz, in the stop band from 29 Hz, and a delay of `half_width_s`.
+    `half_width_s` to either side: flat to 15 Hz, in the stop band from 29 Hz, and a delay of `half_width_s`. A sensor
+    slower than 0.9 × `rate_hz` is interpolated instead in 0.42 × its own rate, with a delay of 9 of its steps, and
+    bridges gaps of five of them where that is more than `max_gap_s`.
     `reorder_s` is how late a sample may come and still be sorted in; `late` says what happens to later ones.
     `max_lag_s` bounds how far one sensor may run ahead of the other, hence the memory.
     """
@@ -22,11 +26,11 @@ class PipelineSettings:
     rate_hz: float = 50.0
     window: int = 128
     stride: int = 64
-    max_gap_s: float = 0.1
+    max_gap_s: float = LowPass.max_gap_s
     label_share: float = 0.5
-    cutoff_hz: float = 22.0
-    half_width_s: float = 0.13
-    kaiser_beta: float = 5.65
+    cutoff_hz: float = LowPass.cutoff_hz
+    half_width_s: float = LowPass.half_width_s
+    kaiser_beta: float = LowPass.kaiser_beta
     reorder_s: float = 0.1
     late: Literal["refuse", "drop"] = "refuse"
     keep_unlabelled: bool = False
@@ -55,6 +59,33 @@ class PipelineSettings:
     def window_s(self) -> float:
         """Length of a window in seconds."""
         return self.window / self.rate_hz
+
+    def input_spec(self, mean: Sequence[float], std: Sequence[float]) -> InputSpec:
+        """Describe the windows that these settings make, for a model that is trained on them."""
+        low_pass = LowPass(
+            cutoff_hz=self.cutoff_hz,
+            half_width_s=self.half_width_s,
+            kaiser_beta=self.kaiser_beta,
+            max_gap_s=self.max_gap_s,
+        )
+        return InputSpec.windows(
+            mean, std, window=self.window, rate_hz=self.rate_hz, stride=self.stride, low_pass=low_pass
+        )
+
+    @classmethod
+    def of(cls, spec: InputSpec) -> PipelineSettings:
+        """Return the settings that make the windows which a model takes; SettingsError where it takes none."""
+        if spec.kind != "window" or spec.rate_hz is None or spec.stride is None or spec.filter is None:
+            raise SettingsError(f"the model takes {spec.kind}s; expected one that takes windows of motion sensors")
+        return cls(
+            rate_hz=spec.rate_hz,
+            window=spec.shape[0],
+            stride=spec.stride,
+            max_gap_s=spec.filter.max_gap_s,
+            cutoff_hz=spec.filter.cutoff_hz,
+            half_width_s=spec.filter.half_width_s,
+            kaiser_beta=spec.filter.kaiser_beta,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All fields as a JSON object."""

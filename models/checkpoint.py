@@ -28,7 +28,7 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint says about its model, and about the examples that it takes."""
+    """What a checkpoint says about its model, the examples that it takes, and the task (`federation.tasks`) learnt."""
 
     model: str
     options: dict[str, Any]
@@ -39,6 +39,7 @@ class CheckpointInfo:
     federation: str = ""
     parent_sha256: str = ""
     scores: dict[str, float] = field(default_factory=dict)
+    task: dict[str, Any] = field(default_factory=lambda: {"name": "classification"})
 
     @property
     def classes(self) -> int:
@@ -46,7 +47,7 @@ class CheckpointInfo:
 
     def to_json(self) -> str:
         """Return the metadata's JSON."""
-        return json.dumps({"schema": SCHEMA, "classes": self.classes} | asdict(self))
+        return json.dumps({"schema": SCHEMA, "classes": self.classes} | asdict(self) | {"input": self.input.to_json()})
 
     @classmethod
     def from_json(cls, text: str) -> "CheckpointInfo":
@@ -131,6 +132,10 @@ def _skeleton(info: CheckpointInfo) -> Model:
             f"the input is a {info.input.kind} {info.input.shape}; {info.model!r} takes "
             f"{' or '.join(model.input_kinds)} {model.input_shape}{' of any length' if model.any_length else ''}"
         )
+    if info.task.get("name") not in model.tasks:
+        raise CheckpointError(
+            f"the task is {info.task.get('name')!r}; {info.model!r} learns {' or '.join(model.tasks)}"
+        )
     return model
 
 
@@ -163,7 +168,7 @@ def _check_fields(values: dict[str, Any]) -> None:
         wrong = sorted((required - values.keys()) | (values.keys() - known))
         raise CheckpointError(f"metadata {_KEY!r}: missing or unknown: {', '.join(wrong)}")
     kinds: dict[str, type] = {
-        "labels": list, "input": dict, "options": dict, "scores": dict, "model": str, "round": int,
+        "labels": list, "input": dict, "options": dict, "scores": dict, "task": dict, "model": str, "round": int,
     }  # fmt: skip
     for name, kind in kinds.items():
         if name in values and not isinstance(values[name], kind):

@@ -105,6 +105,7 @@ class Hart(Transformer):
 
     input_shape = (WINDOW, CHANNELS)
     input_kinds = ("window",)
+    tasks = ("classification", "masked_reconstruction")  # within `models.mae`
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Masked autoencoding of windows: pretraining for HART, with or without ALP layers, without labels.
+"""Masked autoencoding of windows: HART, with or without ALP layers, learns to restore what it does not see.
 
 He et al., 'Masked Autoencoders Are Scalable Vision Learners', CVPR 2022, arXiv 2111.06377.
 On HART: Ek et al., FedAli, 2024, section 5 'Pretraining' and appendix E: 60 % masked, Adam 3e-4, batch 128, 200 epochs.
@@ -7,45 +7,66 @@ Differs from the authors' code: tokens keep the order of time, in the encoder an
 in random order, the masked ones last, so that LightConv and the last dense layer do not know what stood where);
 the mask token is a vector of the token width (theirs is a patch, embedded like the others); the decoder is as
 wide as the encoder, so no dense layer leads into it.
+
+The task `masked_reconstruction` trains it as any other network, in one place or as a federation. The decoder is its
+`head`: what a method keeps on the client of a classifier's head, it keeps of the decoder.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models.errors import OptionError
 from models.hart import CHANNELS, PATCH, TOKENS, WINDOW, Block, Hart
-from models.layers.alp import ALP
-from models.layers.dropout import uniform_words
-from models.model import HEAD
+from models.layers.dropout import lowbias32, uniform_words
+from models.model import HEAD, Model
 
 KERNELS = (3, 7, 7, 15)
+ENCODER = "encoder."
+"""How the names of the encoder's parameters and buffers begin; the rest is their name in the model alone."""
+_STEPS = 1 << 10  # of a window's values, when they decide on its mask
 
 
-class Reconstruction(NamedTuple):
-    """The decoder's window (B, 128, 6) and which of its patches were masked (B, 8)."""
+class Restoration(NamedTuple):
+    """Features (B, D), the mean of the visible tokens; the window restored (B, 128, 6); what was hidden (B, 128, 1)."""
 
+    features: Tensor
     window: Tensor
-    masked: Tensor
+    hidden: Tensor
 
 
-def visible_patches(seed: Tensor, batch: int, visible: int) -> Tensor:
-    """Return the indices (B, visible), in rising order, of the patches that stay, from a scalar int64 seed.
+class Decoder(nn.Module):
+    """Blocks of HART and a dense layer, from eight tokens to the whole window."""
 
-    Example b gets the same patches in any batch, alone or stacked; no random generator is touched.
-    """
-    order = uniform_words(seed, batch * TOKENS).view(batch, TOKENS).argsort(dim=1, stable=True)
-    return order[:, :visible].sort(dim=1).values
+    def __init__(self, width: int, kernels: Sequence[int], heads: int, mlp: int, dropout: float) -> None:
+        super().__init__()
+        last = max(1, len(kernels) - 1)
+        self.mask_token = nn.Parameter(torch.randn(width) * 0.02)
+        self.blocks = nn.ModuleList(
+            Block(width, heads, kernel, mlp, dropout, dropout * i / last, alp=None) for i, kernel in enumerate(kernels)
+        )
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.restore = nn.Linear(TOKENS * width, WINDOW * CHANNELS)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map tokens (B, 8, D) to windows (B, 128, 6)."""
+        for block in self.blocks:
+            tokens = block(tokens, mask)
+        window: Tensor = self.restore(self.norm(tokens).flatten(1)).view(len(tokens), WINDOW, CHANNELS)
+        return window
 
 
 class MaskedAutoencoder(nn.Module):
-    """`encoder` sees the patches that are not masked; four HART blocks and a dense layer restore the window.
+    """`encoder` sees the patches that are not masked; `head`, four HART blocks and a dense layer, restores the window.
 
-    The encoder's own head takes no part. ALP's global prototypes, which training aligns with, move only where the
-    training loop calls `renew_global_prototypes`, as a server would after a round.
+    It takes the encoder over, whose own head goes. In training each step masks other patches, by the buffer
+    `noise_state` and an example's place in the batch, as dropout does; in evaluation a window's mask is a function of
+    the window alone, so that it is the same in any batch, round and run.
     """
+
+    noise_state: Tensor
 
     def __init__(
         self,
@@ -61,78 +82,87 @@ class MaskedAutoencoder(nn.Module):
         self.visible = TOKENS - int(masked * TOKENS)
         if not 0 < self.visible < TOKENS or not kernels:
             raise OptionError(f"masked={masked}, kernels={list(kernels)}: expected 1 to 7 of 8 patches, and a kernel")
-        width, last = encoder.feature_dim, max(1, len(kernels) - 1)
-        self.encoder = encoder
-        self.mask_token = nn.Parameter(torch.randn(width) * 0.02)
-        self.decoder = nn.ModuleList(
-            Block(width, heads, kernel, mlp, dropout, dropout * i / last, alp=None) for i, kernel in enumerate(kernels)
-        )
-        self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.restore = nn.Linear(TOKENS * width, WINDOW * CHANNELS)
+        self.encoder, self.feature_dim = encoder, encoder.feature_dim
+        encoder.head = nn.Identity()
+        self.head = Decoder(encoder.feature_dim, kernels, heads, mlp, dropout)
+        self.register_buffer("noise_state", torch.randint(1 << 31, (), dtype=torch.int64))
 
-    def forward(self, x: Tensor, seed: Tensor, mask: Tensor | None = None) -> Reconstruction:
-        """Mask windows x (B, 128, 6) by `seed` (scalar int64) and restore them; mask (B,) is 0 for padding."""
-        index = visible_patches(seed, len(x), self.visible)
-        tokens = self._fill(self._encode(x, index, mask), index)
-        for block in self.decoder:
-            tokens = block(tokens, mask)
-        window = self.restore(self.norm(tokens).flatten(1)).view(x.shape)
-        return Reconstruction(window, ~_among(index))
-
-    def _encode(self, x: Tensor, index: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the encoder's tokens (B, V, D) of the visible patches, with their positions added again."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Restoration:
+        """Mask windows x (B, 128, 6) and restore them; mask (B,) is 0 for padding."""
+        index = self._visible_patches(x)
         tokens = self.encoder.embed(x)
         at = index[:, :, None].expand(*index.shape, tokens.shape[-1])
         encoded = self.encoder.encode(tokens.gather(1, at), mask)
-        return encoded + self.encoder.position[index]
+        window = self.head(self._fill(encoded + self.encoder.position[index], index), mask)
+        hidden = (~_among(index)).to(x.dtype).repeat_interleave(PATCH, 1)[:, :, None]
+        return Restoration(encoded.mean(dim=1), window, hidden)
 
     def _fill(self, encoded: Tensor, index: Tensor) -> Tensor:
         """Put visible tokens (B, V, D) back in their places, and mask tokens with positions in the others."""
-        blank = (self.mask_token + self.encoder.position).expand(len(index), -1, -1)
+        blank = (self.head.mask_token + self.encoder.position).expand(len(index), -1, -1)
         return blank.scatter(1, index[:, :, None].expand_as(encoded), encoded)
 
-
-def reconstruction_loss(restored: Reconstruction, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean squared error over the masked patches of x (B, 128, 6); padding (mask 0) adds nothing."""
-    squares = (restored.window - x).square().reshape(len(x), TOKENS, PATCH * CHANNELS).mean(dim=2)
-    weight = restored.masked.to(squares.dtype)
-    if mask is not None:
-        weight = weight * mask[:, None]
-    return (squares * weight).sum() / weight.sum().clamp(min=1.0)
+    def _visible_patches(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return visible_patches_of(x, self.visible)
+        index = visible_patches(self.noise_state, len(x), self.visible)
+        self.noise_state = self.noise_state + 1
+        return index
 
 
-def renew_global_prototypes(module: nn.Module) -> None:
-    """Set P_g ← P_l in every ALP layer, as FedAli's server does with one client: k-means of G points into G clusters.
+def visible_patches(seed: Tensor, batch: int, visible: int) -> Tensor:
+    """Return the indices (B, visible), in rising order, of the patches that stay, from a scalar int64 seed.
 
-    The layers keep their own P_l, which starts a client's next round from these centres anyway.
+    Example b gets the same patches in any batch, alone or stacked; no random generator is touched.
     """
-    for layer in module.modules():
-        if isinstance(layer, ALP):
-            layer.global_prototypes = layer.local_prototypes.detach().clone()
+    return _first(uniform_words(seed, batch * TOKENS).view(batch, TOKENS), visible)
 
 
-def pretrained_state(autoencoder: MaskedAutoencoder, model: Hart) -> dict[str, Tensor]:
-    """Return a state for `model` (Hart or HartAlp, any classes): the encoder's, with the model's own fresh head.
+def visible_patches_of(x: Tensor, visible: int) -> Tensor:
+    """Return the same for windows x (B, 128, 6), each from its own values, whatever batch it stands in."""
+    # a sum of whole numbers does not depend on the order of its terms
+    own = (x.detach() * _STEPS).nan_to_num().round().long().flatten(1).sum(1).to(torch.int32)
+    place = torch.arange(TOKENS, dtype=torch.int32, device=x.device)
+    return _first(lowbias32(lowbias32(own)[:, None] + place), visible)
 
-    ALP's global prototypes become the local ones, where the last epoch left them: FedAli's server starts from the
-    global ones. `autoencoder.encoder.state_dict()` has both as they are.
+
+def _first(words: Tensor, visible: int) -> Tensor:
+    order = words.argsort(dim=1, stable=True)
+    return order[:, :visible].sort(dim=1).values
+
+
+def with_decoder(model: Model, decoder: Mapping[str, Any] | None) -> nn.Module:
+    """Return the network that a task trains: the model itself, or a masked autoencoder with it as the encoder.
+
+    `decoder` are the keywords of `MaskedAutoencoder`, or None. Raises OptionError if the model cannot be an encoder.
+    """
+    if decoder is None:
+        return model
+    if not isinstance(model, Hart):
+        raise OptionError(
+            f"{type(model).__name__} cannot be the encoder of a masked autoencoder, which restores what it does not "
+            "see; expected the model hart or hart_alp"
+        )
+    return MaskedAutoencoder(model, **decoder)
+
+
+def is_autoencoder_state(state: Mapping[str, Tensor]) -> bool:
+    """Whether parameters and buffers by name are those of a masked autoencoder."""
+    return any(name.startswith(ENCODER) for name in state)
+
+
+def encoder_state(state: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
+    """Return a state for `model` (Hart or HartAlp, any classes): an autoencoder's encoder, the model's own fresh head.
+
     Raises OptionError if encoder and model are not of the same sizes.
     """
-    own, encoder = model.state_dict(), autoencoder.encoder.state_dict()
-    differing = {name for name in own.keys() ^ encoder.keys() if not _in_head(name)}
-    state = {name: tensor if _in_head(name) else encoder.get(_source(name), tensor) for name, tensor in own.items()}
-    differing |= {name for name in own if state[name].shape != own[name].shape}
-    if differing:
-        raise OptionError(f"the encoder and the model differ in {sorted(differing)[:5]}; build both with equal options")
-    return state
-
-
-def _in_head(name: str) -> bool:
-    return name.startswith(HEAD)
-
-
-def _source(name: str) -> str:
-    return name.replace("global_prototypes", "local_prototypes")
+    own = model.state_dict()
+    encoder = {name.removeprefix(ENCODER): value for name, value in state.items() if name.startswith(ENCODER)}
+    base = {name: value for name, value in own.items() if not name.startswith(HEAD)}
+    shapes = [{name: value.shape for name, value in part.items()} for part in (base, encoder)]
+    if differing := sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()}):
+        raise OptionError(f"the encoder and the model differ in {differing[:5]}; build both with equal options")
+    return {**own, **encoder}
 
 
 def _among(index: Tensor) -> Tensor:

@@ -14,10 +14,22 @@ HEAD = "head."
 
 
 class ModelOutput(NamedTuple):
-    """Features (B, D), what enters the head, and logits (B, classes)."""
+    """Features (B, D), what enters the head, and logits (B, classes); of pixels (B, D, h, w) and (B, classes, H, W)."""
 
     features: Tensor
     logits: Tensor
+
+
+class Published(NamedTuple):
+    """How the names in a file of published weights, in torchvision's layout, are a network's own.
+
+    `classifier` in the file is the network's head; what begins with `unused` is in the file alone, with `fresh` in the
+    network alone.
+    """
+
+    classifier: str
+    unused: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
 
 
 class Model(nn.Module, ABC):
@@ -26,15 +38,18 @@ class Model(nn.Module, ABC):
     A subclass's options are keywords with defaults. `options` rebuilds it with `models.build`; values are JSON's.
     `input_kinds` are the kinds of examples that it takes, `input_shape` is one example's shape, `feature_dim` the D of
     what enters the head. A network with ALP layers names in `without_alp` the table's entry of the same one without.
-    `any_length`: windows of another length than `input_shape`'s do as well.
+    `any_length`: windows of another length than `input_shape`'s do as well. `tasks` are the names of the tasks
+    (`federation.tasks`) that its output fits, `published` which weights it can start from (`models.pretrained`).
     """
 
     head: nn.Module
     input_shape: tuple[int, ...]
     feature_dim: int
     input_kinds: ClassVar[tuple[InputKind, ...]]
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
     any_length: ClassVar[bool] = False
     without_alp: ClassVar[str | None] = None
+    published: ClassVar[Published | None] = None
 
     def __init__(self, classes: int, **options: Any) -> None:
         super().__init__()

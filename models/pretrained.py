@@ -1,4 +1,6 @@
-"""Weights from a file in torchvision's layout, laid over a network with torchvision's names.
+"""Published weights from a file in torchvision's layout, laid over a network with torchvision's names.
+
+Networks say in `published` what their classifier is called there, and what only they or only the file has.
 
 A safetensors file, or torch's zip read with `weights_only=True`: tensors and nothing that runs.
 """
@@ -13,24 +15,37 @@ from torch import Tensor
 
 from models.checkpoint import MAX_BYTES, check_size, read_tensors
 from models.errors import CheckpointError
-from models.model import HEAD, Model
+from models.model import HEAD, Model, Published
+from models.registry import starting_from_published
 
-CLASSIFIER = "fc."
 _COUNTER = "num_batches_tracked"
+_NOISE = "noise_state"
+"""Of dropout: where its masks come from, which no file has."""
 
 
-def load_pretrained(model: Model, path: Path | str, *, skip: Sequence[str] = (CLASSIFIER,)) -> list[str]:
-    """Overwrite the model's tensors with the file's and return their names; torchvision's `fc.` is our `head.`.
+def load_pretrained(model: Model, path: Path | str, *, skip: Sequence[str] | None = None) -> list[str]:
+    """Overwrite the model's tensors with the file's and return their names; torchvision's classifier is our `head.`.
 
     `skip`: prefixes, in the file's names, of what stays as it is; by default the classifier. Tan et al.
     (2022, their code) also keep a fresh stem: ("fc.", "conv1.", "bn1.").
-    Raises CheckpointError if the file is no such file, or lacks a tensor or has another one than the model.
+    Raises CheckpointError if the file is no such file, or lacks a tensor or has another one than the model, or if no
+    such files are published for the model.
     """
-    path = Path(path)
-    skipped = tuple(skip)
-    given = {_ours(name): tensor for name, tensor in read_weights(path).items() if _taken(name, skipped)}
+    path, published = Path(path), model.published
+    if published is None:
+        raise CheckpointError(
+            f"{path}: not a checkpoint of Gaitway's, and published weights are only known for "
+            f"{', '.join(starting_from_published())}"
+        )
+    skipped = (published.classifier,) if skip is None else tuple(skip)
+    given = {
+        _ours(name, published): tensor
+        for name, tensor in read_weights(path).items()
+        if not name.startswith((*skipped, *published.unused)) and not name.endswith(_COUNTER)
+    }
     own = model.state_dict()
-    wanted = {name for name in own if not name.startswith(tuple(_ours(prefix) for prefix in skipped))}
+    left = tuple(_ours(prefix, published) for prefix in skipped) + published.fresh
+    wanted = {name for name in own if not name.startswith(left) and not name.endswith(_NOISE)}
     _check(own, wanted, given, path)
     model.load_state_dict(own | given)
     return sorted(given)
@@ -54,12 +69,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def _ours(name: str) -> str:
-    return HEAD + name.removeprefix(CLASSIFIER) if name.startswith(CLASSIFIER) else name
-
-
-def _taken(name: str, skipped: tuple[str, ...]) -> bool:
-    return not name.startswith(skipped) and not name.endswith(_COUNTER)
+def _ours(name: str, published: Published) -> str:
+    return HEAD + name.removeprefix(published.classifier) if name.startswith(published.classifier) else name
 
 
 def _check(own: Mapping[str, Tensor], wanted: set[str], given: Mapping[str, Tensor], path: Path) -> None:

@@ -6,12 +6,15 @@ from typing import Any
 
 from gaitway.errors import did_you_mean
 from gaitway.input_spec import InputSpec
-from models.cnn import Cnn, CnnAlp
 from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
+from models.har_cnn import HarCnn, HarCnnAlp
 from models.hart import Hart, HartAlp
 from models.image.cnn import CelebaCnn, FemnistCnn, MarginCnn, MnistCnn, PublicCnn
+from models.image.deeplab import DeepLabV3Plus
+from models.image.mobilenet import MobileNetV2
 from models.image.resnet import ResNet18
+from models.image.segmentation import SegmenterSmall
 from models.image.vit import Vit, VitAlp
 from models.layers.alp import ALP
 from models.model import Model
@@ -19,8 +22,8 @@ from models.model import Model
 MODELS: dict[str, type[Model]] = {
     "hart": Hart,
     "hart_alp": HartAlp,
-    "cnn": Cnn,
-    "cnn_alp": CnnAlp,
+    "har_cnn": HarCnn,
+    "har_cnn_alp": HarCnnAlp,
     "dense": Dense,
     "mnist_cnn": MnistCnn,
     "femnist_cnn": FemnistCnn,
@@ -30,6 +33,9 @@ MODELS: dict[str, type[Model]] = {
     "vit_tiny": Vit,
     "vit_tiny_alp": VitAlp,
     "resnet18": ResNet18,
+    "mobilenet_v2": MobileNetV2,
+    "segmenter_small": SegmenterSmall,
+    "deeplab_v3plus": DeepLabV3Plus,
 }
 
 
@@ -67,9 +73,14 @@ def alp_models() -> list[str]:
     return [name for name, model in MODELS.items() if model.without_alp is not None]
 
 
-def models_for(spec: InputSpec) -> list[str]:
-    """Return the names of the models that take such examples, some of them by their option `input_shape`."""
-    return [name for name, model in MODELS.items() if spec.kind in model.input_kinds and _fits(name, spec.shape)]
+def models_for(spec: InputSpec, task: str) -> list[str]:
+    """Return the names of a task's models that take such examples, some of them by their option `input_shape`."""
+    return [name for name in learners(task) if spec.kind in MODELS[name].input_kinds and _fits(name, spec.shape)]
+
+
+def learners(task: str) -> list[str]:
+    """Return the names of the models whose output fits a task."""
+    return [name for name, model in MODELS.items() if task in model.tasks]
 
 
 def _fits(name: str, shape: tuple[int, ...]) -> bool:
@@ -77,6 +88,11 @@ def _fits(name: str, shape: tuple[int, ...]) -> bool:
         return True
     rest = 1 if MODELS[name].any_length else 0
     return MODELS[name].input_shape[rest:] == shape[rest:]
+
+
+def starting_from_published() -> list[str]:
+    """Return the names of the models that can start from published weights (`models.pretrained`)."""
+    return [name for name, model in MODELS.items() if model.published is not None]
 
 
 def model_options(name: str) -> dict[str, Any]:

@@ -106,4 +106,5 @@ def _with(update: Update, params: Tensors) -> Update:
 
 
 def _flipped(client: ClientData, classes: int) -> ClientData:
-    return replace(client, train=Examples(client.train.x, classes - 1 - client.train.y))
+    x, y = client.train
+    return replace(client, train=Examples(x, torch.where(y < classes, classes - 1 - y, y)))  # a void pixel stays void

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from federation.tasks.task import Statistics, Task
 from sim.client_store import Clients
-from sim.evaluation import Matrix
 from sim.results.records import Selection
 
 UNEVALUATED: dict[str, Any] = {
@@ -29,16 +30,16 @@ UNEVALUATED: dict[str, Any] = {
 
 @dataclass
 class Chosen:
-    """One round: its scores, confusion matrices on the clients' own test sets, and the clients' models.
+    """One round: its scores, their statistics on the clients' own test sets, and the clients' models.
 
-    `matrices` are of the clients' own models, `served` of the server's; `score` is what the round was chosen by.
+    `statistics` are of the clients' own models, `served` of the server's; `score` is what the round was chosen by.
     """
 
     round: int = 0
-    score: float = -1.0
+    score: float | None = None
     record: dict[str, Any] = field(default_factory=lambda: UNEVALUATED)
-    matrices: dict[str, Matrix] = field(default_factory=dict)
-    served: dict[str, Matrix] = field(default_factory=dict)
+    statistics: dict[str, Statistics] = field(default_factory=dict)
+    served: dict[str, Statistics] = field(default_factory=dict)
     clients: Clients = field(default_factory=Clients)
 
     def to_json(self) -> dict[str, Any]:
@@ -47,45 +48,46 @@ class Chosen:
             "round": self.round,
             "score": self.score,
             "record": self.record,
-            "matrices": _listed(self.matrices),
+            "statistics": _listed(self.statistics),
             "served": _listed(self.served),
         }
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any], clients: Clients) -> Chosen:
         """Read what `to_json` wrote, and take the models."""
-        matrices, served = _arrays(saved["matrices"]), _arrays(saved["served"])
-        return cls(saved["round"], saved["score"], saved["record"], matrices, served, clients)
+        statistics, served = _tensors(saved["statistics"]), _tensors(saved["served"])
+        return cls(saved["round"], saved["score"], saved["record"], statistics, served, clients)
 
 
 @dataclass
 class BestRound:
-    """Rounds are chosen by the mean personalization, macro-F1; the earlier one of equals.
+    """Rounds are chosen by the mean personalization, the task's primary metric; the earlier one of equals.
 
     Where no client has a model and examples of its own, by the mean of the server's model over the clients' sets.
     """
 
-    matrices: dict[str, Matrix] = field(default_factory=dict)  # of who has trained, on its own test set
-    validation: dict[str, Matrix] = field(default_factory=dict)  # and on its own validation set
+    task: Task
+    statistics: dict[str, Statistics] = field(default_factory=dict)  # of who has trained, on its own test set
+    validation: dict[str, Statistics] = field(default_factory=dict)  # and on its own validation set
     best: Chosen = field(default_factory=Chosen)
     validated: Chosen = field(default_factory=Chosen)
     last: Chosen = field(default_factory=Chosen)  # without its models, which are the present ones
 
     def outdate(self, client: str) -> None:
         """Forget the scores of a client that has a new model."""
-        self.matrices.pop(client, None)
+        self.statistics.pop(client, None)
         self.validation.pop(client, None)
 
     def update(
-        self, round_number: int, record: Mapping[str, Any], clients: Clients, served: Mapping[str, Matrix]
+        self, round_number: int, record: Mapping[str, Any], clients: Clients, served: Mapping[str, Statistics]
     ) -> None:
         """Keep a round's models and scores if it is the best so far, by test or by validation."""
-        self.last = Chosen(round_number, -1.0, dict(record), dict(self.matrices), dict(served))
-        tested = _mean(record["personalization"] or record["global_per_client"])
-        validated = _mean(record["validation"])
-        if tested > self.best.score:
+        self.last = Chosen(round_number, None, dict(record), dict(self.statistics), dict(served))
+        tested = self._mean(record["personalization"] or record["global_per_client"])
+        validated = self._mean(record["validation"])
+        if self.task.improves(tested, self.best.score):
             self.best = replace(self.last, score=tested, clients=Clients(clients.stored))
-        if validated > self.validated.score:
+        if self.task.improves(validated, self.validated.score):
             self.validated = replace(self.last, score=validated, clients=Clients(clients.stored))
 
     def selections(self, present: Clients) -> dict[Selection, Chosen | None]:
@@ -99,27 +101,30 @@ class BestRound:
     def to_json(self) -> dict[str, Any]:
         """Everything but the models."""
         chosen = {name: getattr(self, name).to_json() for name in ("best", "validated", "last")}
-        return {**chosen, "matrices": _listed(self.matrices), "validation": _listed(self.validation)}
+        return {**chosen, "statistics": _listed(self.statistics), "validation": _listed(self.validation)}
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any], best: Clients, validated: Clients) -> BestRound:
+    def from_json(cls, task: Task, saved: Mapping[str, Any], best: Clients, validated: Clients) -> BestRound:
         """Read what `to_json` wrote, and take the chosen rounds' models."""
         return cls(
-            _arrays(saved["matrices"]),
-            _arrays(saved["validation"]),
+            task,
+            _tensors(saved["statistics"]),
+            _tensors(saved["validation"]),
             Chosen.from_json(saved["best"], best),
             Chosen.from_json(saved["validated"], validated),
             Chosen.from_json(saved["last"], Clients()),
         )
 
-
-def _mean(scores: Mapping[str, Any] | None) -> float:
-    return -1.0 if scores is None else float(scores["macro_f1"]["mean"])
-
-
-def _listed(matrices: Mapping[str, Matrix]) -> dict[str, Any]:
-    return {name: matrix.tolist() for name, matrix in matrices.items()}
+    def _mean(self, scores: Mapping[str, Any] | None) -> float | None:
+        return None if scores is None else float(scores[self.task.primary_metric]["mean"])
 
 
-def _arrays(saved: Mapping[str, Any]) -> dict[str, Matrix]:
-    return {name: np.array(matrix) for name, matrix in saved.items()}
+def _listed(clients: Mapping[str, Statistics]) -> dict[str, Any]:
+    return {name: {key: value.tolist() for key, value in each.items()} for name, each in clients.items()}
+
+
+def _tensors(saved: Mapping[str, Any]) -> dict[str, Statistics]:
+    # by numpy, whose numbers with a point are float64
+    return {
+        name: {key: torch.from_numpy(np.array(value)) for key, value in each.items()} for name, each in saved.items()
+    }

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from federation.plan import RoundSettings
 from federation.rounds.server_round import keeps_partial_work, sample_cohort
 from federation.seeds import generator
-from federation.training.client_round import Setup, steps_of
+from federation.training.client_round import steps_of
+from federation.training.local_round import Setup
 
 
 @dataclass(frozen=True)
@@ -54,5 +55,5 @@ def stragglers(share: float, cohort: Sequence[str], *, seed: int, round_number: 
 
 
 def steps_done(part: float, steps: int) -> int:
-    """Return F′ of F steps."""
-    return max(1, int(part * steps))
+    """Return F′ of F steps: one at least, where any is asked for."""
+    return min(steps, max(1, int(part * steps)))

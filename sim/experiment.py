@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from federation.plan import DataStatistics, ModelSpec, Plan
+from federation.plan import DataStatistics, ModelSpec, Plan, picture_input
+from federation.tasks import TASKS
+from models.registry import starting_from_published
 from sim.data.federated_data import FederatedData
 from sim.data.holdout import Holdout
 from sim.networks.initialization import Initialization
@@ -64,7 +66,9 @@ class Experiment(Plan):
     dataset_options: dict[str, Any] = Field(default_factory=dict)
     partition: Annotated[
         dict[str, Any] | None,
-        Option("data", _DATA, "How examples are divided among clients; recordings also keep their own clients."),
+        Option(
+            "data", _DATA, "How examples are divided among clients; without it as the data have them, where they do."
+        ),
     ] = None
     clients_by: Annotated[
         Literal["client", "dataset", "user", "device", "place"],
@@ -97,12 +101,32 @@ class Experiment(Plan):
             "is chosen by them, so that nothing is chosen by a test set. 0 in the papers' presets.",
         ),
     ] = Field(default=0.1, ge=0, le=0.5)
+    labelled_per_class: Annotated[
+        int | None,
+        Option(
+            "training",
+            _DATA,
+            "So many training examples of each class that a client has a label for, drawn by the seed; the others are "
+            "not trained on, and nothing is left for validation. By default all are labelled.",
+        ),
+    ] = Field(default=None, ge=1)
+    labelled_clients: Annotated[
+        float,
+        Option(
+            "training",
+            _DATA,
+            "Share of the clients that have any labels, drawn by the seed; the others are only tested on.",
+        ),
+    ] = Field(default=1.0, gt=0, le=1)
     init: Annotated[
         Initialization | None,
         Option(
             "training",
             _METHOD,
-            "Weights to start from, but for the head: of `pretrain` or `run`; for resnet18 also torchvision's.",
+            "Weights to start from, but for the head: a file of `pretrain` or `run`, or the directory of a run, for "
+            "its global model (of masked_reconstruction: its encoder); for "
+            f"{', '.join(starting_from_published())} with model.norm=frozen also torchvision's, of ImageNet. "
+            "Without it they are drawn from the seed.",
         ),
     ] = None
     stragglers: Annotated[
@@ -198,12 +222,14 @@ class Experiment(Plan):
         return (self.model, *self.alternatives)
 
     def plan_for(self, data: FederatedData) -> Plan:
-        """Return the plan that a server and its devices carry out, with the statistics of federated normalization."""
+        """Return the plan that a server and its devices carry out: with pictures' shape, and federated statistics."""
         plan = Plan(**{name: getattr(self, name) for name in Plan.model_fields})
-        if self.data.normalization != "federated" or self.data.statistics is not None:
-            return plan
-        statistics = DataStatistics.model_validate(next(iter(data.statistics.values())).to_json())
-        return plan.model_copy(update={"data": self.data.model_copy(update={"statistics": statistics})})
+        found: dict[str, Any] = {}
+        if self.data.normalization == "federated" and self.data.statistics is None:
+            found["statistics"] = DataStatistics.model_validate(next(iter(data.statistics.values())).to_json())
+        if self.data.input is None and data.picture_shape is not None:
+            found["input"] = picture_input(data.picture_shape, data.fit)
+        return plan.model_copy(update={"data": self.data.model_copy(update=found)}) if found else plan
 
     def by_section(self) -> dict[str, Any]:
         """Return all settings, the plan's `data` apart: pipeline, split, normalization, …."""
@@ -216,10 +242,16 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "normalization": Option(
         "training", _DATA, "client, federated, pooled or none: whose statistics.", ("data", "normalization")
     ),
+    "task": Option(
+        "training",
+        _METHOD,
+        f"What is learnt: {', '.join(TASKS)}; its options by --set task.KEY.",
+        ("task", "name"),
+    ),
     "model": Option(
         "training",
         _METHOD,
-        "A model of the table, or several that the clients take in turn: hart+cnn (local, fedproto).",
+        "A model of the table, or several that the clients take in turn: hart+har_cnn (local, fedproto).",
         ("model", "name"),
     ),
     "method": Option("training", _METHOD, "Name of the method, such as fedavg.", ("method", "name")),
@@ -227,9 +259,29 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "epochs": Option("training", _TRAINING, "Local epochs a round.", ("training", "epochs")),
     "batch": Option("training", _TRAINING, "Examples of a batch.", ("training", "batch_size")),
     "lr": Option("training", _TRAINING, "Learning rate.", ("training", "lr")),
+    "lr_schedule": Option(
+        "training",
+        _TRAINING,
+        "constant, or polynomial: round t of T has the learning rate lr · (1 − (t − 1)/T)^0.9; "
+        "--set training.lr_power for another power.",
+        ("training", "lr_schedule"),
+    ),
     "optimizer": Option("training", _TRAINING, "adam or sgd.", ("training", "optimizer")),
     "momentum": Option("training", _TRAINING, "Of SGD.", ("training", "momentum")),
-    "weight_decay": Option("training", _TRAINING, "L2 term of the optimizer.", ("training", "weight_decay")),
+    "weight_decay": Option(
+        "training",
+        _TRAINING,
+        "L2 term of the optimizer: so many times each parameter is added to its gradient.",
+        ("training", "weight_decay"),
+    ),
+    "augmentation": Option(
+        "training",
+        _TRAINING,
+        "Of pictures, and of masks with them, anew each time they are trained on: flip=0.5 (how likely left and right "
+        "change sides), padding=4 (pixels at each side, before a crop), scale=0.5:2 (factor, before a crop), "
+        "brightness, contrast, saturation (0.2: by a fifth at most), or some of them: flip=0.5,padding=4.",
+        ("training", "augmentation"),
+    ),
     "clients_per_round": Option("training", _TRAINING, "Default: every client.", ("rounds", "clients_per_round")),
     "sampling": Option("training", _TRAINING, "uniform, or examples: in proportion to them.", ("rounds", "sampling")),
     "seed": Option("training", _TRAINING, "One seed repeats a run.", ("training", "seed")),
@@ -257,7 +309,9 @@ def default_of(option: Option) -> Any:
     if option.path == ("method", "name"):
         return "fedavg"
     if option.path == ("model", "name"):
-        return "cnn"
+        return "har_cnn"
+    if option.path == ("task", "name"):
+        return "classification"
     return None if option.field.is_required() else option.field.get_default(call_default_factory=True)
 
 

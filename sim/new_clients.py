@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from federation.records import Client, Examples
-from federation.seeds import generator
+from federation.records import Client
+from federation.tasks.task import Statistics, Task
 from federation.training.client_round import train_one
-from gaitway.scores import Scores, scores_of
+from sim.data.few_labels import few_shot
 from sim.data.holdout import Holdout
-from sim.evaluation import Matrix, Model, spread
+from sim.evaluation import Model, spread
 from sim.networks.architectures import Architecture, assign_networks
 from sim.simulation import Simulation
 
@@ -31,7 +30,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout) -> dict[str, Any
     found = {
         "clients": sorted(simulation.data.new_clients),
         "epochs": holdout.epochs,
-        "shots": {str(k): spread(_matrices(simulation, holdout, k)) for k in SHOTS},
+        "shots": {str(k): spread(simulation.task, _statistics(simulation, holdout, k)) for k in SHOTS},
         "client_models": None,
     }
     if not simulation.setup.method.has_global_model:
@@ -39,18 +38,7 @@ def score_new_clients(simulation: Simulation, holdout: Holdout) -> dict[str, Any
     return found
 
 
-def few_shot(examples: Examples, shots: int, client_id: str, seed: int) -> Examples:
-    """Draw k examples of each class; the five are among the ten."""
-    kept = []
-    for label in sorted(set(examples.y.tolist())):
-        members = (examples.y == label).nonzero().flatten()
-        order = generator(seed, "labelled", client_id, label).permutation(len(members))[:shots]
-        kept.append(members[torch.from_numpy(order).to(members)])
-    rows = torch.cat(kept)
-    return Examples(examples.x[rows], examples.y[rows])
-
-
-def _matrices(simulation: Simulation, holdout: Holdout, shots: int) -> dict[str, Matrix]:
+def _statistics(simulation: Simulation, holdout: Holdout, shots: int) -> dict[str, Statistics]:
     new_clients = simulation.data.new_clients
     networks = assign_networks(new_clients, simulation.networks)
     models = {name: _model(simulation, networks[name], name, holdout, shots) for name in new_clients}
@@ -60,13 +48,14 @@ def _matrices(simulation: Simulation, holdout: Holdout, shots: int) -> dict[str,
 def _model(simulation: Simulation, network: Architecture, name: str, holdout: Holdout, shots: int) -> Model:
     if not shots:
         return Model(network.setup, _served(simulation, network, name))
-    training = network.setup.training.model_copy(update={"epochs": holdout.epochs})
+    # the schedule of rates is the federation's, which is over
+    training = network.setup.training.model_copy(update={"epochs": holdout.epochs, "lr_schedule": "constant"})
     setup = replace(network.setup, training=training)
     result = train_one(
         setup,
         network.initial,
         setup.method.broadcast(simulation.state, name),
-        few_shot(simulation.data.new_clients[name].train, shots, name, training.seed),
+        few_shot(setup.task, simulation.data.new_clients[name], shots, name, training.seed),
         client_id=name,
         round_number=simulation.rounds.rounds + 1,
     )
@@ -87,13 +76,14 @@ def _by_clients(simulation: Simulation) -> dict[str, Any] | None:
     models = simulation.models(simulation.clients, simulation.scored_clients())
     if not tests or not models:
         return None
-    means = [_mean_scores(simulation.evaluator.on_union(models, test)) for test in tests.values()]
+    task = simulation.task
+    means = [_mean_scores(task, simulation.evaluator.on_union(models, test)) for test in tests.values()]
     return {
         name: {"mean": float(np.mean([mean[name] for mean in means])), "std": float(np.std([m[name] for m in means]))}
-        for name in Scores._fields
+        for name in task.metric_kinds
     }
 
 
-def _mean_scores(matrices: Mapping[str, Matrix]) -> dict[str, float]:
-    scores = [scores_of(matrix) for matrix in matrices.values()]
-    return {name: float(np.mean([getattr(score, name) for score in scores])) for name in Scores._fields}
+def _mean_scores(task: Task, clients: Mapping[str, Statistics]) -> dict[str, float]:
+    scores = [task.metrics(each) for each in clients.values()]
+    return {name: float(np.mean([score[name] for score in scores])) for name in task.metric_kinds}

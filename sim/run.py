@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
-from federation.methods import METHODS
+from federation.methods import METHODS, method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
+from federation.records import Examples
+from federation.tasks import task_from_json
+from federation.training.augmentation import check_pictures
+from federation.training.prediction import task_mismatch
 from gaitway.files import write_file
 from sim import checkpoint, client_store
 from sim.data.federated_data import FederatedData
+from sim.data.few_labels import with_few_labels
 from sim.data.holdout import leave_clients_out
 from sim.data.pooling import pooled
 from sim.data.scaling import scaled
@@ -27,10 +34,12 @@ from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
 from sim.experiment import ENVIRONMENT, Experiment
-from sim.networks.architectures import architectures
+from sim.networks.architectures import Architecture, architectures, for_pictures
 from sim.new_clients import score_new_clients
 from sim.results.saved_models import save_models
+from sim.results.segmented_pictures import FILE, pictures_of, write_pictures
 from sim.results.summary import write_json, write_results
+from sim.results.writing import CHECKPOINT, writing
 from sim.simulation import Simulation
 from sim.uplink import Uplink
 
@@ -56,50 +65,78 @@ def run(
     `client_store_dir` is the folder of the clients' models where memory does not hold them; none: `out`.
 
     Raises:
-        RunDirectoryError: if `out` holds another configuration's run, or a damaged checkpoint.
+        RunDirectoryError: if `out` holds another configuration's run or a damaged checkpoint, or cannot be written to.
         SettingsError: if no client is to be kept, and the method or the wire needs them.
         ClientStoreError: if the clients' models are to be kept on the disk, and it is full.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    with writing("the run's directory", out):
+        out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(settings.threads)
-    simulation = build_simulation(settings, data)
+    networks = architectures(settings)
+    chosen_store = _choose_client_store(settings, networks, data, client_store_dir or out)
+    simulation = build_simulation(
+        settings,
+        data,
+        networks=networks,
+        store=chosen_store.store,
+        on_client=lambda client_id: report("client", {"client": client_id}),
+    )
+    if settings.client_store == "none":
+        _can_forget(settings, simulation)
     engine = _engine(settings, simulation.data)
     report("engine", {"name": engine.name, "reason": engine.reason})
-    chosen_store = _choose_client_store(settings, simulation, client_store_dir or out)
-    check_resumable(out, settings, data, simulation)
-    simulation.client_store = chosen_store.store
+    with writing("the run's description (config.json, plan.json, clients.json)", out):
+        check_resumable(out, settings, data, simulation)
     report("client_store", {"name": chosen_store.name, "reason": chosen_store.reason})
-    simulation.on_client = lambda client_id: report("client", {"client": client_id})
-    saved = checkpoint.load(out / "checkpoint.bin", settings.device)
+    saved = checkpoint.load(out / CHECKPOINT, settings.device)
     if saved:
         simulation.restore(saved)
-    _truncate_lines(out / "rounds.jsonl", simulation.round_number)
+    with writing("the rounds' scores (rounds.jsonl)", out):
+        _truncate_lines(out / "rounds.jsonl", simulation.round_number)
     _play(simulation, out, checkpoint_every_s, report)
     extra: dict[str, Any] = {"clients": len(data.clients), "seconds": {"data": data_seconds}}
     if settings.holdout is not None:
         extra["new_users"] = score_new_clients(simulation, settings.holdout)
-    summary = write_results(simulation, settings, out, extra)
-    save_models(simulation, settings, out)
+    with writing("the final scores (summary.json and its neighbours)", out):
+        summary = write_results(simulation, settings, out, extra)
+    with writing("the models (models/*.safetensors)", out):
+        save_models(simulation, settings, out)
+    if pictures := pictures_of(simulation):
+        with writing(f"a few segmented test pictures ({FILE})", out):
+            write_pictures(out / FILE, pictures)
     return summary
 
 
 def load_data(settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None) -> FederatedData:
-    """Read, divide and normalize the examples; hold the new clients out, and leave as much as the scale says."""
+    """Read, divide and normalize the examples; hold the new clients out, and leave as much as scale and labels say."""
     data, seed = source_named(settings.dataset).load(settings, root, cache, progress), settings.training.seed
-    return scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed)
+    task = task_from_json(settings.task)
+    data = scaled(leave_clients_out(data, settings.holdout, seed), settings.scale, seed, task)
+    return with_few_labels(data, task, settings.labelled_per_class, settings.labelled_clients, seed)
 
 
-def build_simulation(settings: Experiment, data: FederatedData) -> Simulation:
+def build_simulation(
+    settings: Experiment,
+    data: FederatedData,
+    *,
+    networks: Sequence[Architecture] | None = None,
+    store: client_store.ClientStore | None = None,
+    on_client: Callable[[str], None] = lambda _client_id: None,
+) -> Simulation:
     """Join the settings' parts into a simulation at round 0.
+
+    `networks` are those of the settings, if they are built already; clients are kept in `store`, by default in memory;
+    `on_client` hears of each client that has trained.
 
     Raises:
         SettingsError: if gradients are to be compared and there is no model at which they could be.
     """
-    method = METHODS[settings.method["name"]]
+    method = method_from_json(settings.method)
     if settings.gradient_dissimilarity and (method.pools_data or not method.has_global_model):
         why = "has one client" if method.pools_data else "sends no model that all clients start a round from"
         raise SettingsError(f"--gradient-dissimilarity: {method.name} {why}, so there is nothing to compare")
-    networks = architectures(settings)
+    networks = for_pictures(architectures(settings) if networks is None else networks, data.moments)
+    _check_task(networks, data)
     data = pooled(data) if method.pools_data else data
     choice = _engine(settings, data)
     # on CUDA many models at once fill the device; on the CPU one after the other is faster
@@ -115,21 +152,34 @@ def build_simulation(settings: Experiment, data: FederatedData) -> Simulation:
         generalization_examples=settings.generalization_examples,
         compares_gradients=settings.gradient_dissimilarity,
         uplink=Uplink(settings.precision),
+        client_store=client_store.MemoryStore() if store is None else store,
+        on_client=on_client,
     )
+
+
+def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
+    """Refuse networks whose output does not fit the targets, by one example: what comes later would be a traceback."""
+    found = (own.train for own in data.clients.values() if len(own.train.y))
+    for one in (Examples(part.x[:1], part.y[:1]) for part in islice(found, 1)):
+        for network in networks:
+            check_pictures(network.setup.training.augmentation, one.x)
+            if mismatch := task_mismatch(network.setup, network.initial, one):
+                raise SettingsError(f"--task with --model {network.model.name}: {mismatch}")
 
 
 def _engine(settings: Experiment, data: FederatedData) -> Choice:
     return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
 
 
-def _choose_client_store(settings: Experiment, simulation: Simulation, folder: Path) -> client_store.Choice:
-    if settings.client_store == "none":
-        _can_forget(settings, simulation)
-    clients, rounds = len(simulation.data.train_sizes), simulation.rounds
+def _choose_client_store(
+    settings: Experiment, networks: Sequence[Architecture], data: FederatedData, folder: Path
+) -> client_store.Choice:
+    rounds = settings.rounds
+    clients = 1 if METHODS[settings.method["name"]].pools_data else len(data.train_sizes)
     cohort = min(clients, rounds.clients_per_round or clients)
-    each = max(client_store.client_bytes(network.initial) for network in simulation.networks)
+    each = max(client_store.client_bytes(network.initial) for network in networks)
     each *= 2 if settings.precision == "int8" else 1  # a residual is at the most as large as the model
-    chosen = 2 if simulation.data.validation else 1
+    chosen = 2 if data.validation else 1
     federation = client_store.Federation(clients, cohort, rounds.rounds, each, chosen)
     return client_store.choose(settings.client_store, settings.device, federation, folder)
 
@@ -154,17 +204,17 @@ def _can_forget(settings: Experiment, simulation: Simulation) -> None:
 
 def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:
     written, pause = time.monotonic(), checkpoint_every_s
-    last = simulation.rounds.rounds
-    with (out / "rounds.jsonl").open("a") as lines:
-        for record in simulation.play():
-            lines.write(json.dumps(record) + "\n")
-            lines.flush()
-            report("round", record)
-            begun = time.monotonic()
-            if record["round"] == last or begun - written >= pause:
-                checkpoint.save(out / "checkpoint.bin", simulation.checkpoint())
-                written = time.monotonic()
-                pause = checkpoint_every_s and max(checkpoint_every_s, (written - begun) / WRITING_SHARE)
+    last, lines = simulation.rounds.rounds, out / "rounds.jsonl"
+    for record in simulation.play():
+        with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        report("round", record)
+        begun = time.monotonic()
+        if record["round"] == last or begun - written >= pause:
+            with writing(f"the checkpoint of round {record['round']} ({CHECKPOINT})", out):
+                checkpoint.save(out / CHECKPOINT, simulation.checkpoint())
+            written = time.monotonic()
+            pause = checkpoint_every_s and max(checkpoint_every_s, (written - begun) / WRITING_SHARE)
 
 
 def _truncate_lines(path: Path, rounds: int) -> None:
@@ -173,7 +223,7 @@ def _truncate_lines(path: Path, rounds: int) -> None:
     write_file(path, "".join(line + "\n" for line in lines).encode())
 
 
-VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks"}
+VOLATILE = ENVIRONMENT | {"versions", "hardware", "parameters", "split_leaks", "findings", "dealt_labels"}
 """Keys of config.json that may differ when a run is resumed."""
 
 
@@ -186,10 +236,21 @@ def check_resumable(out: Path, settings: Experiment, data: FederatedData, simula
     config = {**settings.model_dump(mode="json", by_alias=True), **_facts(data, simulation)}
     path = out / "config.json"
     if path.exists():
-        _compare(json.loads(path.read_text()), config, out)
+        _compare(_with_new_defaults(json.loads(path.read_text())), config, out)
     write_json(path, config)
     write_json(out / "plan.json", settings.plan_for(data).model_dump(mode="json"))
-    write_json(out / "clients.json", data.per_class())
+    write_json(out / "clients.json", data.per_class(simulation.task))
+
+
+def _with_new_defaults(old: dict[str, Any]) -> dict[str, Any]:
+    """Give a run of an earlier version the keys that settings have had since, whose defaults keep its meaning."""
+    names = {field.alias or name for name, field in Experiment.model_fields.items()}
+    try:
+        settings = Experiment.model_validate({name: value for name, value in old.items() if name in names})
+    except (ValidationError, SettingsError):
+        return old  # of settings that this version does not have: the comparison says which
+    method = method_to_json(method_from_json(settings.method))
+    return {**old, **settings.model_dump(mode="json", by_alias=True), "method": method}
 
 
 def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
@@ -207,6 +268,8 @@ def _facts(data: FederatedData, simulation: Simulation) -> dict[str, Any]:
     prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
     return {
         "split_leaks": data.split_leaks,
+        "findings": data.findings,
+        "dealt_labels": data.dealt_labels,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

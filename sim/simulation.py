@@ -32,8 +32,8 @@ from federation.rounds.server_round import (
     discount,
 )
 from federation.seeds import generator
-from federation.training.client_round import Setup
-from federation.training.local_round import LocalRound
+from federation.tasks.task import Statistics, Task
+from federation.training.local_round import LocalRound, Setup
 from federation.tree import flatten
 from federation.wire.update_norms import change_norms
 from sim.attacks import Attack
@@ -46,7 +46,7 @@ from sim.data.federated_data import FederatedData
 from sim.engines import Engine, Job
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.evaluation import Evaluator, Matrix, Model, dissimilarity, mean_gradient, plain, spread, subsample, total
+from sim.evaluation import Evaluator, Model, dissimilarity, is_scored, mean_gradient, plain, spread, subsample, total
 from sim.networks.architectures import Architecture, assign_networks
 from sim.reports.analysis.diagnostics import diagnose
 from sim.uplink import Uplink
@@ -70,7 +70,6 @@ class Simulation:
     state: Tree = field(default_factory=dict)
     client_store: ClientStore = field(default_factory=MemoryStore)
     clients: Clients = field(default_factory=Clients)  # those that have trained
-    best_round: BestRound = field(default_factory=BestRound)
     round_number: int = 0
     norms: NormHistory = field(default_factory=NormHistory)
     screening: Screening = field(default_factory=Screening)  # of the last round
@@ -81,7 +80,7 @@ class Simulation:
     def __post_init__(self) -> None:
         """Start the server's state from the initial model."""
         self.network_of = assign_networks(self.data.clients, self.networks)
-        self.state = self._initial_state()
+        self.state, self.best_round = self._initial_state(), BestRound(self.task)
         phases = ("train", "aggregate", "evaluate", *(["gradients"] if self.compares_gradients else []))
         self.seconds = dict.fromkeys(phases, 0.0)
 
@@ -89,6 +88,11 @@ class Simulation:
     def setup(self) -> Setup:
         """What the server knows of the clients: the first network's, where there are several."""
         return self.networks[0].setup
+
+    @property
+    def task(self) -> Task:
+        """What all clients learn."""
+        return self.setup.task
 
     @property
     def initial(self) -> Client:
@@ -138,10 +142,15 @@ class Simulation:
     def _dissimilarity(self, cohort: Sequence[str]) -> dict[str, Any]:
         """Compare the cohort's gradients at the model that it is about to get."""
         with self._phase("gradients"):
-            model, evaluate = self.server_model(), self.setup.network.evaluate
+            # of a method with personal models, in the tensors of one network
+            model, evaluate = self.setup.method.serving_model(self.server_model()), self.setup.network.evaluate
             examples = ((name, self.data.clients[name].train) for name in cohort)
             found = dissimilarity(
-                (name, len(mine.y), mean_gradient(evaluate, model, mine, self.evaluator.batch))
+                (
+                    name,
+                    len(mine.y),
+                    mean_gradient(self.task, evaluate, model, mine, self.evaluator.batch, self.data.moments),
+                )
                 for name, mine in examples
             )
         return {"gradient_dissimilarity": {"value": found.value, "overall": found.overall}}
@@ -214,8 +223,8 @@ class Simulation:
         return Claim(update.examples, change_norms(update.tensors, broadcasts[update.client_id], groups))
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
-        """Mean over the clients that trained, by examples; None where there are none."""
-        if not results:
+        """Mean over the clients that trained, by examples; None where there are none, or nobody trains."""
+        if not results or not self.setup.method.trains(self.setup.training):
             return None
         weights = [self.data.train_sizes[name] for name in results]
         return float(np.average([float(result.loss) for result in results.values()], weights=weights))
@@ -228,19 +237,21 @@ class Simulation:
     def _evaluated(self) -> dict[str, Any]:
         with self._phase("evaluate"):
             clients = self.scored_clients()
-            scored = set() if self.setup.method.predicts_by_broadcast else self.best_round.matrices.keys()
+            scored = set() if self.setup.method.predicts_by_broadcast else self.best_round.statistics.keys()
             due = sorted(clients.keys() - scored)
             tests = {name: self.data.clients[name].test for name in due}
-            self.best_round.matrices |= self.evaluator.each_own(self.models(due, clients), tests)
+            self.best_round.statistics |= self.evaluator.each_own(self.models(due, clients), tests)
             self.best_round.validation |= self._validated(due, clients)
-            served = self.global_matrices()
-            validation = spread(self.best_round.validation) or spread(self._served(self.data.validation))
+            served = self.global_statistics()
+            validation = spread(self.task, self.best_round.validation) or spread(
+                self.task, self._served(self.data.validation)
+            )
         scores = {
             "evaluated": True,
-            "personalization": spread(self.best_round.matrices),
+            "personalization": spread(self.task, self.best_round.statistics),
             "generalization": None,
-            "global": plain(total(served)) if served else None,
-            "global_per_client": spread(served),
+            "global": plain(self.task, total(served)) if served else None,
+            "global_per_client": spread(self.task, served),
             "validation": validation,
         }
         self.best_round.update(self.round_number, scores, clients, served)
@@ -253,16 +264,16 @@ class Simulation:
             return self.clients
         return self.clients.with_view(lambda name, client: method.refresh(client, method.broadcast(state, name)))
 
-    def _validated(self, due: Iterable[str], clients: Clients) -> dict[str, Matrix]:
-        """Confusion matrices of clients' models on their own validation examples, of those that have any."""
+    def _validated(self, due: Iterable[str], clients: Clients) -> dict[str, Statistics]:
+        """Statistics of clients' models on their own validation examples, of those that have any."""
         examples = {name: self.data.validation[name] for name in due if name in self.data.validation}
         return self.evaluator.each_own(self.models(examples, clients), examples)
 
-    def global_matrices(self) -> dict[str, Matrix]:
-        """Confusion matrices of the server's model on every client's test set; {} for methods without one."""
+    def global_statistics(self) -> dict[str, Statistics]:
+        """Statistics of the server's model on every client's test set; {} for methods without one."""
         return self._served(self.data.test)
 
-    def _served(self, examples: Mapping[str, Examples]) -> dict[str, Matrix]:
+    def _served(self, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
         if not (self.setup.method.has_global_model and examples):
             return {}
         return self.evaluator.on_each(Model(self.setup, self.server_model()), examples)
@@ -272,12 +283,16 @@ class Simulation:
         method = self.setup.method
         return method.global_model(self.initial, method.broadcast(self.state, ""))
 
-    def generalization(self, chosen: Chosen | None = None) -> dict[str, Matrix]:
-        """Confusion matrices of a chosen round's client models, by default the best's, on the union of test sets."""
+    def generalization(self, chosen: Chosen | None = None) -> dict[str, Statistics]:
+        """Statistics of a chosen round's client models, by default the best's, on the union of test sets."""
         chosen = chosen or self.best_round.best
         with self._phase("evaluate"):
             # a model of everybody's examples is no client's
-            own = [name for name in sorted(chosen.clients) if chosen.matrices[name].sum()]
+            own = [
+                name
+                for name in sorted(chosen.clients)
+                if is_scored(self.task, self.task.metrics(chosen.statistics[name]))
+            ]
             union = subsample(self.data.union_test(), self.generalization_examples, self.setup.training.seed)
             return self.evaluator.on_union(self.models(own, chosen.clients), union)
 
@@ -327,7 +342,7 @@ class Simulation:
             }
             client_sets[client_set] = Clients({name: kept[name] for name in clients if name in kept})
         self.clients = client_sets["clients"]
-        self.best_round = BestRound.from_json(saved.progress, client_sets["best"], client_sets["validated"])
+        self.best_round = BestRound.from_json(self.task, saved.progress, client_sets["best"], client_sets["validated"])
 
     def _stored(self, clients: Mapping[str, Client]) -> Clients:
         """Keep clients that are read one by one."""

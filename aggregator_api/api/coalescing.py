@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aggregator_api.auth.scopes import is_device_message
+
 Answer = TypeVar("Answer")
 
 REST = 4.0
@@ -96,13 +98,14 @@ class CoalescedReads:
 
 def _key(scope: Scope) -> Hashable | None:
     path: str = scope["path"]
-    if scope["method"] != "GET" or path.endswith("/events"):
+    if scope["method"] != "GET" or path.endswith("/events") or is_device_message(path):
         return None
-    if not path.startswith("/v1/federations") and path != "/readyz":
-        return None
+    if not path.startswith(("/v1/federations", "/live/")) and path != "/readyz":
+        return None  # what is below /live/ are parts of pages that hold nothing of the session that asks
     caller = scope.get("state", {}).get("caller")
     rights = (caller.scopes, caller.federation, caller.device) if caller else None
     return (
+        scope.get("root_path", ""),  # links are below it
         path,
         scope.get("query_string", b""),
         rights,

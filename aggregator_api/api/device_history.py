@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import func, select, union
 from sqlalchemy.orm import Session, aliased
 
 from aggregator_api.api.queries import PageParams, update_view
 from aggregator_api.api.schemas import resources
-from aggregator_api.db.models import AdoptionRow, DeviceRow, MetricRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.db.models import (
+    AdoptionRow,
+    DeviceRow,
+    FederationRow,
+    MetricRow,
+    ParticipationRow,
+    RoundRow,
+    UpdateRow,
+)
+from aggregator_api.rollouts.adoptions import metric_in
 
 UPDATES_SHOWN = 20
 """Of one round; a device that sends nonsense has one quarantined update for each."""
@@ -26,7 +36,10 @@ def history(session: Session, device: DeviceRow, page: PageParams) -> resources.
         _metrics(session, device, shown),
         _adoptions(session, device, shown),
     )
-    items = [_round(number, parts.get(number), updates[number], metrics[number], adopted[number]) for number in shown]
+    metric = metric_in(session.get_one(FederationRow, device.federation_id))
+    items = [
+        _round(number, parts.get(number), updates[number], metrics[number], adopted[number], metric) for number in shown
+    ]
     following = numbers[page.limit] if len(numbers) > page.limit else None
     return resources.DeviceHistory(device=resources.Device.model_validate(device), items=items, next_cursor=following)
 
@@ -81,6 +94,7 @@ def _round(
     updates: Sequence[UpdateRow],
     metrics: dict[str, float],
     adoptions: Sequence[AdoptionRow],
+    metric: str,
 ) -> resources.DeviceRound:
     row, participation = part or (None, None)
     return resources.DeviceRound.model_validate(
@@ -93,6 +107,11 @@ def _round(
             "base_model": participation and participation.broadcast_sha256,
             "updates": [update_view(update) for update in updates],
             "metrics": metrics,
-            "adoptions": list(adoptions),
+            "adoptions": [_adoption(metric, adoption) for adoption in adoptions],
         }
     )
+
+
+def _adoption(metric: str, row: AdoptionRow) -> dict[str, Any]:
+    names = ("source", "answer", "score", "trivial", "reason", "recorded_at")
+    return {"metric": metric, **{name: getattr(row, name) for name in names}, "most_frequent": row.trivial}

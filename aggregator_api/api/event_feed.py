@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -34,11 +35,21 @@ RECENT = 2_000
 """Events of a federation that are kept in memory for its streams: some 300 kB."""
 
 
+CHANGES_S = 1.0
+"""A page hears of changes this often at the most, however many there are."""
+CHANGES_LIFE_S = 300.0
+"""A page's stream is ended after so long: the browser comes again, and its session is looked at again."""
+ALL = ""
+"""Stands for all federations where one is named: no federation has this name."""
+
+
 class ServerSentEvent(NamedTuple):
     """An event as it is sent (HTML standard, 9.2)."""
 
     id: int
     text: bytes
+    subject: str
+    """What it is about: the first word of its kind, such as `round`."""
 
 
 class EventFeed:
@@ -68,6 +79,25 @@ class EventFeed:
                 elif text := journal.after(last):
                     last = journal.newest
                     yield text
+                elif not await journal.grows(QUIET_S):
+                    yield b": still here\n\n"
+        finally:
+            self._leave(name, journal)
+
+    async def changes(self, name: str) -> AsyncIterator[bytes]:
+        """Yield what a federation's events were about (`ALL`: any federation's), those of a second in one message."""
+        journal, began = self._join(name), time.monotonic()
+        last: int | None = None
+        try:
+            yield b"retry: 3000\n\n"
+            while not self._closing.is_set() and time.monotonic() - began < CHANGES_LIFE_S:
+                if last is None:
+                    last = journal.newest if journal.started else None
+                    await journal.grows(POLL_S)
+                elif subjects := journal.subjects_after(last):
+                    last = journal.newest
+                    yield f"event: changed\ndata: {' '.join(sorted(subjects))}\n\n".encode()
+                    await asyncio.sleep(CHANGES_S)
                 elif not await journal.grows(QUIET_S):
                     yield b": still here\n\n"
         finally:
@@ -114,15 +144,22 @@ class EventFeed:
 
     def _after(self, name: str, last: int) -> list[ServerSentEvent]:
         with self._database.read() as session:
-            row = repositories.federation_named(session, name)
-            events = queries.events(session, row, PageParams(last, BATCH)).items if row else []
+            row = None if name == ALL else repositories.federation_named(session, name)
+            known = name == ALL or row is not None
+            events = queries.events(session, row, PageParams(last, BATCH)).items if known else []
         return [
-            ServerSentEvent(each.id, f"id: {each.id}\nevent: {each.kind}\ndata: {each.model_dump_json()}\n\n".encode())
+            ServerSentEvent(
+                each.id,
+                f"id: {each.id}\nevent: {each.kind}\ndata: {each.model_dump_json()}\n\n".encode(),
+                each.kind.partition(".")[0],
+            )
             for each in events
         ]
 
     def _newest(self, name: str) -> int:
         with self._database.read() as session:
+            if name == ALL:
+                return repositories.newest_event(session)
             row = repositories.federation_named(session, name)
             return repositories.last_event(session, row) if row else 0
 
@@ -171,6 +208,15 @@ class _Journal:
         if last == self._batch_after:
             return self._batch
         return b"".join(each.text for each in self._recent if each.id > last)
+
+    def subjects_after(self, last: int) -> set[str]:
+        """Return what the events after `last` were about, as far as they are remembered."""
+        found = set()
+        for each in reversed(self._recent):
+            if each.id <= last:
+                break
+            found.add(each.subject)
+        return found
 
     async def grows(self, within_s: float) -> bool:
         """Wait for something new; False if nothing came in time."""

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import Problem
-from aggregator_api.auth.scopes import OPEN, need
+from aggregator_api.auth.scopes import OPEN, is_device_message, need
 
 _METHODS_WITH_BODIES = ("post", "put", "patch")
 _KEY = {
@@ -53,7 +53,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         operation["security"] = [{"key": []}]
         operation["x-scopes"] = list(needed.scopes)
         statuses += [401, 403]
-    if method == "post" and path not in OPEN:
+    if method == "post" and path not in OPEN and not is_device_message(path):
         operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
         statuses.append(409)
     if method in _METHODS_WITH_BODIES:

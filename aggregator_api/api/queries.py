@@ -31,11 +31,13 @@ from aggregator_api.db.models import (
 from aggregator_api.errors import NotFoundError
 from aggregator_api.rollouts import adoptions
 from aggregator_api.updates.screening import LEFT_OUT
-from federation.protocol.messages import UpdateManifest, VersionScore
+from federation.protocol.messages import DEFAULT_METRIC, UpdateManifest, VersionScore
 from federation.rounds.server_round import ClientStatus
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
+ScoresOf = Callable[[Session, FederationRow, Sequence[int]], dict[int, VersionScore]]
+"""What gives the scores of versions, by their ids."""
 
 
 class PageParams(NamedTuple):
@@ -53,7 +55,9 @@ def federations(session: Session, only: str | None, page: PageParams) -> resourc
     return paginate(session, query, FederationRow.id, page, resources.FederationSummary.model_validate)
 
 
-def federation(session: Session, row: FederationRow) -> resources.FederationDetail:
+def federation(
+    session: Session, row: FederationRow, scores: ScoresOf = adoptions.scores_of
+) -> resources.FederationDetail:
     """Describe a federation."""
     now = session.execute(_DETAIL, {"federation": row.id}).one()
     return resources.FederationDetail.model_validate(
@@ -66,9 +70,15 @@ def federation(session: Session, row: FederationRow) -> resources.FederationDeta
             "round_phase": now.RoundRow.phase if now.RoundRow else None,
             "devices": now.devices,
             "devices_online": now.online,
-            "model": _versions(session, [now.ModelVersionRow])[0],
+            "model": _versions(session, row, [now.ModelVersionRow], scores)[0],
+            "light_model": _light_model(row),
         }
     )
+
+
+def _light_model(row: FederationRow) -> dict[str, Any] | None:
+    sha256 = row.light_model_sha256
+    return {"sha256": sha256, "size": row.light_model_size, "url": f"/v1/blobs/{sha256}"} if sha256 else None
 
 
 def _detail() -> Select[Any]:
@@ -165,14 +175,14 @@ _SHOWN_OF_DEVICES = [getattr(DeviceRow, name) for name in resources.Device.model
 
 
 def updates(
-    session: Session, row: FederationRow, status: str | None, page: PageParams
+    session: Session, row: FederationRow, status: str | None, page: PageParams, *, newest_first: bool = False
 ) -> resources.Page[resources.UpdateView]:
     """List the updates of a federation, all or those of one status."""
     query = select(UpdateRow).where(UpdateRow.federation_id == row.id)
     if status is not None:
         query = query.where(UpdateRow.status == status)
 
-    return paginate(session, query, UpdateRow.id, page, update_view)
+    return paginate(session, query, UpdateRow.id, page, update_view, newest_first=newest_first)
 
 
 def update_view(row: UpdateRow) -> resources.UpdateView:
@@ -180,11 +190,18 @@ def update_view(row: UpdateRow) -> resources.UpdateView:
     return resources.UpdateView.model_validate({**_columns(row), "device": row.device.name})
 
 
-def model_versions(session: Session, row: FederationRow, page: PageParams) -> resources.Page[resources.ModelVersion]:
+def model_versions(
+    session: Session,
+    row: FederationRow,
+    page: PageParams,
+    *,
+    newest_first: bool = False,
+    scores: ScoresOf = adoptions.scores_of,
+) -> resources.Page[resources.ModelVersion]:
     """List the global models of a federation."""
     query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
-    found, following = _shown(session, query, ModelVersionRow.id, page)
-    return resources.Page(items=_versions(session, found), next_cursor=following)
+    found, following = _shown(session, query, ModelVersionRow.id, page, newest_first=newest_first)
+    return resources.Page(items=_versions(session, row, found, scores), next_cursor=following)
 
 
 def aliases(session: Session, row: FederationRow) -> list[resources.Alias]:
@@ -211,12 +228,14 @@ def model_version(session: Session, row: FederationRow, number: int) -> resource
     )
     if found is None:
         raise NotFoundError(f"federation {row.name!r} has no model version {number}")
-    return _versions(session, [found])[0]
+    return _versions(session, row, [found])[0]
 
 
-def events(session: Session, row: FederationRow, page: PageParams) -> resources.Page[resources.Event]:
-    """List the events of a federation."""
-    query = select(EventRow).where(EventRow.federation_id == row.id)
+def events(session: Session, row: FederationRow | None, page: PageParams) -> resources.Page[resources.Event]:
+    """List the events of a federation, or (None) of all."""
+    query = select(EventRow)
+    if row is not None:
+        query = query.where(EventRow.federation_id == row.id)
     return paginate(session, query, EventRow.id, page, resources.Event.model_validate)
 
 
@@ -254,29 +273,41 @@ def paginate(
     key: InstrumentedAttribute[int],
     page: PageParams,
     view: Callable[[Row], Item],
+    *,
+    newest_first: bool = False,
 ) -> resources.Page[Item]:
     """Return the part of a listing that a window shows; rows are ordered by `key`."""
-    found, following = _shown(session, query, key, page)
+    found, following = _shown(session, query, key, page, newest_first=newest_first)
     return resources.Page(items=[view(row) for row in found], next_cursor=following)
 
 
 def _shown(
-    session: Session, query: Select[Row], key: InstrumentedAttribute[int], page: PageParams
+    session: Session, query: Select[Row], key: InstrumentedAttribute[int], page: PageParams, *, newest_first: bool
 ) -> tuple[Sequence[Row], int | None]:
     """Return the rows of a page, and the cursor of the next one."""
-    found: Sequence[Row] = session.scalars(query.where(key > page.cursor).order_by(key).limit(page.limit + 1)).all()
+    if not newest_first:
+        query = query.where(key > page.cursor).order_by(key)
+    else:
+        query = query.order_by(key.desc())
+        query = query.where(key < page.cursor) if page.cursor else query
+    found: Sequence[Row] = session.scalars(query.limit(page.limit + 1)).all()
     shown = found[: page.limit]
     return shown, getattr(shown[-1], key.key) if len(found) > page.limit else None
 
 
-def _versions(session: Session, rows: Sequence[ModelVersionRow]) -> list[resources.ModelVersion]:
-    """Describe model versions; however many, with two statements."""
+def _versions(
+    session: Session,
+    federation: FederationRow,
+    rows: Sequence[ModelVersionRow],
+    scores_of: ScoresOf = adoptions.scores_of,
+) -> list[resources.ModelVersion]:
+    """Describe model versions of a federation; however many, with two statements."""
     ids = [row.id for row in rows]
     named = select(ModelAliasRow.version_id, ModelAliasRow.alias).where(ModelAliasRow.version_id.in_(ids))
     aliases: dict[int, list[str]] = {}
     for version, alias in session.execute(named.order_by(ModelAliasRow.alias)):
         aliases.setdefault(version, []).append(alias)
-    scores = adoptions.scores_of(session, ids)
+    scores = scores_of(session, federation, ids)
     return [
         resources.ModelVersion.model_validate(
             {
@@ -293,8 +324,17 @@ def _versions(session: Session, rows: Sequence[ModelVersionRow]) -> list[resourc
 def _score(found: VersionScore | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    said = found.model_dump()
-    return {**said, **{name: said[name] / 1e6 for name in ("macro_f1", "most_frequent")}}
+    value, trivial, default = found.value / 1e6, found.trivial / 1e6, found.metric == DEFAULT_METRIC
+    return {
+        "metric": found.metric,
+        "value": value,
+        "trivial": trivial,
+        "macro_f1": value if default else None,
+        "most_frequent": trivial if default else None,
+        "devices": found.devices,
+        "working": found.working,
+        "measured": found.measured,
+    }
 
 
 def _participant(part: ParticipationRow, update: UpdateRow | None) -> resources.Participant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from sqlalchemy import func, select
@@ -11,14 +12,17 @@ from aggregator_api.api.queries import PageParams, paginate
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
 from aggregator_api.db.models import FederationRow, RolloutDeviceRow, RolloutRow
+from aggregator_api.rollouts.adoptions import metric_in
 from federation.plan import RolloutSettings
 from federation.rounds.rollout import Answer
 
 
-def listing(session: Session, federation: FederationRow, page: PageParams) -> Page[RolloutView]:
+def listing(
+    session: Session, federation: FederationRow, page: PageParams, *, newest_first: bool = False
+) -> Page[RolloutView]:
     """List the rollouts of a federation."""
     query = select(RolloutRow).where(RolloutRow.federation_id == federation.id)
-    return paginate(session, query, RolloutRow.id, page, described)
+    return paginate(session, query, RolloutRow.id, page, described, newest_first=newest_first)
 
 
 def described(row: RolloutRow) -> RolloutView:
@@ -42,12 +46,13 @@ def devices(session: Session, row: RolloutRow, answer: AnswerName | None, page: 
     query = select(RolloutDeviceRow).where(RolloutDeviceRow.rollout_id == row.id)
     if answer is not None:
         query = query.where(RolloutDeviceRow.answer == Answer(answer))
-    return paginate(session, query, RolloutDeviceRow.device_id, page, _device)
+    metric = metric_in(session.get_one(FederationRow, row.federation_id))
+    return paginate(session, query, RolloutDeviceRow.device_id, page, partial(_device, metric))
 
 
-def _device(row: RolloutDeviceRow) -> RolloutDevice:
+def _device(metric: str, row: RolloutDeviceRow) -> RolloutDevice:
     said = {name: getattr(row, name) for name in ("answer", "score", "reason", "told_at", "answered_at")}
-    return RolloutDevice(device=row.device.name, wave=row.wave + 1, **said)
+    return RolloutDevice(device=row.device.name, wave=row.wave + 1, metric=metric, **said)
 
 
 def _said(row: RolloutRow) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
@@ -30,6 +30,7 @@ OPERATOR_FILE = "operator.key"
 USED_EVERY_S = 600.0
 """`used_at` is only as fine as this, so that a request is not a write."""
 
+PREFIX_DIGITS = 12
 _KEY = re.compile(r"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NO_SHA256 = "0" * 64
 
@@ -56,11 +57,16 @@ def make(
     federation: FederationRow | None = None,
     device: DeviceRow | None = None,
     expires_at: float | None = None,
+    prefix: str | None = None,
 ) -> tuple[CredentialRow, str]:
-    """Write a new key's row, and return it with the key, which is not kept."""
+    """Write a new key's row, and return it with the key, which is not kept; `prefix` is drawn if none is given.
+
+    Raises:
+        IntegrityError: if there is a key of that prefix.
+    """
     secret = secrets.token_urlsafe(32)
     row = CredentialRow(
-        prefix=secrets.token_hex(6),
+        prefix=prefix or secrets.token_hex(PREFIX_DIGITS // 2),
         name=name,
         scopes=sorted(scopes),
         federation_id=federation.id if federation else None,
@@ -88,6 +94,16 @@ def find(session: Session, key: str, now: float) -> Caller | None:
     expected = found.secret_sha256 if found else _NO_SHA256
     if not hmac.compare_digest(_sha256(parts[2]), expected) or found is None:
         return None
+    return _caller(found, now)
+
+
+def find_id(session: Session, id: str, now: float) -> Caller | None:
+    """Return what the key of that id opens now, for whoever has shown it before; None if nothing."""
+    found = session.connection().execute(_FIND, {"wanted": id}).one_or_none()
+    return None if found is None else _caller(found, now)
+
+
+def _caller(found: Any, now: float) -> Caller | None:
     over = found.revoked_at is not None or (found.expires_at is not None and found.expires_at <= now)
     return None if over else Caller(found.prefix, frozenset(found.scopes), found.federation, found.device)
 

@@ -1,4 +1,4 @@
-"""From the key that a request shows to its `Caller`: looked up in the database, and remembered for a second.
+"""From the key or session that a request shows to its `Caller`: looked up in the database, remembered for a second.
 
 A key in use is looked up again before its second is over, beside the requests that show it: of these only the first
 one waits for a busy database.
@@ -18,10 +18,14 @@ from threading import Lock
 
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.db.database import Database
+
+LookUp = Callable[[Session, str, float], Caller | None]
+"""From a secret and the time to whose it is."""
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +40,20 @@ LOOKUPS_AT_ONCE = 4
 
 
 class CallerCache:
-    """Who the keys belong to. Wrong ones are not remembered, so that they push no good one out."""
+    """Who the keys belong to. Wrong ones are not remembered, so that they push no good one out.
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `find` and `is_well_formed` say what is shown if it is no API key.
+    """
+
+    def __init__(
+        self,
+        *,
+        find: LookUp | None = None,
+        is_well_formed: Callable[[str], bool] = api_keys.is_well_formed,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._find_in = find
+        self._is_well_formed = is_well_formed
         self._clock = clock
         self._lock = Lock()
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()  # sha256 of the key -> whose, when
@@ -49,7 +64,7 @@ class CallerCache:
 
     async def find(self, database: Database, key: str) -> Caller | None:
         """Return whose key this is; None if it is unknown, expired or revoked."""
-        if not api_keys.is_well_formed(key):
+        if not self._is_well_formed(key):
             return None
         digest = hashlib.sha256(key.encode()).digest()
         with self._lock:
@@ -92,7 +107,7 @@ class CallerCache:
     def _look_up(self, database: Database, key: str, digest: bytes) -> Caller | None:
         now, moment, forgotten = time.time(), self._clock(), self._forgotten
         with database.read() as session:
-            caller = api_keys.find(session, key, now)
+            caller = (self._find_in or api_keys.find)(session, key, now)
         if caller is None:
             return None
         with self._lock:

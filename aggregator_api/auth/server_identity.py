@@ -38,7 +38,7 @@ class Identity:
         Raises:
             ConfigError: as `sign`.
         """
-        self._key  # noqa: B018 – cached from here on
+        _ = self._key  # read once, and kept
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message, 64 bytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 
 from aggregator_api.cli.audit import app as audit_app
-from aggregator_api.cli.broker import broker_config, broker_passwords
+from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
 from aggregator_api.cli.keys import keys_app, tokens_app
 from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
@@ -21,9 +22,9 @@ from aggregator_api.cli.storage import backup, fsck, new_epoch, restore
 from aggregator_api.db.database import Database, opened
 from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.embedded_broker import BrokerThread, run_broker
-from aggregator_api.observability.logs import configure
 from aggregator_api.ports import is_loopback, require_free
 from aggregator_api.settings import Settings, load
+from federation.logs import JsonLines, TextLines
 from federation.private_files import keep_private
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command("broker-config")(broker_config)
 app.command("broker-passwords")(broker_passwords)
+app.command("server-certificate")(server_certificate)
 for _command in (backup, restore, fsck):
     app.command()(_command)
 app.command("new-epoch")(new_epoch)
@@ -56,7 +58,11 @@ def program() -> None:
 
 CONFIG_ERROR = 2
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="TOML file of settings; the environment (GAITWAY_PORT=…) wins over it.")
+    Path | None,
+    typer.Option(
+        "--config",
+        help="TOML file of settings; the environment (GAITWAY_PORT=…) wins over it. Without it the defaults hold.",
+    ),
 ]
 DataOption = Annotated[
     Path | None, typer.Option("--data-dir", help="Database, models and half-received updates (default runs/server).")
@@ -73,14 +79,17 @@ def serve(
     broker_port: Annotated[int | None, typer.Option("--broker-port", help="Its port (default 1883).")] = None,
     embedded_broker: Annotated[
         bool | None,
-        typer.Option("--embedded-broker/--no-embedded-broker", help="Run the broker inside the server, on loopback."),
+        typer.Option(
+            "--embedded-broker/--no-embedded-broker",
+            help="Run the broker inside the server, on loopback (default off).",
+        ),
     ] = None,
     insecure_local: Annotated[
         bool | None,
         typer.Option(
             "--insecure-local",
             help="Ask programs on this machine for no key. For trials: it needs a loopback --host, and refuses what a "
-            "proxy or a web page sends.",
+            "proxy or a web page sends (default off).",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -105,10 +114,13 @@ def serve(
         insecure_local=insecure_local,
     )
     _refuse_backup(settings)
-    _require_free(settings.host, settings.port)
+    if settings.plain_http:
+        _require_free(settings.host, settings.port)
+    if settings.tls_cert_file is not None:
+        _require_free(*settings.https_address, "--port" if settings.https_port is None else "https_port")
     if settings.embedded_broker:
         _require_free(settings.broker_host, settings.broker_port, "--broker-port")
-    configure(settings.log_level, settings.log_format)
+    _configure_log(settings.log_level, settings.log_format)
     try:
         with _embedded_broker(settings):
             run_server(settings)
@@ -126,7 +138,7 @@ def broker(
     Example: `python -m aggregator_api broker --port 1883`
     """
     _require_free(host, port)
-    configure("WARNING", "text")
+    _configure_log("WARNING", "text")
     if not is_loopback(host):
         errors.print(f"[yellow]warning:[/] anybody who reaches {host}:{port} may publish: this broker has no passwords")
     try:
@@ -240,3 +252,12 @@ def _require_free(host: str, port: int, option: str = "--port") -> None:
 def _fail(error: ConfigError) -> typer.Exit:
     errors.print(f"[red]error:[/] {error}")
     return typer.Exit(CONFIG_ERROR)
+
+
+def _configure_log(level: str, kind: str) -> None:
+    """Send the log to standard error: this package from `level` on, all others from warnings on."""
+    handler = logging.StreamHandler()
+    text = TextLines("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(JsonLines() if kind == "json" else text)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("aggregator_api").setLevel(level.upper())

@@ -25,10 +25,16 @@ app = typer.Typer(
 BROKEN = 1
 
 SinceOption = Annotated[
-    str | None, typer.Option("--since", help="2026-11-01, 2026-11-01T08:30 (UTC), or so long ago: 90m, 12h, 7d.")
+    str | None,
+    typer.Option(
+        "--since",
+        help="2026-11-01, 2026-11-01T08:30 (UTC), or so long ago: 90m, 12h, 7d; without it from the beginning.",
+    ),
 ]
-ActorOption = Annotated[str | None, typer.Option("--actor", help="A key's id, or `command line (root)`.")]
-ActionOption = Annotated[str | None, typer.Option("--action", help="keys.create; or a noun alone: keys.")]
+ActorOption = Annotated[
+    str | None, typer.Option("--actor", help="Only by this one: a key's id, or `command line (root)`.")
+]
+ActionOption = Annotated[str | None, typer.Option("--action", help="Only this: keys.create; or a noun alone: keys.")]
 FederationOption = Annotated[str | None, typer.Option("--federation", help="Only about this one.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="Only about devices of this name.")]
 
@@ -89,7 +95,10 @@ def export_entries(
 @app.command()
 def verify(
     expect: Annotated[
-        str | None, typer.Option("--expect", help="A digest that an earlier verify printed; it must still be there.")
+        str | None,
+        typer.Option(
+            "--expect", help="Also look for this digest, which an earlier verify printed; it must still be there."
+        ),
     ] = None,
     data_dir: DataOption = None,
     config: ConfigOption = None,

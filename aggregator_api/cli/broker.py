@@ -1,4 +1,4 @@
-"""`python -m aggregator_api broker-config` and `broker-passwords`."""
+"""`python -m aggregator_api broker-config`, `broker-passwords` and `server-certificate`."""
 
 from __future__ import annotations
 
@@ -34,13 +34,20 @@ def broker_config(
     ),
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificate is valid.")] = 397,
     user: Annotated[
-        str | None, typer.Option("--user", help="User that Mosquitto becomes when it is started as root.")
+        str | None,
+        typer.Option(
+            "--user", help="User that Mosquitto becomes when it is started as root; without it Mosquitto's own default."
+        ),
     ] = None,
     broker_place: Annotated[
-        str | None, typer.Option("--broker-place", help="OUT/broker as the broker sees it, in a container for example.")
+        str | None,
+        typer.Option(
+            "--broker-place",
+            help="OUT/broker as the broker sees it, in a container for example; without it OUT/broker.",
+        ),
     ] = None,
     server_place: Annotated[
-        str | None, typer.Option("--server-place", help="OUT/server as the server sees it.")
+        str | None, typer.Option("--server-place", help="OUT/server as the server sees it; without it OUT/server.")
     ] = None,
     connections: Annotated[
         int, typer.Option("--max-connections", min=1, help="More clients than this are refused.")
@@ -80,6 +87,36 @@ def broker_config(
         typer.echo(f"broker: {wanted.broker / 'mosquitto.conf'}")
         typer.echo(f"server: {wanted.server / 'server.toml'}")
         typer.echo(f"devices: {out / 'ca.pem'}; keep {out / 'authority' / 'ca.key'} off both machines")
+
+
+def server_certificate(
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of `broker-config`, or a new one: then an authority is made as well.")
+    ],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            help="Name or address that devices and browsers use; repeat it. Without it, the names of the certificate "
+            "that is there.",
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificate is valid.")] = 397,
+) -> None:
+    """Write a certificate with which `serve` speaks HTTPS itself, signed by the installation's authority.
+
+    The same command renews it: a running server shows the new one within a minute.
+
+    Example: `python -m aggregator_api server-certificate --out broker --host gaitway.example --host 192.0.2.7`
+    """
+    try:
+        made = folders.issue_for_server(out, tuple(host or ()), days=days)
+    except (AggregatorError, OSError) as error:
+        raise _fail(error) from error
+    typer.echo(f"for {', '.join(made.hosts)}; {days} days")
+    typer.echo(f'tls_cert_file = "{made.certificate.resolve()}"')
+    typer.echo(f'tls_key_file = "{made.key.resolve()}"')
+    typer.echo(f"devices and browsers: {out / 'ca.pem'}; keep {out / 'authority' / 'ca.key'} off the server")
 
 
 def broker_passwords(out: OutOption, data_dir: DataOption = None, config: ConfigOption = None) -> None:

@@ -19,22 +19,23 @@ from aggregator_api.api.schemas.resources import DeviceTags
 from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
+    FederationOption,
     database_of,
     date,
     federation_named,
     note,
     reading,
+    revoke_accounts,
     words,
     writing,
 )
 from aggregator_api.db.models import DeviceRow, FederationRow
-from aggregator_api.errors import BrokerError, ConfigError, UnavailableError
+from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
 
 app = typer.Typer(
     help="The devices of federations: list, let in, put out, group.", no_args_is_help=True, rich_markup_mode="markdown"
 )
-FederationOption = Annotated[str, typer.Option("--federation", help="The federation that the devices are in.")]
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
 
 
@@ -87,11 +88,11 @@ def approve(
 
     Example: `python -m aggregator_api devices approve --federation walk phone1 phone2`
     """
-    from aggregator_api.devices import approval
+    from aggregator_api.devices import service
 
     with writing(data_dir, config) as session:
         for device in devices:
-            approval.admit_device(session, *approval.find(session, federation, device))
+            service.admit_device(session, *service.find(session, federation, device))
             note(session, "devices.approve", federation=federation, device=device)
     typer.echo(f"{', '.join(devices)}: approved")
 
@@ -106,23 +107,15 @@ def revoke(
 
     Example: `python -m aggregator_api devices revoke --federation walk phone1`
     """
-    from aggregator_api.devices import accounts, approval
-    from aggregator_api.runtime import accounts_of
+    from aggregator_api.devices import service
 
     with words():
         settings = load(config, data_dir=data_dir)
         with database_of(settings) as database, database.write() as session:
             for device in devices:
-                approval.revoke_device_credentials(session, *approval.find(session, federation, device))
+                service.revoke_device_credentials(session, *service.find(session, federation, device))
                 note(session, "devices.revoke", federation=federation, device=device)
-        try:
-            broker = accounts_of(settings)
-            for device in devices:
-                broker.revoke(accounts.username(federation, device))
-        except BrokerError as error:
-            raise UnavailableError(
-                f"they are revoked here, but the broker did not delete their accounts: {error}; run this again"
-            ) from error
+        revoke_accounts(settings, federation, devices, done="they are revoked here", remedy="run this again")
     typer.echo(f"{', '.join(devices)}: revoked")
 
 
@@ -140,13 +133,13 @@ def tag(
 
     Example: `python -m aggregator_api devices tag --federation walk phone1 phone2 --tag pilot`
     """
-    from aggregator_api.devices import approval
+    from aggregator_api.devices import service
     from aggregator_api.devices.tags import change
 
     with writing(data_dir, config) as session:
         wanted = DeviceTags(tags=tags or []).tags
         for device in devices:
-            change(session, *approval.find(session, federation, device), wanted)
+            change(session, *service.find(session, federation, device), wanted)
             note(session, "tags.set", federation=federation, device=device, detail=" ".join(wanted))
     typer.echo(f"{', '.join(devices)}: {' '.join(wanted) or 'in no group'}")
 

@@ -13,17 +13,19 @@ from sqlalchemy import select
 from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
+    FederationOption,
     database_of,
     date,
     federation_named,
     note,
     reading,
+    revoke_accounts,
     words,
     writing,
 )
 from aggregator_api.db import audit
 from aggregator_api.db.models import ModelVersionRow
-from aggregator_api.errors import BrokerError, ConfigError, UnavailableError
+from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
 
 retention_app = typer.Typer(
@@ -41,6 +43,7 @@ versions_app = typer.Typer(
 )
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+BY_HAND = "delete it there (`mosquitto_ctrl dynsec deleteClient FEDERATION~DEVICE`)"
 
 
 @retention_app.command("apply")
@@ -72,9 +75,7 @@ def delete_federation(
 
     Example: `python -m aggregator_api federations delete walk --dry-run`
     """
-    from aggregator_api.devices import accounts
     from aggregator_api.retention import rows as stored
-    from aggregator_api.runtime import accounts_of
 
     with reading(data_dir, config) as session:
         found = stored.remove_federation(session, federation_named(session, federation), dry_run=True)
@@ -83,18 +84,14 @@ def delete_federation(
         found = stored.remove_federation(session, federation_named(session, federation), dry_run=False)
         note(session, "federations.delete", federation=federation, detail=in_words(found.rows))
     with words():
-        try:
-            broker = accounts_of(load(config, data_dir=data_dir))
-            for device in found.devices:
-                broker.revoke(accounts.username(federation, device))
-        except BrokerError as error:
-            raise UnavailableError(f"it is deleted here, but the broker's accounts are not: {error}") from error
+        settings = load(config, data_dir=data_dir)
+        revoke_accounts(settings, federation, found.devices, done="it is deleted here", remedy=BY_HAND)
     typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
 
 
 @versions_app.command("list")
 def list_versions(
-    federation: Annotated[str, typer.Option("--federation", help="Whose model.")],
+    federation: FederationOption,
     data_dir: DataOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -119,7 +116,7 @@ def list_versions(
 @versions_app.command("delete")
 def delete_versions(
     versions: Annotated[list[int], typer.Argument(help="Numbers of versions.", metavar="VERSION…", min=0)],
-    federation: Annotated[str, typer.Option("--federation", help="Whose model.")],
+    federation: FederationOption,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     data_dir: DataOption = None,
@@ -148,7 +145,7 @@ def _numbers(versions: list[int]) -> str:
 
 def delete_device(
     device: Annotated[str, typer.Argument(help="The device's name.")],
-    federation: Annotated[str, typer.Option("--federation", help="The federation that it is in.")],
+    federation: FederationOption,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     data_dir: DataOption = None,
@@ -158,23 +155,20 @@ def delete_device(
 
     Example: `python -m aggregator_api devices delete phone1 --federation walk`
     """
-    from aggregator_api.devices import accounts, approval
+    from aggregator_api.devices import service
     from aggregator_api.retention import rows as stored
-    from aggregator_api.runtime import accounts_of
 
     with reading(data_dir, config) as session:
-        rows = stored.remove_device(session, *approval.find(session, federation, device), dry_run=True)
+        rows = stored.remove_device(session, *service.find(session, federation, device), dry_run=True)
     _confirm(rows, f"device {device!r} of {federation!r}", dry_run=dry_run, yes=yes)
     with writing(data_dir, config) as session:
-        found = approval.find(session, federation, device)
+        found = service.find(session, federation, device)
         stored.require_no_open_part(session, *found)
         rows = stored.remove_device(session, *found, dry_run=False)
         note(session, "devices.delete", federation=federation, device=device, detail=in_words(rows))
     with words():
-        try:
-            accounts_of(load(config, data_dir=data_dir)).revoke(accounts.username(federation, device))
-        except BrokerError as error:
-            raise UnavailableError(f"it is deleted here, but its account at the broker is not: {error}") from error
+        settings = load(config, data_dir=data_dir)
+        revoke_accounts(settings, federation, [device], done="it is deleted here", remedy=BY_HAND)
     typer.echo(f"{device}: {in_words(rows)} deleted")
 
 

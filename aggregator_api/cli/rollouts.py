@@ -39,10 +39,7 @@ def start(
 
     Example: `python -m aggregator_api rollouts start --federation walk --version 3 --tag pilot`
     """
-    from aggregator_api.rollouts import (
-        operations,
-        transitions,  # torch takes a second, which --help need not
-    )
+    from aggregator_api.rollouts import service, transitions  # torch takes a second, which --help need not
     from aggregator_api.rollouts.requests import NewRollout
 
     with writing(data_dir, config) as session:
@@ -50,7 +47,7 @@ def start(
         planned = transitions.settings_of(row).model_dump()["waves"]
         waves = [{"tags": tag}, *planned] if tag else None
         new = NewRollout.model_validate({"version": version, "waves": waves})
-        begun = operations.begin(session, row, new, time.time())
+        begun = service.begin(session, row, new, time.time())
         detail = f"rollout {begun.number}, version {begun.version.version}" + (
             f", {' '.join(tag)} first" if tag else ""
         )
@@ -75,7 +72,7 @@ def list_rollouts(
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     table = Table(
-        "rollout", "version", "phase", "wave", "goes to", "devices", "adopted", "failed", "began (UTC)", box=None
+        "rollout", "version", "phase", "wave", "goes to", "devices", "good", "failed", "began (UTC)", box=None
     )
     for one in found:
         goes_to = " ".join(one["tags"]) or f"{one['share']:.0%}"
@@ -137,11 +134,11 @@ def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]
 
 
 def _move(verb: str, federation: str, number: int, event: Event, data_dir: Any, config: Any) -> None:
-    from aggregator_api.rollouts import operations, transitions
+    from aggregator_api.rollouts import service, transitions
 
     with writing(data_dir, config) as session:
         row = federation_named(session, federation)
-        operations.move(session, row, number, event, time.time())
+        service.move(session, row, number, event, time.time())
         moved = transitions.numbered(session, row, number)
         phase = moved.phase if moved else ""
         note(session, f"rollouts.{verb}", federation=federation, detail=f"rollout {number}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,14 +18,17 @@ from sqlalchemy.orm import Session
 from aggregator_api.db import audit
 from aggregator_api.db.database import Database, opened
 from aggregator_api.db.models import FederationRow
-from aggregator_api.errors import AggregatorError, ConfigError, NotFoundError
+from aggregator_api.errors import AggregatorError, BrokerError, ConfigError, NotFoundError, UnavailableError
 from aggregator_api.settings import Settings, load
 from gaitway.errors import first_problem
 
 DAY_S = 24 * 3600
 FAILED = 2
 
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file of settings.")]
+FederationOption = Annotated[str, typer.Option("--federation", help="The federation that is meant.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file of settings; without it the defaults hold.")
+]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
 
 
@@ -85,6 +88,23 @@ def federation_named(session: Session, name: str) -> FederationRow:
     if row is None:
         raise NotFoundError(f"there is no federation {name[:80]!r} on this server")
     return row
+
+
+def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str], *, done: str, remedy: str) -> None:
+    """Delete devices' accounts at the broker, after their rows.
+
+    Raises:
+        UnavailableError: if the broker does not; it says what is `done` all the same, and the `remedy`.
+    """
+    from aggregator_api.devices.accounts import username
+    from aggregator_api.mqtt.mosquitto.dynamic_security import accounts_of
+
+    try:
+        broker = accounts_of(settings)
+        for device in devices:
+            broker.revoke(username(federation, device))
+    except BrokerError as error:
+        raise UnavailableError(f"{done}, but the broker did not delete every account: {error}; {remedy}") from error
 
 
 def fail(words: str) -> typer.Exit:

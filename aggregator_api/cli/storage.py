@@ -16,7 +16,10 @@ from aggregator_api.settings import load
 
 CONFIG_ERROR, PROBLEMS = 2, 1
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file of settings, as `serve` takes it.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML file of settings, as `serve` takes it; without it the defaults hold."),
+]
 EpochOption = Annotated[
     int | None,
     typer.Option("--epoch", min=2, help="The epoch to begin, where this machine's clock is wrong; else by the clock."),

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from aggregator_api.db.database import Database
 
 _ROWS = text(
-    "INSERT INTO leases (federation_id, holder, expires_at, nudges) SELECT f.id, '', 0, 0 FROM federations f "
+    "INSERT INTO leases (federation_id, holder, expires_at, notifications) SELECT f.id, '', 0, 0 FROM federations f "
     "WHERE NOT EXISTS (SELECT 1 FROM leases l WHERE l.federation_id = f.id) ON CONFLICT DO NOTHING"
 )
 _NOW = "extract(epoch FROM clock_timestamp())"
@@ -25,14 +25,15 @@ FARTHEST = 10
 _TAKE = text(
     f"UPDATE leases SET holder = :holder, expires_at = {_NOW} + :lease_s FROM federations f WHERE f.id = federation_id "
     "AND federation_id IN (SELECT federation_id FROM leases "
-    f"WHERE holder = :holder OR {_RUN_OUT} FOR UPDATE SKIP LOCKED) RETURNING f.name, nudges"
+    f"WHERE holder = :holder OR {_RUN_OUT} FOR UPDATE SKIP LOCKED) RETURNING f.name, notifications"
 )
 _LOAD = text(
-    f"SELECT f.name, CASE WHEN l.holder = :holder THEN l.nudges END, l.federation_id IS NULL OR {_RUN_OUT} "
+    f"SELECT f.name, CASE WHEN l.holder = :holder THEN l.notifications END, l.federation_id IS NULL OR {_RUN_OUT} "
     "FROM federations f LEFT JOIN leases l ON l.federation_id = f.id"
 )
 _NOTIFY = text(
-    "UPDATE leases SET nudges = nudges + 1 WHERE federation_id = (SELECT id FROM federations WHERE name = :name)"
+    "UPDATE leases SET notifications = notifications + 1 "
+    "WHERE federation_id = (SELECT id FROM federations WHERE name = :name)"
 )
 _RELEASE = text("UPDATE leases SET expires_at = 0 WHERE holder = :holder")
 
@@ -59,14 +60,15 @@ class Leases:
             connection.execute(_ROWS)
         with self._engine.begin() as connection:
             rows = connection.execute(_TAKE, {**self._holder, **self._farthest, "lease_s": self._lease_s})
-            return {row.name: row.nudges for row in rows}
+            return {row.name: row.notifications for row in rows}
 
     def load(self) -> LeaseStatus:
         """Read without taking."""
         with self._engine.connect() as connection:
             rows = connection.execute(_LOAD, {**self._holder, **self._farthest}).all()
         return LeaseStatus(
-            {name: nudges for name, nudges, _ in rows if nudges is not None}, any(free for *_, free in rows)
+            {name: notifications for name, notifications, _ in rows if notifications is not None},
+            any(free for *_, free in rows),
         )
 
     def notify(self, name: str) -> None:

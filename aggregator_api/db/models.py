@@ -53,6 +53,9 @@ class FederationRow(Base):
     upload_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(16))  # running, paused, finished, stopped
     created_at: Mapped[float]
+    # the ONNX file for devices that cannot train; null: none may join
+    light_model_sha256: Mapped[str | None] = mapped_column(SHA256)
+    light_model_size: Mapped[int | None] = mapped_column(SIZE)
 
 
 class DeviceRow(Base):
@@ -235,7 +238,7 @@ class RolloutDeviceRow(Base):
     rollout_id: Mapped[int] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True)
     wave: Mapped[int]  # in which it was told
-    answer: Mapped[str] = mapped_column(String(16))  # pending, adopted, refused, failed, rolled_back
+    answer: Mapped[str] = mapped_column(String(16))  # pending, adopted, kept, refused, failed, rolled_back
     score: Mapped[float | None]
     reason: Mapped[str] = mapped_column(Text)
     told_at: Mapped[float]
@@ -258,9 +261,10 @@ class AdoptionRow(Base):
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
     round_number: Mapped[int]
     source: Mapped[str] = mapped_column(String(16))  # personalized, global
-    answer: Mapped[str] = mapped_column(String(16))  # adopted, refused, failed, undecided
-    score: Mapped[float | None]  # macro-F1 on the device's holdout
-    most_frequent: Mapped[float | None]  # of always answering the most frequent class; null: the holdout cannot tell
+    answer: Mapped[str] = mapped_column(String(16))  # adopted, kept, refused, failed, undecided
+    score: Mapped[float | None]  # the primary metric of the plan's task, on the device's holdout
+    # that of the task's trivial answer, called as in 0.2.0, which knew no other; null: the holdout cannot tell
+    trivial: Mapped[float | None] = mapped_column("most_frequent")
     reason: Mapped[str] = mapped_column(Text)
     recorded_at: Mapped[float]
 
@@ -319,6 +323,17 @@ class CredentialRow(Base):
     revoked_at: Mapped[float | None]
 
 
+class WebSessionRow(Base):
+    """A browser that was logged in with an API key; only the sha256 of its cookie is kept."""
+
+    __tablename__ = "web_sessions"
+
+    token_sha256: Mapped[str] = mapped_column(SHA256, primary_key=True)
+    credential_id: Mapped[int] = mapped_column(ForeignKey("credentials.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[float]
+    expires_at: Mapped[float] = mapped_column(index=True)
+
+
 class EnrolmentTokenRow(Base):
     """A token that lets one device in, once; only its sha256 is kept."""
 
@@ -359,7 +374,7 @@ class LeaseRow(Base):
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), primary_key=True)
     holder: Mapped[str] = mapped_column(String(128))
     expires_at: Mapped[float]
-    nudges: Mapped[int] = mapped_column(BigInteger)  # counts what other processes did that the holder must act on
+    notifications: Mapped[int] = mapped_column(BigInteger)  # of what other processes did: the holder must act on it
 
 
 class AuditRow(Base):

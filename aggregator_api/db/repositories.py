@@ -150,6 +150,11 @@ def last_event(session: Session, federation: FederationRow) -> int:
     return session.scalar(select(func.max(EventRow.id)).where(EventRow.federation_id == federation.id)) or 0
 
 
+def newest_event(session: Session) -> int:
+    """Return the id of the newest event of all federations; 0 before the first."""
+    return session.scalar(select(func.max(EventRow.id))) or 0
+
+
 def older_event() -> ColumnElement[bool]:
     """Whether an event may be deleted: all but the newest of each federation, whose id announcements count by."""
     newest = select(func.max(EventRow.id)).group_by(EventRow.federation_id)
@@ -185,7 +190,9 @@ def version_of(session: Session, federation: FederationRow, version: int) -> Mod
 
 
 def is_broadcast(session: Session, sha256: str, federation: str | None = None) -> bool:
-    """Whether that blob was made for devices (of one federation): for all of them, or for some in one round."""
+    """Whether that blob was made for devices (of one federation): for all of them, for some in one round, or for those
+    that cannot train.
+    """
     connection, wanted = session.connection(), {"sha256": sha256, "federation": federation}
     return any(connection.scalar(query, wanted) is not None for query in _broadcasts(federation is not None))
 
@@ -200,12 +207,15 @@ def _broadcasts(of_one: bool) -> tuple[Select[int], ...]:
     deleted = exists().where(ModelVersionRow.broadcast_sha256 == sha256, ModelVersionRow.deleted_at.is_not(None))
     for_one = select(RoundRow.id).join(ParticipationRow).where(ParticipationRow.broadcast_sha256 == sha256)
     for_one = for_one.where(or_(RoundRow.phase.not_in(ENDED), ~deleted))
+    for_light = select(FederationRow.id).where(FederationRow.light_model_sha256 == sha256)
     if of_one:
         for_all = for_all.join(FederationRow, FederationRow.id == ModelVersionRow.federation_id)
         for_one = for_one.join(FederationRow, FederationRow.id == RoundRow.federation_id)
         name: BindParameter[str] = bindparam("federation")
-        for_all, for_one = (query.where(FederationRow.name == name) for query in (for_all, for_one))
-    return for_all.limit(1), for_one.limit(1)
+        for_all, for_one, for_light = (
+            query.where(FederationRow.name == name) for query in (for_all, for_one, for_light)
+        )
+    return for_all.limit(1), for_one.limit(1), for_light.limit(1)
 
 
 def federations_training_from(session: Session, sha256: str) -> list[str]:

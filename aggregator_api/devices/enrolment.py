@@ -15,10 +15,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.auth.server_identity import verify
+from aggregator_api.auth.server_identity import Identity, verify
 from aggregator_api.db import audit, repositories
+from aggregator_api.db.database import Database
 from aggregator_api.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
-from aggregator_api.devices import accounts, enrolment_tokens, tags
+from aggregator_api.devices import enrolment_tokens, tags
+from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.devices.requests import BrokerLogin, Claim, Credentials, Enrol, Enrolment
 from aggregator_api.errors import (
     BrokerError,
@@ -28,7 +30,6 @@ from aggregator_api.errors import (
     UnavailableError,
     UnprocessableError,
 )
-from aggregator_api.runtime import Runtime
 from federation.protocol.signing import Kind, to_sign
 
 CLOCK_S = 300
@@ -42,47 +43,70 @@ class EnrolmentStatus(NamedTuple):
     api_key: str | None = None
 
 
-def enrol(runtime: Runtime, said: Enrol) -> Enrolment:
-    """Take a device's key for a token; sent again, it says how the enrolment stands.
+class EnrolmentService:
+    """Answers devices that come in."""
 
-    Raises:
-        UnauthorizedError: if the token lets this device not in, or the signature is not its key's.
-        ConflictError: if a device of that name is enrolled with another key.
-        ForbiddenError: if the device was revoked and the token does not name it.
-        UnavailableError: if the broker cannot make its account; the device then claims its credentials later.
-    """
-    message = to_sign(Kind.ENROL, said.federation, said.device, said.token.encode())
-    if not _signed(said.public_key, said.signature, message):
-        raise UnauthorizedError("the signature was not made by this public key over the federation, device and token")
-    try:
-        with runtime.database.write() as session:
-            status = _enrol_device(session, said, time.time())
-    except IntegrityError as error:
-        raise ConflictError(f"a device {said.device!r} is being enrolled by another request") from error
-    return _answer(runtime, said.federation, said.device, status)
+    def __init__(self, database: Database, accounts: BrokerAccounts, identity: Identity) -> None:
+        self._database = database
+        self._accounts = accounts
+        self._identity = identity
 
+    def enrol(self, said: Enrol) -> Enrolment:
+        """Take a device's key for a token; sent again, it says how the enrolment stands.
 
-def claim(runtime: Runtime, said: Claim) -> Enrolment:
-    """Give an approved device new credentials; those before are void.
+        Raises:
+            UnauthorizedError: if the token lets this device not in, or the signature is not its key's.
+            ConflictError: if a device of that name is enrolled with another key.
+            ForbiddenError: if the device was revoked and the token does not name it.
+            UnavailableError: if the broker cannot make its account; the device then claims its credentials later.
+        """
+        message = to_sign(Kind.ENROL, said.federation, said.device, said.token.encode())
+        if not _signed(said.public_key, said.signature, message):
+            raise UnauthorizedError(
+                "the signature was not made by this public key over the federation, device and token"
+            )
+        try:
+            with self._database.write() as session:
+                status = _enrol_device(session, said, time.time())
+        except IntegrityError as error:
+            raise ConflictError(f"a device {said.device!r} is being enrolled by another request") from error
+        return self._answer(said.federation, said.device, status)
 
-    Raises:
-        UnauthorizedError: if the signature is not the device's.
-        UnprocessableError: if `issued_at` is too far from now.
-        ConflictError: if `issued_at` was used before.
-        ForbiddenError: if the device was revoked.
-        UnavailableError: if the broker cannot make its account.
-    """
-    message = to_sign(Kind.CLAIM, said.federation, said.device, str(said.issued_at).encode())
-    with runtime.database.write() as session:
-        federation = repositories.federation_named(session, said.federation)
-        row = repositories.device_named(session, federation, said.device) if federation else None
-        if federation is None or row is None or not _signed(row.public_key or "", said.signature, message):
-            raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
-        _check_time(session, row, said.issued_at)
-        if row.enrolment == "revoked":
-            raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to come back")
-        status = _enrolment_status(session, federation, row)
-    return _answer(runtime, said.federation, said.device, status)
+    def claim(self, said: Claim) -> Enrolment:
+        """Give an approved device new credentials; those before are void.
+
+        Raises:
+            UnauthorizedError: if the signature is not the device's.
+            UnprocessableError: if `issued_at` is too far from now.
+            ConflictError: if `issued_at` was used before.
+            ForbiddenError: if the device was revoked.
+            UnavailableError: if the broker cannot make its account.
+        """
+        message = to_sign(Kind.CLAIM, said.federation, said.device, str(said.issued_at).encode())
+        with self._database.write() as session:
+            federation = repositories.federation_named(session, said.federation)
+            row = repositories.device_named(session, federation, said.device) if federation else None
+            if federation is None or row is None or not _signed(row.public_key or "", said.signature, message):
+                raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
+            _check_time(session, row, said.issued_at)
+            if row.enrolment == "revoked":
+                raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to come back")
+            status = _enrolment_status(session, federation, row)
+        return self._answer(said.federation, said.device, status)
+
+    def _answer(self, federation: str, device: str, status: EnrolmentStatus) -> Enrolment:
+        if status.api_key is None:
+            return Enrolment.model_validate({"state": status.state, "device": device})
+        login = BrokerLogin(username=username(federation, device), password=secrets.token_urlsafe(32))
+        try:
+            self._accounts.grant(federation, device, login.username, login.password)
+        except BrokerError as error:
+            raise UnavailableError(
+                f"the broker could not make the device's account: {error}; claim again later"
+            ) from error
+        server_key = base64.b64encode(self._identity.public_key).decode()
+        given = Credentials(api_key=status.api_key, broker=login, server_key=server_key)
+        return Enrolment(state="approved", device=device, credentials=given)
 
 
 def _enrol_device(session: Session, said: Enrol, now: float) -> EnrolmentStatus:
@@ -151,19 +175,6 @@ def _enrolment_status(session: Session, federation: FederationRow, row: DeviceRo
     api_keys.revoke_of_device(session, row)
     _, api_key = api_keys.make(session, row.name, ["device"], federation=federation, device=row)
     return EnrolmentStatus(row.enrolment, api_key)
-
-
-def _answer(runtime: Runtime, federation: str, device: str, status: EnrolmentStatus) -> Enrolment:
-    if status.api_key is None:
-        return Enrolment.model_validate({"state": status.state, "device": device})
-    login = BrokerLogin(username=accounts.username(federation, device), password=secrets.token_urlsafe(32))
-    try:
-        runtime.accounts.grant(federation, device, login.username, login.password)
-    except BrokerError as error:
-        raise UnavailableError(f"the broker could not make the device's account: {error}; claim again later") from error
-    server_key = base64.b64encode(runtime.identity.public_key).decode()
-    given = Credentials(api_key=status.api_key, broker=login, server_key=server_key)
-    return Enrolment(state="approved", device=device, credentials=given)
 
 
 def _signed(public_key: str, signature: str, message: bytes) -> bool:

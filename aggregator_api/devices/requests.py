@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from aggregator_api.fields import Whole
+from aggregator_api.fields import WHOLE
 from federation.plan import Name, Strict
 
 PublicKey = Annotated[
@@ -15,6 +15,9 @@ PublicKey = Annotated[
 Signature = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
 ]
+
+
+Moment = Annotated[int, Field(ge=0, le=2**53), WHOLE]
 
 
 class Enrol(Strict):
@@ -27,15 +30,36 @@ class Enrol(Strict):
     signature: Signature = Field(description=r'over UTF-8 "gaitway-signed/1\nenrol\n{federation}\n{device}\n{token}"')
 
 
-class Claim(Strict):
-    """A device that asks for new credentials with the key that it enrolled with."""
+class _Known(Strict):
+    """A device that has enrolled, and asks for something by its name and its key pair."""
 
     federation: Name
     device: Name
-    issued_at: Whole = Field(ge=0, le=2**53, description="Unix seconds; within 300 s, and greater each time")
+
+
+class Claim(_Known):
+    """A device that asks for new credentials with the key that it enrolled with."""
+
+    issued_at: Moment = Field(description="Unix seconds; within 300 s, and greater each time")
     signature: Signature = Field(
         description=r'over UTF-8 "gaitway-signed/1\nclaim\n{federation}\n{device}\n{issued_at}"'
     )
+
+
+class TokenRequest(_Known):
+    """A device that asks for a key for some minutes, with the key pair that it enrolled with."""
+
+    issued_at_ms: Moment = Field(description="Unix milliseconds; within 300 s, and never the same twice")
+    signature: Signature = Field(
+        description=r'over UTF-8 "gaitway-signed/1\ntoken\n{federation}\n{device}\n{issued_at_ms}"'
+    )
+
+
+class DeviceToken(BaseModel):
+    """A device's key for some minutes."""
+
+    token: str = Field(description="for `Authorization: Bearer …`, wherever the device's API key opens")
+    expires_in_s: int
 
 
 class BrokerLogin(BaseModel):

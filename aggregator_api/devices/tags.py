@@ -8,20 +8,6 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, DeviceTagRow, FederationRow
-from aggregator_api.devices import approval
-from aggregator_api.runtime import Runtime
-
-
-def set_tags(runtime: Runtime, name: str, device: str, tags: Iterable[str]) -> None:
-    """Put a device into these groups and no others; a round that waits for devices of a group may begin.
-
-    Raises:
-        NotFoundError: if there is no such device.
-    """
-    with runtime.database.write() as session:
-        federation, row = approval.find(session, name, device)
-        change(session, federation, row, tags)
-    runtime.coordinator.devices_changed(name)
 
 
 def change(session: Session, federation: FederationRow, row: DeviceRow, tags: Iterable[str]) -> None:

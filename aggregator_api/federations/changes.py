@@ -1,23 +1,25 @@
-"""What an operator may change in a living federation: how its rounds are staffed and closed, and its models' names."""
+"""What an operator may change in a living federation: how its rounds are drawn and closed, and its models' names."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, ModelAliasRow
 from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableError
 from aggregator_api.federations.initial_state import check_rollout
 from aggregator_api.federations.requests import FederationChanges
 from aggregator_api.federations.service import named
 from aggregator_api.rollouts import transitions
-from aggregator_api.runtime import Runtime
+from aggregator_api.rounds.coordinator import Coordinator
 from federation.method import Method
-from federation.plan import Plan, RolloutSettings, RoundSettings
+from federation.plan import Plan, RolloutSettings, RoundSettings, live_obstacle
 from federation.rounds.server_round import Resumed
 
 ALIASES = 32
@@ -27,80 +29,97 @@ MOVED_BY_ROLLOUTS = ("released", "canary")
 Settings = TypeVar("Settings", RoundSettings, RolloutSettings)
 
 
-def change(runtime: Runtime, name: str, wanted: FederationChanges) -> None:
-    """Change the given settings.
+class SettingsService:
+    """Changes the settings of a federation's rounds and rollouts."""
 
-    Those of rounds hold for the open round too, except whom it has invited; those of rollouts from the next one on.
+    def __init__(self, database: Database, coordinator: Coordinator, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._coordinator = coordinator
+        self._clock = clock
 
-    Raises:
-        ConflictError: if the federation has ended, more rounds have begun than there should be, or a rollout is under
-            way that could not continue.
-        UnprocessableError: if the settings contradict each other.
-    """
-    coordinator = runtime.coordinator
-    with coordinator.lock:
-        with runtime.database.write() as session:
-            row = named(session, name)
-            plan = Plan.model_validate(row.plan)
-            rounds, rollout = _laid_over(plan.rounds, wanted.rounds), _laid_over(plan.rollout, wanted.rollout)
-            if "rounds" in wanted.model_fields_set:
-                _check(row, rounds, begun=repositories.last_number(session, row))
-            if "rollout" in wanted.model_fields_set:
-                _check_rollout(session, row, coordinator.contract(row).method, rollout)
-            row.plan = plan.model_copy(update={"rounds": rounds, "rollout": rollout}).model_dump(mode="json")
-            row.revision += 1
-            if "deadline_s" in wanted.rounds.model_fields_set:
-                _move_deadline(session, row, rounds.deadline_s)
-            repositories.journal(session, row, "federation.changed", detail=_in_words(wanted))
-            session.flush()
-            transitions.start_next(session, row, runtime.clock())
-            # the same event as after a pause: the open round is looked at with the new settings
-            result = coordinator.transition(session, row, Resumed()) if row.status == "running" else None
-        if result is not None:
-            coordinator.execute(name, result.actions)
-        coordinator.advance(name)
+    def change(self, name: str, wanted: FederationChanges) -> None:
+        """Change the given settings.
+
+        Those of rounds hold for the open round too, except whom it has invited; those of rollouts from the next one on.
+
+        Raises:
+            ConflictError: if the federation has ended, more rounds have begun than there should be, or a rollout is
+                under way that could not continue.
+            UnprocessableError: if the settings contradict each other.
+        """
+        with self._coordinator.lock:
+            with self._database.write() as session:
+                row = named(session, name)
+                plan = Plan.model_validate(row.plan)
+                rounds, rollout = _laid_over(plan.rounds, wanted.rounds), _laid_over(plan.rollout, wanted.rollout)
+                if "rounds" in wanted.model_fields_set:
+                    _check(row, rounds, begun=repositories.last_number(session, row))
+                if "rollout" in wanted.model_fields_set:
+                    _check_rollout(session, row, self._coordinator.contract(row).method, rollout)
+                changed = plan.model_copy(update={"rounds": rounds, "rollout": rollout})
+                if obstacle := live_obstacle(changed):
+                    raise UnprocessableError(obstacle)
+                row.plan = changed.model_dump(mode="json")
+                row.revision += 1
+                if "deadline_s" in wanted.rounds.model_fields_set:
+                    _move_deadline(session, row, rounds.deadline_s)
+                repositories.journal(session, row, "federation.changed", detail=_in_words(wanted))
+                session.flush()
+                transitions.start_next(session, row, self._clock())
+                # the same event as after a pause: the open round is looked at with the new settings
+                result = self._coordinator.transition(session, row, Resumed()) if row.status == "running" else None
+            if result is not None:
+                self._coordinator.execute(name, result.actions)
+            self._coordinator.advance(name)
 
 
-def move_alias(runtime: Runtime, name: str, alias: str, version: int) -> None:
-    """Let an alias name another version; moving `stable` makes that version the one that the next round starts from.
+class AliasService:
+    """Moves and removes the names of a federation's model versions."""
 
-    Raises:
-        NotFoundError: if there is no such version.
-        ConflictError: if `stable` is moved while a round is open, rollouts move the alias, or there are too many.
-    """
-    coordinator = runtime.coordinator
-    with coordinator.lock:
-        with runtime.database.write() as session:
-            federation = named(session, name)
-            row = repositories.version_of(session, federation, version)
-            _refuse_alias_of_rollouts(federation, alias)
+    def __init__(self, database: Database, coordinator: Coordinator) -> None:
+        self._database = database
+        self._coordinator = coordinator
+
+    def move(self, name: str, alias: str, version: int) -> None:
+        """Let an alias name another version; of `stable` it is the one that the next round starts from.
+
+        Raises:
+            NotFoundError: if there is no such version.
+            ConflictError: if `stable` is moved while a round is open, rollouts move the alias, or there are too many.
+        """
+        with self._coordinator.lock:
+            with self._database.write() as session:
+                federation = named(session, name)
+                row = repositories.version_of(session, federation, version)
+                _refuse_alias_of_rollouts(federation, alias)
+                if alias == "stable":
+                    _move_stable(session, federation)
+                elif _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
+                    raise ConflictError(
+                        f"federation {name!r} has {ALIASES} aliases, which is the most; remove one first"
+                    )
+                session.merge(ModelAliasRow(federation_id=federation.id, alias=alias, version_id=row.id))
+                repositories.journal(session, federation, "model.alias", detail=f"{alias} = version {version}")
             if alias == "stable":
-                _move_stable(session, federation)
-            elif _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
-                raise ConflictError(f"federation {name!r} has {ALIASES} aliases, which is the most; remove one first")
-            session.merge(ModelAliasRow(federation_id=federation.id, alias=alias, version_id=row.id))
-            repositories.journal(session, federation, "model.alias", detail=f"{alias} = version {version}")
-        if alias == "stable":
-            coordinator.announce(name)
+                self._coordinator.announce(name)
 
+    def remove(self, name: str, alias: str) -> None:
+        """Forget an alias; its version stays.
 
-def remove_alias(runtime: Runtime, name: str, alias: str) -> None:
-    """Forget an alias; its version stays.
-
-    Raises:
-        NotFoundError: if there is no such alias.
-        ConflictError: if it is one that rounds or rollouts move.
-    """
-    if alias in MOVED_BY_ROUNDS:
-        raise ConflictError(f"every round moves the alias {alias!r}; it cannot be removed")
-    with runtime.database.write() as session:
-        federation = named(session, name)
-        _refuse_alias_of_rollouts(federation, alias)
-        row = session.get(ModelAliasRow, (federation.id, alias))
-        if row is None:
-            raise NotFoundError(f"federation {name!r} has no alias {alias!r}")
-        session.delete(row)
-        repositories.journal(session, federation, "model.alias", detail=f"{alias} removed")
+        Raises:
+            NotFoundError: if there is no such alias.
+            ConflictError: if it is one that rounds or rollouts move.
+        """
+        if alias in MOVED_BY_ROUNDS:
+            raise ConflictError(f"every round moves the alias {alias!r}; it cannot be removed")
+        with self._database.write() as session:
+            federation = named(session, name)
+            _refuse_alias_of_rollouts(federation, alias)
+            row = session.get(ModelAliasRow, (federation.id, alias))
+            if row is None:
+                raise NotFoundError(f"federation {name!r} has no alias {alias!r}")
+            session.delete(row)
+            repositories.journal(session, federation, "model.alias", detail=f"{alias} removed")
 
 
 def _laid_over(present: Settings, wanted: Settings) -> Settings:

@@ -12,12 +12,15 @@ import torch
 from aggregator_api.errors import UnprocessableError
 from federation import wire
 from federation.errors import SettingsError
+from federation.head import is_base
+from federation.initial_weights import started_from
 from federation.method import Method
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
 from federation.privacy.differential_privacy import check_private
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
+from federation.tasks import task_from_json
 from federation.training.forward import initial_client, initial_model
 from federation.wire import schema
 
@@ -25,16 +28,30 @@ PLAN_BYTES = MESSAGE_BYTES // 2
 """A plan travels in every announcement, which must stay a message."""
 
 
+class StartingPoint(NamedTuple):
+    """A model version that a federation starts from: what it is called, its plan, and the server's state."""
+
+    words: str
+    plan: Plan
+    state: bytes
+
+
 class InitialState(NamedTuple):
-    """The bytes of the initial state and broadcast, and the schema of an upload."""
+    """The bytes of the initial state and broadcast, the schema of an upload, and what it started from."""
 
     state: bytes
     broadcast: bytes
     upload_schema: schema.Schema
+    whence: str = ""
+
+    @property
+    def sha256(self) -> str:
+        """Name of the broadcast's blob."""
+        return wire.digest(self.broadcast)
 
 
-def build_initial_state(plan: Plan, *, max_model_bytes: int) -> InitialState:
-    """Build the initial model from the plan's seed and ask the method for its first state.
+def build_initial_state(plan: Plan, *, max_model_bytes: int, start: StartingPoint | None = None) -> InitialState:
+    """Build the initial model from the plan's seed, or from another's, and ask the method for its first state.
 
     Raises:
         UnprocessableError: naming the field of the plan that does not fit the others.
@@ -44,13 +61,52 @@ def build_initial_state(plan: Plan, *, max_model_bytes: int) -> InitialState:
         raise UnprocessableError(f"plan: {size:,} bytes of JSON, at most {PLAN_BYTES:,} fit into an announcement")
     _check_labels(plan)
     method = _method(plan)
-    client = _initial_client(plan, plan.model, max_model_bytes)
-    initial = _first_state(plan, method, client)
+    if plan.light_clients:
+        _check_light(plan)
+    client = initial_client_of(plan, plan.model, max_model_bytes)
+    initial = _first_state(plan, method, client if start is None else _started(client, method, start))
+    if start is not None:
+        initial = initial._replace(whence=start.words)
     for spec in plan.alternatives:
-        other = _initial_client(plan, spec, max_model_bytes)
+        other = initial_client_of(plan, spec, max_model_bytes)
         if schema.upload_schema(method, plan.training, other) != initial.upload_schema:
             raise UnprocessableError(f"plan.alternatives: {spec.name!r} would upload other tensors than the model")
     return initial
+
+
+def feature_dim_of(spec: ModelSpec, classes: int) -> int:
+    """Return the size of a network's features.
+
+    Raises:
+        UnprocessableError: if there is no such network, or it does not take these options.
+    """
+    from models import ModelError, build
+
+    try:
+        with torch.device("meta"):
+            return build(spec.name, classes=classes, **spec.options).feature_dim
+    except (ModelError, TypeError, ValueError, RuntimeError) as error:
+        raise UnprocessableError(f"plan.model: {error}") from error
+
+
+def network_names() -> list[str]:
+    """Return the networks that classify windows of motion sensors, as devices measure them."""
+    from models.registry import MODELS, learners
+
+    return [name for name in learners("classification") if "window" in MODELS[name].input_kinds]
+
+
+def _started(client: Client, method: Method, start: StartingPoint) -> Client:
+    sends = method.has_global_model or any(is_base(name) and method.shared(name) for name in client.params)
+    if not sends:
+        raise UnprocessableError(
+            f"start_from: {method.name} sends devices no parameters, so they could not start from any; leave it out"
+        )
+    try:
+        state = wire.decode(start.state, limit_bytes=len(start.state))
+        return started_from(client, method_from_json(start.plan.method), state)
+    except SettingsError as error:
+        raise UnprocessableError(f"start_from: {start.words} does not fit: {error}") from error
 
 
 def check_rollout(method: Method, rollout: RolloutSettings) -> None:
@@ -62,6 +118,22 @@ def check_rollout(method: Method, rollout: RolloutSettings) -> None:
     if rollout.used and not method.has_global_model:
         raise UnprocessableError(
             f"plan.rollout: {method.name} has no global model, so there is nothing to release; leave the mode off"
+        )
+
+
+def _check_light(plan: Plan) -> None:
+    """Check that a device without training can compute the model's embeddings, a window at a time."""
+    from models import MODELS
+
+    found = MODELS.get(plan.model.name)
+    if found is not None and "window" not in found.input_kinds:
+        raise UnprocessableError(
+            f"plan.light_clients: light clients have windows of motion sensors, and {plan.model.name!r} takes "
+            f"{' or '.join(found.input_kinds)} examples; choose har_cnn or hart"
+        )
+    if plan.model.name in _alp_models():
+        raise UnprocessableError(
+            f"plan.light_clients: the ALP layers of {plan.model.name!r} look at the whole batch; choose har_cnn or hart"
         )
 
 
@@ -79,6 +151,12 @@ def _method(plan: Plan) -> Method:
         method = method_from_json(plan.method)
     except SettingsError as error:
         raise UnprocessableError(f"plan.method: {error}") from error
+    try:
+        obstacle = method.task_obstacle(task_from_json(plan.task))
+    except SettingsError as error:
+        raise UnprocessableError(f"plan.task: {error}") from error
+    if obstacle:
+        raise UnprocessableError(f"plan.task: {obstacle}")
     if method.pools_data:
         raise UnprocessableError(
             f"plan.method: {method.name} trains on everybody's examples in one place, which only a simulation can; "
@@ -92,7 +170,7 @@ def _method(plan: Plan) -> Method:
 
 def _check_alternatives(plan: Plan, method: Method) -> None:
     if not method.mixes_architectures:
-        mixing = ", ".join(name for name, kind in METHODS.items() if kind.mixes_architectures)
+        mixing = ", ".join(name for name, kind in METHODS.items() if kind().mixes_architectures)
         raise UnprocessableError(
             f"plan.alternatives: {method.name} shares parameters, so every device needs the same network; "
             f"leave them out, or choose a method that mixes architectures ({mixing})"
@@ -126,13 +204,20 @@ def _alp_models() -> list[str]:
     return alp_models()
 
 
-def _initial_client(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client:
-    from models import ModelError, build  # only the creation of a federation needs the networks
+def initial_client_of(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client:
+    """Build a network of the plan as every client begins with it.
 
-    where = "plan.model" if spec is plan.model else "plan.alternatives"
+    Raises:
+        UnprocessableError: naming the field of the plan that does not fit.
+    """
+    from models import MODELS, ModelError, build  # only the creation of a federation needs the networks
+    from models.mae import with_decoder
+    from models.registry import learners
+
+    where, decoder = "plan.model" if spec is plan.model else "plan.alternatives", task_from_json(plan.task).decoder
 
     def make() -> torch.nn.Module:
-        return build(spec.name, classes=len(plan.labels), **spec.options)
+        return with_decoder(build(spec.name, classes=len(plan.labels), **spec.options), decoder)
 
     try:
         with torch.device("meta"):  # shapes without memory: the size is known before it is taken
@@ -144,9 +229,26 @@ def _initial_client(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Client
         module = initial_model(make, plan.training.seed)
     except (ModelError, TypeError, ValueError, RuntimeError) as error:
         raise UnprocessableError(f"{where}: {error}") from error
+    if (task := plan.task["name"]) not in (tasks := MODELS[spec.name].tasks):
+        raise UnprocessableError(
+            f"{where}: {spec.name!r} learns {' or '.join(tasks)}, and plan.task is {task}; "
+            f"models that learn it: {', '.join(learners(task)) or 'none'}"
+        )
+    taken = getattr(module, "input_shape", None)
+    if plan.data.input is not None and taken is not None and taken != plan.data.input.shape:
+        raise UnprocessableError(
+            f"{where}: {spec.name!r} takes examples of shape {list(taken)}, but plan.data.input.shape is "
+            f"{list(plan.data.input.shape)}; set its option input_shape"
+        )
     if module.feature_dim != plan.training.feature_dim:
         raise UnprocessableError(
             f"{where}: the features of {spec.name!r} have {module.feature_dim} dimensions, "
             f"but plan.training.feature_dim is {plan.training.feature_dim}"
+        )
+    kinds = MODELS[spec.name].input_kinds
+    if not plan.training.augmentation.is_off and "image" not in kinds:
+        raise UnprocessableError(
+            f"plan.training.augmentation: {plan.training.augmentation} is for pictures, and {spec.name!r} takes "
+            f"{' or '.join(kinds)} examples; leave it out"
         )
     return initial_client(module)

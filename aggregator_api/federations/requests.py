@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict, live_obstacle
 
@@ -17,11 +17,23 @@ def _live(plan: Plan) -> Plan:
     return plan
 
 
+class ModelVersion(Strict):
+    """A model version of a federation of this server."""
+
+    federation: Name
+    version: int | None = Field(default=None, ge=0, description="none: the one that the alias stable names")
+
+
 class NewFederation(Strict):
     """A federation to create."""
 
     name: Name
     plan: Annotated[Plan, AfterValidator(_live)]
+    start_from: ModelVersion | None = Field(
+        default=None,
+        description="weights to start from, but for the head, such as those that a federation without labels "
+        "(task masked_reconstruction) has made; none: they are drawn from the plan's seed",
+    )
 
 
 class FederationChanges(Strict):

@@ -10,61 +10,117 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.errors import ConflictError, NotFoundError
-from aggregator_api.federations.initial_state import InitialState, build_initial_state
-from aggregator_api.federations.requests import NewFederation
-from aggregator_api.runtime import Runtime
-from aggregator_api.storage.blobs import Blob
+from aggregator_api.federations import exports
+from aggregator_api.federations.initial_state import InitialState, StartingPoint, build_initial_state
+from aggregator_api.federations.requests import ModelVersion, NewFederation
+from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.storage.blobs import Blob, BlobStore
 from aggregator_api.updates.contract import write_schema
+from federation.plan import Plan
 from federation.rounds.server_round import Event, Paused, Resumed, Stopped
 
 
-def create_federation(runtime: Runtime, new: NewFederation) -> None:
-    """Make the initial model of a federation, store it, and announce that the federation waits for devices.
+class FederationService:
+    """Begins federations and steers them as their operators wish."""
 
-    Raises:
-        UnprocessableError: if the plan contradicts itself.
-        ConflictError: if there is a federation of that name.
-    """
-    with runtime.database.read() as session:
-        if repositories.federation_named(session, new.name) is not None:
-            raise _exists(new.name)
-    initial = build_initial_state(new.plan, max_model_bytes=runtime.settings.max_model_bytes)
-    state, broadcast = runtime.blobs.put(initial.state), runtime.blobs.put(initial.broadcast)
-    try:
-        with runtime.database.write() as session:
-            _write(session, new, initial, state, broadcast)
-    except IntegrityError as error:
-        raise _exists(new.name) from error  # another request was faster
-    runtime.coordinator.created(new.name)
+    def __init__(self, database: Database, blobs: BlobStore, coordinator: Coordinator, *, max_model_bytes: int) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._coordinator = coordinator
+        self._max_model_bytes = max_model_bytes
 
+    def create(self, new: NewFederation) -> None:
+        """Make the initial model of a federation, store it, and announce that the federation waits for devices.
 
-def pause(runtime: Runtime, name: str) -> None:
-    """Let no further round begin or close; updates are still taken.
+        Raises:
+            UnprocessableError: if the plan contradicts itself, or what it is to start from has another model.
+            UnavailableError: if light clients are to join, and the server cannot make their model now.
+            NotFoundError: if there is no such federation or version to start from.
+            ConflictError: if there is a federation of that name, or the version was deleted.
+        """
+        with self._database.read() as session:
+            if repositories.federation_named(session, new.name) is not None:
+                raise _exists(new.name)
+            start = None if new.start_from is None else self._starting_point(session, new.start_from)
+        initial = build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start)
+        light_model = self._blobs.put(_light_model(new, initial)) if new.plan.light_clients else None
+        state, broadcast = self._blobs.put(initial.state), self._blobs.put(initial.broadcast)
+        try:
+            with self._database.write() as session:
+                _write(session, new, initial, state, broadcast, light_model)
+        except IntegrityError as error:
+            raise _exists(new.name) from error  # another request was faster
+        self._coordinator.created(new.name)
 
-    Raises:
-        ConflictError: unless the federation runs.
-    """
-    _steer(runtime, name, "paused", ("running",), Paused())
+    def check(self, new: NewFederation) -> int:
+        """Make everything of a federation but its rows, and return how many bytes its model has on the wire.
 
+        Raises:
+            UnprocessableError: if the plan contradicts itself.
+            UnavailableError: if light clients are to join, and the server has no exporter for their model.
+            ConflictError: if there is a federation of that name.
+        """
+        if new.plan.light_clients:
+            exports.require_exporter()
+        with self._database.read() as session:
+            if repositories.federation_named(session, new.name) is not None:
+                raise _exists(new.name)
+            start = None if new.start_from is None else self._starting_point(session, new.start_from)
+        return len(build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start).broadcast)
 
-def resume(runtime: Runtime, name: str) -> None:
-    """Resume a paused federation.
+    def _starting_point(self, session: Session, version: ModelVersion) -> StartingPoint:
+        row = named(session, version.federation)
+        found = (
+            repositories.current_version(session, row)
+            if version.version is None
+            else repositories.version_of(session, row, version.version)
+        )
+        words = f"version {found.version} of {row.name!r}"
+        return StartingPoint(words, Plan.model_validate(row.plan), self._blobs.read(found.state_sha256))
 
-    Raises:
-        ConflictError: unless the federation is paused.
-    """
-    _steer(runtime, name, "running", ("paused",), Resumed())
+    def pause(self, name: str) -> None:
+        """Let no further round begin or close; updates are still taken.
 
+        Raises:
+            ConflictError: unless the federation runs.
+        """
+        self._steer(name, "paused", ("running",), Paused())
 
-def stop(runtime: Runtime, name: str) -> None:
-    """End a federation for good; the open round fails, the present model stays.
+    def resume(self, name: str) -> None:
+        """Resume a paused federation.
 
-    Raises:
-        ConflictError: if the federation has ended.
-    """
-    _steer(runtime, name, "stopped", ("running", "paused"), Stopped("stopped by the operator"))
+        Raises:
+            ConflictError: unless the federation is paused.
+        """
+        self._steer(name, "running", ("paused",), Resumed())
+
+    def stop(self, name: str) -> None:
+        """End a federation for good; the open round fails, the present model stays.
+
+        Raises:
+            ConflictError: if the federation has ended.
+        """
+        self._steer(name, "stopped", ("running", "paused"), Stopped("stopped by the operator"))
+
+    def _steer(self, name: str, status: str, allowed: tuple[str, ...], event: Event) -> None:
+        with self._coordinator.lock:
+            with self._database.write() as session:
+                row = named(session, name)
+                if row.status not in allowed:
+                    raise ConflictError(
+                        f"federation {name!r} is {row.status}; this needs one that is {' or '.join(allowed)}"
+                    )
+                row.status = status
+                repositories.journal(
+                    session, row, f"federation.{status}", round_number=repositories.last_number(session, row)
+                )
+                result = self._coordinator.transition(session, row, event)
+            if result is not None:
+                self._coordinator.execute(name, result.actions)
+            self._coordinator.advance(name)
 
 
 def unknown(name: str) -> NotFoundError:
@@ -98,26 +154,19 @@ def round_numbered(session: Session, name: str, number: int) -> RoundRow:
     return found
 
 
-def _steer(runtime: Runtime, name: str, status: str, allowed: tuple[str, ...], event: Event) -> None:
-    coordinator = runtime.coordinator
-    with coordinator.lock:
-        with runtime.database.write() as session:
-            row = named(session, name)
-            if row.status not in allowed:
-                raise ConflictError(
-                    f"federation {name!r} is {row.status}; this needs one that is {' or '.join(allowed)}"
-                )
-            row.status = status
-            repositories.journal(
-                session, row, f"federation.{status}", round_number=repositories.last_number(session, row)
-            )
-            result = coordinator.transition(session, row, event)
-        if result is not None:
-            coordinator.execute(name, result.actions)
-        coordinator.advance(name)
+def _light_model(new: NewFederation, initial: InitialState) -> bytes:
+    """Make the ONNX file that light clients compute embeddings with."""
+    return exports.onnx(exports.checkpoint(new.plan, new.name, 0, initial.sha256, initial.broadcast, {}))
 
 
-def _write(session: Session, new: NewFederation, initial: InitialState, state: Blob, broadcast: Blob) -> None:
+def _write(
+    session: Session,
+    new: NewFederation,
+    initial: InitialState,
+    state: Blob,
+    broadcast: Blob,
+    light_model: Blob | None,
+) -> None:
     row = FederationRow(
         name=new.name,
         # servers that remember an earlier federation of this name by its revision must not take this one for it
@@ -127,11 +176,14 @@ def _write(session: Session, new: NewFederation, initial: InitialState, state: B
         upload_schema=write_schema(initial.upload_schema),
         status="running",
         created_at=time.time(),
+        light_model_sha256=light_model and light_model.sha256,
+        light_model_size=light_model and light_model.size,
     )
     session.add(row)
     session.flush()
     repositories.add_version(session, row, 0, state, broadcast)
-    repositories.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}")
+    whence = f", started from {initial.whence}" if initial.whence else ""
+    repositories.journal(session, row, "federation.created", detail=f"model {broadcast.sha256[:12]}{whence}")
 
 
 def _exists(name: str) -> ConflictError:

@@ -72,6 +72,14 @@ class Inbox:
         """Queue a message, or something to call."""
         self._queue.put(work)
 
+    def offer(self, work: Callable[[], None]) -> bool:
+        """Queue something to call unless the queue is full, without waiting; return whether there was room."""
+        try:
+            self._queue.put_nowait(work)
+        except queue.Full:
+            return False
+        return True
+
     @property
     def waiting(self) -> int:
         """How much waits to be done."""

@@ -16,7 +16,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import CredentialRow, EnrolmentTokenRow, FederationRow
-from aggregator_api.runtime import Runtime
 from aggregator_api.storage.backup import LAST_BACKUP
 
 log = logging.getLogger(__name__)
@@ -24,18 +23,18 @@ log = logging.getLogger(__name__)
 SCOPES = ("operator", "read", "device")
 
 
-def certificates(runtime: Runtime) -> Iterator[Metric]:
-    """Yield when the broker's authority, as in `mqtt_ca_file`, and the certificate that the broker shows expire.
+def certificates(authority: Path | None, broker: float | None, https: Path | None) -> Iterator[Metric]:
+    """Yield when the broker's authority, the certificate that the `broker` shows, and the one of `https` expire.
 
-    The certificate of HTTPS is the proxy's, which this process does not see.
+    `authority` is as in `mqtt_ca_file`, `https` as in `tls_cert_file`; a proxy's is not seen by this process.
     """
     family = GaugeMetricFamily(
         "gaitway_certificate_expiry_timestamp_seconds", "when a certificate expires", labels=["certificate"]
     )
-    authority = runtime.settings.mqtt_ca_file
     for name, expiry in (
         ("broker_authority", file_expiry(authority) if authority else None),
-        ("broker", runtime.transport.certificate_expiry()),
+        ("broker", broker),
+        ("https", file_expiry(https) if https else None),
     ):
         if expiry is not None:
             family.add_metric([name], expiry)
@@ -52,19 +51,19 @@ def file_expiry(path: Path) -> float | None:
     return min(one.not_valid_after_utc.timestamp() for one in found)
 
 
-def signatures(runtime: Runtime) -> Iterator[Metric]:
+def signatures(until: float) -> Iterator[Metric]:
     """Yield until when the signatures hold that devices were given last."""
     yield GaugeMetricFamily(
         "gaitway_signature_expiry_timestamp_seconds",
         "until when the signatures of what is announced hold",
-        runtime.signer.renewed_at + runtime.settings.signature_lifetime_s,
+        until,
     )
 
 
-def last_backup(runtime: Runtime) -> Iterator[Metric]:
+def last_backup(data_dir: Path) -> Iterator[Metric]:
     """Yield when `backup` was last finished here; nothing where it never was, or the database has its own."""
     try:
-        done = (runtime.settings.data_dir / LAST_BACKUP).stat().st_mtime
+        done = (data_dir / LAST_BACKUP).stat().st_mtime
     except OSError:
         return
     yield GaugeMetricFamily("gaitway_last_backup_timestamp_seconds", "when the last backup was finished", done)

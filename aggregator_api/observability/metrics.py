@@ -11,7 +11,8 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,6 +22,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aggregator_api.auth.signing import Signer
+from aggregator_api.db.database import Database
 from aggregator_api.db.models import (
     DeviceRow,
     EventRow,
@@ -32,8 +35,9 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.db.repositories import ENDED, count_online
 from aggregator_api.observability import expiry
+from aggregator_api.observability.health import Broker, MessageQueue
 from aggregator_api.observability.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
-from aggregator_api.runtime import Runtime
+from aggregator_api.settings import Settings
 from federation.rounds.rollout import RolloutPhase
 
 log = logging.getLogger(__name__)
@@ -79,38 +83,52 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 class Metrics:
     """One application's registry."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, server: ServerCollector, database: DatabaseCollector) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         for histogram in (HTTP_SECONDS, AGGREGATION_SECONDS, MESSAGE_SECONDS):
             self._registry.register(histogram)
         ProcessCollector(registry=self._registry)
-        self._registry.register(RuntimeCollector(runtime))
-        self._registry.register(DatabaseCollector(runtime))
+        self._registry.register(server)
+        self._registry.register(database)
 
     def render(self) -> bytes:
         """Return every figure in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
-class RuntimeCollector:
+class Lead(Protocol):
+    """Which federations this process drives."""
+
+    @property
+    def led(self) -> Collection[str] | None:
+        """Their names; None where no other process shares the work."""
+
+
+class ServerCollector:
     """How this process fares."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, settings: Settings, signer: Signer, broker: Broker, messages: MessageQueue, leadership: Lead
+    ) -> None:
+        self._settings = settings
+        self._signer = signer
+        self._broker = broker
+        self._messages = messages
+        self._leadership = leadership
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
-        runtime = self._runtime
-        yield GaugeMetricFamily("gaitway_broker_up", "whether the broker is connected", runtime.transport.is_up)
-        yield GaugeMetricFamily("gaitway_inbox_alive", "whether messages are being handled", runtime.alive)
-        yield GaugeMetricFamily("gaitway_inbox_messages", "messages that wait to be handled", runtime.waiting)
-        disk = shutil.disk_usage(runtime.settings.data_dir)
+        settings = self._settings
+        yield GaugeMetricFamily("gaitway_broker_up", "whether the broker is connected", self._broker.is_up)
+        yield GaugeMetricFamily("gaitway_inbox_alive", "whether messages are being handled", self._messages.alive)
+        yield GaugeMetricFamily("gaitway_inbox_messages", "messages that wait to be handled", self._messages.waiting)
+        disk = shutil.disk_usage(settings.data_dir)
         yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", disk.free)
         yield GaugeMetricFamily("gaitway_disk_size_bytes", "size of where database and blobs lie", disk.total)
-        yield from expiry.certificates(runtime)
-        yield from expiry.signatures(runtime)
-        yield from expiry.last_backup(runtime)
-        led = runtime.leadership.led
+        yield from expiry.certificates(settings.mqtt_ca_file, self._broker.certificate_expiry(), settings.tls_cert_file)
+        yield from expiry.signatures(self._signer.renewed_at + settings.signature_lifetime_s)
+        yield from expiry.last_backup(settings.data_dir)
+        led = self._leadership.led
         if led is not None:
             yield GaugeMetricFamily("gaitway_led_federations", "federations that this process drives", len(led))
 
@@ -118,8 +136,8 @@ class RuntimeCollector:
 class DatabaseCollector:
     """How the federations stand, and what has happened since they were created."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._database = runtime.database
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._mutex = threading.Lock()
         self._last_event = self._last_update = 0
         self._rounds: Counter[tuple[str, str]] = Counter()

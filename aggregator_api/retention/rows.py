@@ -133,8 +133,8 @@ def _leave_rollout(session: Session, federation: FederationRow, row: DeviceRow) 
     if release is None or told is None:
         return
     release.members -= 1
-    release.good -= told.answer == Answer.ADOPTED
-    release.bad -= told.answer not in (Answer.ADOPTED, Answer.PENDING)
+    release.good -= Answer(told.answer).is_good
+    release.bad -= Answer(told.answer).is_bad
 
 
 def require_no_open_part(session: Session, federation: FederationRow, row: DeviceRow) -> None:

@@ -15,15 +15,19 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow
 from federation.protocol.messages import AdoptionReport, VersionScore
+from gaitway.metrics import TRIVIAL, metric_of, primary_metric, task_name
 
 
 def hear(session: Session, federation: FederationRow, name: str, report: AdoptionReport) -> None:
-    """Note a device's last word about a model; a repetition changes nothing, and a round that is not yet is ignored."""
+    """Note a device's last word about a model; a repetition changes nothing.
+
+    Ignored is what is said of a round that is not yet, or in another metric than the federation's.
+    """
     device = repositories.device_named(session, federation, name)
     # after a restore, rounds of the same numbers have made other models
     here = (federation.instance, epochs.current(session).epoch)
     known = (report.instance, report.epoch) == here and report.round <= repositories.last_number(session, federation)
-    if device is None or not known:
+    if device is None or not known or report.metric != metric_in(federation):
         return
     key = (device.id, report.round, report.source)
     row = session.scalar(
@@ -31,7 +35,7 @@ def hear(session: Session, federation: FederationRow, name: str, report: Adoptio
             AdoptionRow.device_id == key[0], AdoptionRow.round_number == key[1], AdoptionRow.source == key[2]
         )
     )
-    said = report.model_dump(include={"answer", "score", "most_frequent", "reason"})
+    said = report.model_dump(include={"answer", "score", "trivial", "reason"})
     if row is not None and said == {name: getattr(row, name) for name in said}:
         return
     if row is None:
@@ -52,21 +56,29 @@ def hear(session: Session, federation: FederationRow, name: str, report: Adoptio
     )
 
 
-def score_of(session: Session, version: ModelVersionRow) -> VersionScore | None:
+def metric_in(federation: FederationRow) -> str:
+    """Name the metric by which a federation's models are compared: its task's primary one."""
+    return primary_metric(task_name(federation.plan.get("task", {})))
+
+
+def score_of(session: Session, federation: FederationRow, version: ModelVersionRow) -> VersionScore | None:
     """Return what devices have measured of a version, or of the models that it was made from: see `scores_of`."""
-    return scores_of(session, [version.id]).get(version.id)
+    return scores_of(session, federation, [version.id]).get(version.id)
 
 
-def scores_of(session: Session, versions: Sequence[int]) -> dict[int, VersionScore]:
-    """Return what devices have measured of versions, by the versions' ids; none of those that nobody has measured.
+def scores_of(session: Session, federation: FederationRow, versions: Sequence[int]) -> dict[int, VersionScore]:
+    """Return what devices have measured of a federation's versions, by their ids; none of those that nobody measured.
 
     They measure a version when they judge it (as the federation's last model, or a released one), and when they get it
     to train from; the larger of these groups counts, for most devices are in both. While it is less than half of those
     that measured their own models in the round before, it is theirs: one device's word is not yet the fleet's.
     """
+    metric = metric_in(federation)
+    names = {when: f"{metric}_{when}" for when in ("before", "after", TRIVIAL)}
+    asked = {"federation": federation.id, "versions": versions, "largest": metric_of(metric).largest, **names}
     found: dict[int, dict[str, VersionScore]] = {}
-    for version, group, *means in session.connection().execute(_SCORES, {"versions": versions}):
-        found.setdefault(version, {})[group] = _score(means, "updates" if group == _TRAINED else "version")
+    for version, group, *means in session.connection().execute(_SCORES, asked):
+        found.setdefault(version, {})[group] = _score(metric, means, "updates" if group == _TRAINED else "version")
     return {version: score for version, by_group in found.items() if (score := _chosen(by_group)) is not None}
 
 
@@ -80,12 +92,13 @@ def _size(score: VersionScore | None) -> int:
     return score.devices if score else 0
 
 
-def _score(means: Sequence[Any], measured: str) -> VersionScore:
-    score, most_frequent, devices, working = means
+def _score(metric: str, means: Sequence[Any], measured: str) -> VersionScore:
+    score, trivial, devices, working = means
     return VersionScore.model_validate(
         {
-            "macro_f1": round(score * 1_000_000),
-            "most_frequent": round(most_frequent * 1_000_000),
+            "metric": metric,
+            "value": round(score * 1_000_000),
+            "trivial": round(trivial * 1_000_000),
             "devices": devices,
             "working": int(working),
             "measured": measured,
@@ -96,32 +109,41 @@ def _score(means: Sequence[Any], measured: str) -> VersionScore:
 def _judged() -> Select[Any]:
     # a version of a round that failed was never made, so a round's number names one version
     row, version = AdoptionRow, ModelVersionRow
-    query = _means(_JUDGED, row.score, row.most_frequent, case((row.answer == "failed", 0), else_=1))
+    query = _means(_JUDGED, version.id, row.score, row.trivial, case((row.answer == "failed", 0), else_=1))
     same = (row.federation_id == version.federation_id) & (row.round_number == version.round_number)
     return query.select_from(version).join(row, same & (row.source == "global"))
 
 
 def _received() -> Select[Any]:
     figures = [aliased(MetricRow) for _ in range(3)]
-    query = _means(_RECEIVED, *(row.value for row in figures)).select_from(ModelVersionRow)
-    query = query.join(RoundRow, RoundRow.base_version_id == ModelVersionRow.id)
-    return _with_metrics(query, figures, RoundRow.number, "before")
+    query = _means(_RECEIVED, RoundRow.base_version_id, *(row.value for row in figures)).select_from(RoundRow)
+    # without their numbers SQLite reads all that the federation has ever reported, and looks for its rounds then
+    here = RoundRow.federation_id == bindparam("federation")
+    numbers = select(RoundRow.number).where(here, _wanted(RoundRow.base_version_id))
+    query = query.where(here, figures[0].round_number.in_(numbers))
+    return _with_metrics(query, figures, RoundRow.federation_id, RoundRow.number, "before")
 
 
 def _trained() -> Select[Any]:
     figures = [aliased(MetricRow) for _ in range(3)]
-    query = _means(_TRAINED, *(row.value for row in figures)).select_from(ModelVersionRow)
-    return _with_metrics(query, figures, ModelVersionRow.round_number, "after")
+    version = ModelVersionRow
+    query = _means(_TRAINED, version.id, *(row.value for row in figures)).select_from(version)
+    return _with_metrics(query, figures, version.federation_id, version.round_number, "after")
 
 
 def _with_metrics(
-    query: Select[Any], figures: Sequence[type[MetricRow]], number: InstrumentedAttribute[int], when: str
+    query: Select[Any],
+    figures: Sequence[type[MetricRow]],
+    federation: InstrumentedAttribute[int],
+    number: InstrumentedAttribute[int],
+    when: str,
 ) -> Select[Any]:
     """Join the devices that reported all three figures of one moment of a round."""
-    score, constant, works = figures
-    mine = (score.federation_id == ModelVersionRow.federation_id) & (score.round_number == number)
-    query = query.join(score, mine & (score.name == f"macro_f1_{when}"))
-    for other, name in ((constant, "macro_f1_most_frequent"), (works, f"works_{when}")):
+    score, trivial, works = figures
+    mine = (score.federation_id == federation) & (score.round_number == number)
+    query = query.join(score, mine & (score.name == bindparam(when)))
+    names: tuple[tuple[type[MetricRow], Any], ...] = ((trivial, bindparam(TRIVIAL)), (works, f"works_{when}"))
+    for other, name in names:
         same = (
             other.federation_id == score.federation_id,
             other.round_number == score.round_number,
@@ -131,11 +153,15 @@ def _with_metrics(
     return query.where(works.value.in_((0, 1)))
 
 
-def _means(group: str, score: Any, most_frequent: Any, works: Any) -> Select[Any]:
-    figures: tuple[ColumnElement[Any], ...] = (func.avg(score), func.avg(most_frequent), func.count(), func.sum(works))
-    wanted = ModelVersionRow.id.in_(bindparam("versions", expanding=True))
-    query = select(ModelVersionRow.id, literal_column(f"'{group}'"), *figures).group_by(ModelVersionRow.id)
-    return query.where(wanted, score.between(0, 1), most_frequent.between(0, 1))
+def _means(group: str, version: InstrumentedAttribute[int], score: Any, trivial: Any, works: Any) -> Select[Any]:
+    figures: tuple[ColumnElement[Any], ...] = (func.avg(score), func.avg(trivial), func.count(), func.sum(works))
+    query = select(version, literal_column(f"'{group}'"), *figures).group_by(version)
+    largest: Any = bindparam("largest")
+    return query.where(_wanted(version), score.between(0, largest), trivial.between(0, largest))
+
+
+def _wanted(version: InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    return version.in_(bindparam("versions", expanding=True))
 
 
 _JUDGED, _RECEIVED, _TRAINED = "judged", "received", "trained"

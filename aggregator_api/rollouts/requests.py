@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from aggregator_api.fields import Whole
+from aggregator_api.fields import WHOLE
 from federation.plan import Strict, Waves
 
 
 class NewRollout(Strict):
     """Which version to release."""
 
-    version: Annotated[Whole, Field(ge=0, le=2**31 - 1)] | None = Field(
+    version: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] | None = Field(
         default=None, description="null: the newest, `stable`"
     )
     waves: Waves | None = Field(

@@ -196,15 +196,15 @@ def order(session: Session, federation: FederationRow) -> ReleaseOrder | None:
     )
     return ReleaseOrder(
         serial=newest_serial(session, federation),
-        released=_release(session, latest(session, federation, RolloutPhase.COMPLETED)),
-        candidate=_release(session, candidate),
+        released=_release(session, federation, latest(session, federation, RolloutPhase.COMPLETED)),
+        candidate=_release(session, federation, candidate),
         millionths=_millionths(candidate) if candidate else 0,
         withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MOST_WITHDRAWN))),
     )
 
 
-def offers(session: Session, federation: FederationRow) -> Iterator[tuple[str, Offer]]:
-    """Yield the offer to each device that came in with a wave of groups, and has not answered yet."""
+def offers(session: Session, federation: FederationRow, device: str | None = None) -> Iterator[tuple[str, Offer]]:
+    """Yield the offer to each device, or that one, that came in with a wave of groups and has not answered yet."""
     row = under_way(session, federation)
     waves = [wave for wave in range(row.wave + 1) if _settings(row).tags_of(wave)] if row else []
     if row is None or not waves:
@@ -212,6 +212,8 @@ def offers(session: Session, federation: FederationRow) -> Iterator[tuple[str, O
     said = Offer(instance=federation.instance, epoch=epochs.current(session).epoch, rollout=row.number)
     awaited = select(DeviceRow.name).join(RolloutDeviceRow, RolloutDeviceRow.device_id == DeviceRow.id)
     awaited = awaited.where(RolloutDeviceRow.rollout_id == row.id, RolloutDeviceRow.wave.in_(waves))
+    if device is not None:
+        awaited = awaited.where(DeviceRow.name == device)
     for name in session.scalars(awaited.where(RolloutDeviceRow.answer == Answer.PENDING).order_by(DeviceRow.id)):
         yield name, said
 
@@ -222,11 +224,11 @@ def newest_serial(session: Session, federation: FederationRow) -> int:
     return session.scalar(query) or 0
 
 
-def _release(session: Session, row: RolloutRow | None) -> Release | None:
+def _release(session: Session, federation: FederationRow, row: RolloutRow | None) -> Release | None:
     if row is None:
         return None
     version, sha256 = row.version, row.version.broadcast_sha256
-    score = adoptions.score_of(session, version)
+    score = adoptions.score_of(session, federation, version)
     model = BlobPointer(sha256=sha256, size=version.broadcast_size, url=f"/v1/blobs/{sha256}", score=score)
     return Release(rollout=row.number, version=version.version, round=version.round_number, model=model)
 
@@ -293,7 +295,7 @@ def _note(
     words = f"rollout {row.number}, version {version.version}"
     if not device:
         to = f"group {' or '.join(tags)}" if tags else f"{_millionths(row) / 10_000:g} % of the devices"
-        words += f": {to}, {row.members} told, {row.good} adopted it, {row.bad} failed"
+        words += f": {to}, {row.members} told, {row.good} took it or work as well, {row.bad} failed"
     detail = f"{words}; {detail}" if detail else words
     repositories.journal(
         session, federation, f"rollout.{kind}", round_number=version.round_number, device=device, detail=detail

@@ -13,8 +13,16 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.auth.signing import Signer
 from aggregator_api.db import epochs
-from aggregator_api.db.models import FederationRow, RoundRow
-from aggregator_api.db.repositories import current_version, invited, last_event, last_number, open_round
+from aggregator_api.db.models import FederationRow, ParticipationRow, RoundRow
+from aggregator_api.db.repositories import (
+    current_version,
+    device_named,
+    invited,
+    last_event,
+    last_number,
+    open_round,
+    participation,
+)
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.adoptions import score_of
@@ -64,8 +72,15 @@ class Announcer:
             self._publish(topics.offer(name, device), Kind.OFFER, name, device, offer, retain=True)
         self._orders[name] = transitions.newest_serial(session, federation)
         message = announcement(session, federation, chunk_bytes=self._chunk_bytes, expires=self._signer.expires())
-        message = message.model_copy(update={"roll_call": self._presence.token_of(name)})
+        message = message.model_copy(update={"presence_check": self._presence.token_of(name)})
         self._publish(topics.announce(name), Kind.ANNOUNCEMENT, name, "", message, retain=True)
+
+    def retained_for(self, session: Session, federation: FederationRow, device: str) -> list[tuple[Kind, bytes]]:
+        """Return, signed, what is retained for one device alone, as its rows have it: an invitation, an offer."""
+        name = federation.name
+        invited = [(Kind.INVITATION, said) for _, said in invitations(session, federation, device)]
+        offered = [(Kind.OFFER, said) for _, said in transitions.offers(session, federation, device)]
+        return [(kind, self._signer.wrap(kind, name, device, said)) for kind, said in (*invited, *offered)]
 
     def acknowledge(self, federation: str, device: str, message: Acknowledgement) -> None:
         """Answer a device's upload."""
@@ -95,7 +110,7 @@ def announcement(
     """Say what a federation is doing now, and until when (Unix time) that holds."""
     row, epoch = open_round(session, federation), epochs.current(session)
     version = row.base_version if row else current_version(session, federation)
-    model = pointer(version.broadcast_sha256, version.broadcast_size, score_of(session, version))
+    model = pointer(version.broadcast_sha256, version.broadcast_size, score_of(session, federation, version))
     return Announcement.model_validate(
         {
             "federation": federation.name,
@@ -109,6 +124,7 @@ def announcement(
             "deadline": row.deadline_at if row else None,
             "plan": Plan.model_validate(federation.plan),
             "model": model,
+            "light_model": _light_model(federation),
             "release": transitions.order(session, federation),
             "chunk_bytes": chunk_bytes,
             "created": time.time(),
@@ -117,17 +133,30 @@ def announcement(
     )
 
 
-def invitations(session: Session, federation: FederationRow) -> Iterator[tuple[str, Invitation]]:
-    """Yield the invitation of each device that the open round still waits for."""
+def invitations(
+    session: Session, federation: FederationRow, device: str | None = None
+) -> Iterator[tuple[str, Invitation]]:
+    """Yield the invitation of each device that the open round still waits for, or of that one alone."""
     row = open_round(session, federation)
     if row is None or row.phase != RoundPhase.COLLECTING:
         return
-    score, epoch = score_of(session, row.base_version), epochs.current(session).epoch
-    for part in row.participations:
+    score, epoch = score_of(session, federation, row.base_version), epochs.current(session).epoch
+    for part in row.participations if device is None else _part_of(session, federation, row, device):
         if part.outcome == "waiting" and part.broadcast_sha256 is not None and part.broadcast_size is not None:
             model = pointer(part.broadcast_sha256, part.broadcast_size, score)
             said = Invitation(instance=federation.instance, epoch=epoch, round=row.number, model=model)
             yield part.device.name, said
+
+
+def _part_of(session: Session, federation: FederationRow, row: RoundRow, device: str) -> list[ParticipationRow]:
+    found = device_named(session, federation, device)
+    part = participation(session, row, found) if found is not None else None
+    return [part] if part is not None else []
+
+
+def _light_model(federation: FederationRow) -> BlobPointer | None:
+    sha256, size = federation.light_model_sha256, federation.light_model_size
+    return None if sha256 is None or size is None else pointer(sha256, size, None)
 
 
 def pointer(sha256: str, size: int, score: VersionScore | None) -> BlobPointer:

@@ -232,18 +232,21 @@ class Coordinator:
             self._try_open(name)
 
     def tick(self) -> None:
-        """Tell the rounds whose deadline has passed, and those that wait for devices that are gone."""
+        """Tell the rounds whose deadline has passed, and those that wait for devices that are gone; open what may."""
         self._follow_clock()
         now = self._clock()
         with self._database.read() as session:
             self.reload_contracts(session)
             late = deadlines.deadlines_passed(session, now)
             gone = deadlines.devices_gone(session, now, self._lost_after_s) if self._looks_for_gone(now) else []
+            rested = opening.rested(session, lambda row: self.contract(row).plan, now)
         for name in filter(self._leadership.leads, late):
             self.apply_event(name, DeadlinePassed())
         for name, device in gone:
             if self._leadership.leads(name):
                 self.apply_event(name, DeviceLost(device))
+        for name in filter(self._leadership.leads, rested):
+            self._try_open(name)
         for name, asked_at in self._presence.over():
             with self._database.write() as session:
                 mark_unresponsive(session, name, asked_at)

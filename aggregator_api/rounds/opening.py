@@ -17,7 +17,7 @@ Transition = Callable[[Event], Step | None]
 """Applies an event to the open round, inside the caller's transaction."""
 
 
-def due(session: Session, federation: FederationRow, plan: Plan) -> bool:
+def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
     """Whether `draw` has something to write: the next round, or that there is none.
 
     Devices are counted and not read: while they come one by one, each of them asks this.
@@ -26,8 +26,24 @@ def due(session: Session, federation: FederationRow, plan: Plan) -> bool:
         return False
     if repositories.last_number(session, federation) >= plan.rounds.rounds:
         return True
+    if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
+        return False
     enough = max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1)
     return repositories.count_online(session, federation, plan.rounds.cohort_tags) >= enough
+
+
+def rested(session: Session, plan_of: Callable[[FederationRow], Plan], now: float) -> list[str]:
+    """Return the running federations without an open round whose interval is over, and which have enough devices."""
+    query = select(FederationRow).where(FederationRow.status == "running")
+    waiting = ((row, plan_of(row)) for row in session.scalars(query))
+    return [row.name for row, plan in waiting if plan.rounds.interval_s and due(session, row, plan, now)]
+
+
+def _rests(session: Session, federation: FederationRow, interval_s: float, now: float) -> bool:
+    """Whether the last round was opened less than the interval ago; one of a time to come tells nothing."""
+    last = select(RoundRow.opened_at).where(RoundRow.federation_id == federation.id).order_by(RoundRow.number.desc())
+    opened = session.scalar(last.limit(1))
+    return opened is not None and 0 <= now - opened < interval_s
 
 
 def draw(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
@@ -35,7 +51,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
 
     Returns whether a round was written.
     """
-    if not due(session, federation, plan):
+    if not due(session, federation, plan, now):
         return False
     number = repositories.last_number(session, federation) + 1
     if number > plan.rounds.rounds:

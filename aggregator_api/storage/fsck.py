@@ -173,8 +173,9 @@ def _blobs(session: Session, blobs: BlobStore) -> Iterator[Finding]:
 
 def _sizes(session: Session) -> dict[str, int]:
     versions = session.execute(select(ModelVersionRow.broadcast_sha256, ModelVersionRow.broadcast_size))
+    light = session.execute(select(FederationRow.light_model_sha256, FederationRow.light_model_size))
     updates = session.execute(select(UpdateRow.sha256, UpdateRow.size).where(UpdateRow.status != "quarantined"))
-    return {sha256: size for rows in (versions, updates) for sha256, size in rows}
+    return {sha256: size for rows in (versions, light, updates) for sha256, size in rows if sha256 and size}
 
 
 def _named(session: Session, sha256: str) -> tuple[str, str]:
@@ -189,6 +190,11 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
         used = ", ".join(session.scalars(alias.order_by(ModelAliasRow.alias)))
         todo = FROM_BACKUP if used else "nothing uses this version now; a backup may still have the blob"
         return f"version {version.version} of {name}" + (f" ({used})" if used else ""), todo
+    light = session.scalars(
+        select(FederationRow.name).where(FederationRow.light_model_sha256 == sha256).limit(1)
+    ).first()
+    if light is not None:
+        return f"the model of light clients of {light}", FROM_BACKUP
     update = session.scalars(select(UpdateRow).where(UpdateRow.sha256 == sha256).limit(1)).first()
     if update is not None:
         todo = "its round will fail with this reason, and the next one begins; a backup may still have the blob"

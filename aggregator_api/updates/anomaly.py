@@ -16,6 +16,7 @@ from federation.aggregation.screening import NormHistory, class_count_groups, re
 from federation.logs import about
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
+from federation.tasks import Task
 from federation.wire.update_norms import change_norms
 
 log = logging.getLogger(__name__)
@@ -75,17 +76,19 @@ def check_counts(contract: Contract, announced: int, manifest: UpdateManifest, t
         raise _implausible(
             f"{manifest.examples} examples are claimed, the device announced {announced}: at most {most} are plausible"
         )
-    if manifest.class_counts is not None and sum(manifest.class_counts) != manifest.examples:
-        raise _implausible(f"class_counts sum to {sum(manifest.class_counts)}, not to {manifest.examples} examples")
+    if manifest.class_counts is not None and (
+        problem := contract.task.count_mismatch(sum(manifest.class_counts), manifest.examples)
+    ):
+        raise _implausible(f"class_counts {problem}")
     for name in class_count_groups(contract.method.upload_groups):
-        _check_uploaded_counts(name, tree[name].double(), manifest.examples)
+        _check_uploaded_counts(contract.task, name, tree[name].double(), manifest.examples)
 
 
-def _check_uploaded_counts(name: str, counts: torch.Tensor, examples: int) -> None:
+def _check_uploaded_counts(task: Task, name: str, counts: torch.Tensor, examples: int) -> None:
     if bool((counts < 0).any()) or not torch.equal(counts, counts.round()):
         raise _implausible(f"tensor {name!r} must hold whole numbers of at least 0")
-    if (total := float(counts.sum())) != examples:
-        raise _implausible(f"tensor {name!r} sums to {total:.0f}, not to {examples} examples")
+    if problem := task.count_mismatch(int(counts.sum()), examples):
+        raise _implausible(f"tensor {name!r} {problem}")
 
 
 def _implausible(reason: str) -> UpdateRefusedError:

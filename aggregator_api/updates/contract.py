@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 from federation.rounds.server_round import keeps_partial_work
+from federation.tasks import Task, task_from_json
 from federation.wire import uploads
 from federation.wire.schema import Schema, TensorSpec
 
@@ -30,6 +32,11 @@ class Contract:
     plan: Plan
     method: Method
     schema: Schema
+
+    @cached_property
+    def task(self) -> Task:
+        """What the federation learns."""
+        return task_from_json(self.plan.task)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
@@ -70,6 +77,10 @@ class Contract:
             raise _bad("the manifest holds NaN or infinity")  # JSON cannot keep them: the row could not be read again
         if manifest.steps > (asked := self.steps(manifest.examples)):
             raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
+        if asked and not manifest.steps:
+            raise UpdateRefusedError(
+                f"0 steps were done, and this federation's method ({self.method.name}) trains: nothing was learnt"
+            )
         counts = manifest.class_counts
         if counts is not None and (len(counts) != self.plan.training.classes or min(counts) < 0):
             raise _bad(f"class_counts must be {self.plan.training.classes} numbers of at least 0")

@@ -161,7 +161,9 @@ class Ingest:
             changed = receipts.note_status(session, federation, row, address.device, status)
             # writers come one after the other: who completes the number sees all the others, and an open round looks
             # for its successor's devices itself
-            missed = changed and opening.due(session, federation, self._coordinator.contract(federation).plan)
+            missed = changed and opening.due(
+                session, federation, self._coordinator.contract(federation).plan, time.time()
+            )
             report = status.release
             if status.adoption:
                 adoptions.hear(session, federation, address.device, status.adoption)

@@ -1,1 +1,1 @@
-"""Pages for a browser, and what it may do with any answer of this server."""
+"""The operator's pages: server-rendered, kept up to date, without a build step; and Swagger UI."""

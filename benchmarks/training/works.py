@@ -132,7 +132,7 @@ def tan(clients: int = 20, shots: int = 300) -> Work:
 
 WORKS: dict[str, Callable[..., Work]] = {
     "public": public,
-    "cnn": lambda clients=36, mean=700, epochs=5: har("cnn", clients, mean, epochs),
+    "har_cnn": lambda clients=36, mean=700, epochs=5: har("har_cnn", clients, mean, epochs),
     "hart": lambda clients=36, mean=700, epochs=5: har("hart", clients, mean, epochs),
     "hart_alp": lambda clients=36, mean=700, epochs=5: har("hart_alp", clients, mean, epochs),
     "tan": tan,

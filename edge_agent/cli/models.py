@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +13,11 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, cli_errors
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError
-from edge_agent.serving.model_registry import MODEL_KEYS, ModelRegistry
+from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.status import describe_release
 from edge_agent.storage.state_store import FILE_NAME, StateStore
+from federation.protocol.messages import DEFAULT_METRIC
+from gaitway.metrics import metric_of
 
 
 def models(
@@ -42,7 +43,7 @@ def models(
             if rollback:
                 model = ModelRegistry(store).rollback()
                 Console(stderr=True).print(f"now in use: the {model['source']} model of round {model['round']}")
-            kept = good_models(store)
+            kept = ModelRegistry(store).good_models()
             judged = [row.reason for row in store.adoptions()]
             released = describe_release(store, settings.device)
     if as_json:
@@ -57,26 +58,14 @@ def models(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def good_models(store: StateStore) -> list[dict[str, Any]]:
-    """Describe the noted models, the present one first, and whether each one's file is whole."""
-    present = ModelRegistry(store).present()
-    found = []
-    for name in MODEL_KEYS:
-        if text := store.get(name):
-            model: dict[str, Any] = json.loads(text)
-            adopted = present is not None and model["sha256"] == present["sha256"]
-            found.append({**model, "adopted": adopted, "whole": Path(model["path"]).is_file()})
-    return found
-
-
 def _table(kept: list[dict[str, Any]]) -> Table:
     table = Table(title="good models", title_justify="left")
-    for heading in ("in use", "round", "kind", "release", "macro-F1", "sha256", "file"):
+    labels = dict.fromkeys(metric_of(model.get("metric", DEFAULT_METRIC)).label for model in kept)
+    for heading in ("in use", "round", "kind", "release", ", ".join(labels), "sha256", "file"):
         table.add_column(heading, overflow="fold")
     for model in kept:
-        f1 = model.get("macro_f1")
         file = model["path"] if model["whole"] else f"{model['path']} (gone)"
-        score = "–" if f1 is None else f"{f1:.3f}"
+        score = "–" if model.get("score") is None else f"{model['score']:.3f}"
         in_use = "yes" if model["adopted"] else ""
         table.add_row(
             in_use,

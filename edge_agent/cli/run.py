@@ -13,6 +13,7 @@ from edge_agent.cli.command import ConfigOption, refused
 from edge_agent.config.settings import AgentSection, load
 from edge_agent.errors import AgentError
 from edge_agent.metrics import exporter
+from edge_agent.page.server import served_page
 from edge_agent.storage.credentials import login
 from edge_agent.storage.data_folder import require_folder
 from edge_agent.supervisor import Supervisor
@@ -43,7 +44,10 @@ def run(
         supervisor = Supervisor.open(settings, until)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stop())
-        with exporter(settings.agent.metrics_port, lambda: supervisor.agent, settings.agent.data_dir):
+        with (
+            exporter(settings.agent.metrics_port, lambda: supervisor.agent, settings.agent.data_dir),
+            served_page(settings, config, supervisor.classifier),
+        ):
             code = supervisor.run()
     except AgentError as error:
         raise refused(error) from None

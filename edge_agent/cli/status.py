@@ -12,9 +12,12 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, refused
 from edge_agent.config.settings import Config, load
 from edge_agent.errors import AgentError
+from edge_agent.serving.comparison import STRETCHES
 from edge_agent.status import collected_windows, describe_device, summary
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import FILE_NAME, StateStore
+from federation.protocol.messages import DEFAULT_METRIC
+from gaitway.metrics import metric_of
 
 
 def status(
@@ -34,6 +37,8 @@ def status(
     for line in found["doing"]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(_table(found))
+    if found["compared"]:
+        console.print(_compared(found["compared"]))
     model = found["model"]
     console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
     for line in found["adoption"]:
@@ -54,11 +59,28 @@ def _look(config: Config) -> dict[str, Any]:
         store.close()
 
 
+def _compared(found: dict[str, Any]) -> Table:
+    """Show the present, the personal and the global model beside each other."""
+    examples = f"{found['windows']} holdout examples, {found['stretches']} {found.get('unit', STRETCHES)}"
+    table = Table(title=f"models on the same {examples}", title_justify="left")
+    label = metric_of(found.get("metric", DEFAULT_METRIC)).label
+    for heading in ("in use", "model", "round", label, "better on", "worse on", "p"):
+        table.add_column(heading, justify="left" if heading in ("in use", "model") else "right")
+    for row in found["models"]:
+        score = "–" if row["score"] is None else f"{row['score']:.3f}"
+        against = (str(row["better"]), str(row["worse"]), f"{row['p']:.3f}") if "p" in row else ("–",) * 3
+        table.add_row("yes" if row["in_use"] else "", row["source"], str(row["round"]), score, *against)
+    for source in {"personalized", "global"} - {row["source"] for row in found["models"]}:
+        table.add_row("", source, "none yet", *("–",) * 4)
+    return table
+
+
 def _table(found: dict[str, Any]) -> Table:
     table = Table(title=f"device {found['device']}", title_justify="left")
-    for heading in ("round", "status", "macro-F1 before", "after", "train loss", "seconds"):
+    labels = dict.fromkeys(metric_of(one["metric"]).label for one in found["rounds"])
+    for heading in ("round", "status", f"{', '.join(labels) or 'score'} before", "after", "train loss", "seconds"):
         table.add_column(heading, justify="right")
     for one in found["rounds"]:
-        scores = (one[name] for name in ("macro_f1_before", "macro_f1_after", "train_loss", "seconds"))
+        scores = (one[name] for name in ("score_before", "score_after", "train_loss", "seconds"))
         table.add_row(str(one["round"]), one["status"], *("–" if s is None else f"{s:.3f}" for s in scores))
     return table

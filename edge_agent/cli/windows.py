@@ -28,7 +28,9 @@ def windows(
         str | None, typer.Option("--from", help="Only from this time on: 14:05, 2026-11-21T14:05.")
     ] = None,
     to: Annotated[str | None, typer.Option(help="Only before this time.")] = None,
-    export_to: Annotated[Path | None, typer.Option("--export", help="Write them to this .npz file.")] = None,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", help="Write them to this .npz file; without it they are only counted.")
+    ] = None,
     delete_them: Annotated[bool, typer.Option("--delete", help="Delete them for good.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --delete: do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -17,6 +17,7 @@ SOURCES = {
     "recording": "edge_agent.sensors.recording:RecordingSource",
     "csv": "edge_agent.sensors.csv:CsvSource",
     "iio": "edge_agent.sensors.iio:IioSource",
+    "pictures": "edge_agent.sensors.pictures:PictureSource",
     "sensor_logger_http": "edge_agent.sensors.sensor_logger.source:PhoneSource",
     "sensor_logger_mqtt": "edge_agent.sensors.sensor_logger.source:PhoneSource",
     "sensor_logger_export": "edge_agent.sensors.sensor_logger.export:ExportSource",
@@ -38,15 +39,25 @@ class SensorsSection(Section):
 
     source: SourceName = Field(
         default="recording",
-        description="recording: replay a data set's client; csv, iio: see [csv], [iio]; sensor_logger_*: see [phone]",
+        description="recording: replay a data set's client; csv: files that `describe` describes; iio: see [iio]; "
+        "pictures: a folder of pictures; sensor_logger_*: see [phone]",
     )
     dataset: str = Field(default="synthetic", description="recording: a name that har_pipeline knows")
     root: Path | None = Field(default=None, description="recording: the data set's folder; synthetic needs none")
-    client: str | None = Field(default=None, description="client of the data set; none: the device's own id")
+    client: str | None = Field(
+        default=None, description="recording: none is the device's own id; csv: none takes every client"
+    )
     options: dict[str, Any] = Field(
         default_factory=dict, description="of the data set's reader, or of a source that has no section"
     )
-    path: Path | None = Field(default=None, description="csv, sensor_logger_export: a file, or a folder of them")
+    path: Path | None = Field(
+        default=None,
+        description="csv, sensor_logger_export: a file, or a folder with all that is below it; pictures: a folder with "
+        "one folder for each class, or with `images` and `masks`",
+    )
+    describe: Path | None = Field(
+        default=None, description="csv: what the files hold, as `python -m har_pipeline describe PATH` writes it"
+    )
     replay_speed: Literal["max"] | float = Field(default="max", description="max, or times real time, such as 1.0")
 
 
@@ -86,20 +97,6 @@ class PhoneSection(Section):
         return self
 
 
-class CsvSection(Section):
-    """The columns of a generic CSV file, for source = "csv"; both sensors stand in each row."""
-
-    time: str = "time"
-    acc: tuple[str, str, str] = Field(default=("acc_x", "acc_y", "acc_z"), description="total, with gravity")
-    gyro: tuple[str, str, str] = ("gyro_x", "gyro_y", "gyro_z")
-    activity: str | None = Field(default=None, description="none: the rows are not labelled")
-    session: str | None = Field(default=None, description="a column that changes where a new session begins")
-    separator: str = Field(default=",", min_length=1, max_length=1)
-    time_unit: Literal["s", "ms", "us", "ns"] = "s"
-    acc_unit: Literal["m/s2", "g"] = "m/s2"
-    gyro_unit: Literal["rad/s", "deg/s"] = "rad/s"
-
-
 class IioSection(Section):
     """Sensors of this board under Linux Industrial I/O, for source = "iio"."""
 
@@ -110,7 +107,7 @@ class IioSection(Section):
 
 
 class WindowsSection(Section):
-    """How many windows are kept; of too many, the oldest of the largest class go first."""
+    """How many windows, or pictures, are kept; of too many, the oldest of the largest class go first."""
 
     max_labelled: int = Field(default=20_000, ge=1)
     max_unlabelled: int = Field(default=20_000, ge=0, description="about seven hours of wear; 0 keeps none")

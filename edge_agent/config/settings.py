@@ -7,12 +7,13 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
+from edge_agent.config.page import PASSWORD_HASH, Address, is_loopback
 from edge_agent.config.section import Section
-from edge_agent.config.sensors import CsvSection, IioSection, PhoneSection, SensorsSection, WindowsSection
+from edge_agent.config.sensors import IioSection, PhoneSection, SensorsSection, WindowsSection
 from edge_agent.config.training import BrokerSection, ConditionsSection, ModelSection, TrainingSection
 from edge_agent.errors import ConfigError
 from federation.plan import Name
@@ -36,13 +37,43 @@ class AgentSection(Section):
     metrics_port: int | None = Field(
         default=None, ge=1, le=65535, description="figures for Prometheus on 127.0.0.1; none: off"
     )
+    page: Address | None = Field(
+        default=None,
+        description="its own page, such as 127.0.0.1:8090; elsewhere than there with a password; none: off",
+    )
+    page_password_hash: str | None = Field(
+        default=None, pattern=PASSWORD_HASH, description="as `page-password` prints it; none: no password"
+    )
+
+    @model_validator(mode="after")
+    def _page_is_guarded(self) -> Self:
+        if self.page and not is_loopback(self.page) and not self.page_password_hash:
+            raise ValueError(
+                f"page = {self.page!r} can be opened from other machines, so it needs a page_password_hash: "
+                f"`python -m edge_agent page-password` makes one; or listen on 127.0.0.1"
+            )
+        return self
 
 
 class ServerSection(Section):
-    """Where models are downloaded from."""
+    """Where models are downloaded from, and, over HTTP, where messages go."""
 
     url: str = Field(pattern=r"^https?://", description="base URL of the server, http:// or https://")
+    transport: Literal["mqtt", "http", "auto"] = Field(
+        default="mqtt",
+        description="mqtt: messages go through [broker]; http: to `url`, where no broker can be reached; "
+        "auto: http once the broker was not reached three times, until it is in reach again",
+    )
+    ca_file: Path | None = Field(
+        default=None, description="certificates to believe of the server alone, PEM; none: the system's"
+    )
     timeout_s: float = Field(default=20.0, gt=0, description="seconds without a byte before a download is retried")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.ca_file is not None and not self.url.startswith("https://"):
+            raise ValueError(f"ca_file is set but url is {self.url}: give an https:// url, or leave ca_file out")
+        return self
 
 
 class UploadsSection(Section):
@@ -64,7 +95,6 @@ class Config(Section):
     broker: BrokerSection = BrokerSection()
     sensors: SensorsSection = SensorsSection()
     phone: PhoneSection = PhoneSection()
-    csv: CsvSection = CsvSection()
     iio: IioSection = IioSection()
     windows: WindowsSection = WindowsSection()
     training: TrainingSection = TrainingSection()

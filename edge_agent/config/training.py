@@ -85,7 +85,9 @@ class ConditionsSection(Section):
 class ModelSection(Section):
     """When a new model replaces the present one."""
 
-    adopt_margin: float = Field(default=0.05, ge=0, le=1, description="holdout macro-F1 that it may lose")
+    adopt_margin: float = Field(
+        default=0.0, ge=0, le=1, description="least gain in the task's primary metric, beside the paired test"
+    )
     holdout_windows: int = Field(default=1024, ge=WINDOWS, description="at most so many windows judge a model")
 
 

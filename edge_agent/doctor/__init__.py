@@ -30,7 +30,7 @@ def examine(path: Path) -> Iterator[Finding]:
     yield from machine.server_epoch(config)
     yield machine.memory()
     yield from network.check_server(config)
-    yield from network.check_broker(config, running=running)
+    yield from network.check_messages(config, running=running)
     yield from check_sensors(config, running=running)
     yield machine.training_process()
 

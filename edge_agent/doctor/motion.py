@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.sensors.health import REST_SPREAD
+from har_pipeline import PipelineSettings
 from har_pipeline.recording import STANDARD_GRAVITY
+from har_pipeline.signals.checks import odd_acceleration
+from har_pipeline.streaming.sensor_buffer import held_hz, is_slow
 
-SLOWEST_HZ = 50.0
-GRAVITY = (9.3, 10.3)
-LIKE_G = (0.8, 1.3)
-REST_SPREAD = 0.3
 REST_ROTATION = 0.1
 """rad/s: a gyroscope that is further from zero at rest has a large bias."""
 MOVE = "lay the device still for ten seconds, and look again"
@@ -36,14 +36,12 @@ def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> It
 def gravity(size: float, *, still: bool) -> Iterator[Finding]:
     """Judge the length of the acceleration in m/s²; in motion it may be anything."""
     words = f"acceleration is {size:.2f} m/s²{' at rest' if still else ''}"
-    if LIKE_G[0] <= size <= LIKE_G[1]:
-        yield failure("gravity", f"{words}: that looks like g", "set the unit to g, or the app's to m/s²")
-    elif GRAVITY[0] <= size <= GRAVITY[1]:
+    odd = odd_acceleration(size, still=still)
+    if odd is None:
         yield ok("gravity", words)
-    elif still:
-        yield failure(
-            "gravity", f"{words}; expected {STANDARD_GRAVITY:.2f}", "check unit and scale; is gravity included?"
-        )
+    elif still or odd:
+        todo = odd or "check unit and scale; is gravity included?"
+        yield failure("gravity", f"{words}; expected {STANDARD_GRAVITY:.2f}", todo)
     else:
         yield warning("gravity", f"{words}, in motion", MOVE)
 
@@ -65,6 +63,9 @@ def rate(rate_hz: float | None) -> Finding:
     """Judge the rate of the slower sensor; None: it is not known."""
     if rate_hz is None:
         return ok("rate", "not known")
-    if rate_hz < SLOWEST_HZ:
-        return warning("rate", f"{rate_hz:.0f} Hz", f"at least {SLOWEST_HZ:.0f} Hz are wanted; 100 Hz is a good choice")
+    usual = PipelineSettings()
+    if is_slow(rate_hz, usual):
+        words = f"{rate_hz:.0f} Hz: only movements up to {held_hz(rate_hz, usual):.0f} Hz are kept"
+        todo = f"{usual.rate_hz:.0f} Hz or more keep {held_hz(usual.rate_hz, usual):.0f} Hz; 100 Hz is a good choice"
+        return warning("rate", words, todo)
     return ok("rate", f"{rate_hz:.0f} Hz")

@@ -21,6 +21,7 @@ from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.errors import ConfigError
 from edge_agent.storage.credentials import login, read_credentials
+from edge_agent.transport.server_connection import ServerConnection, tls_context
 
 WAIT_S = 5.0
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 5.0, 60.0
@@ -70,12 +71,19 @@ def check_server(config: Config) -> Iterator[Finding]:
     yield from steps
     if steps[-1].todo:
         return
+    context = None
     if url.scheme == "https":
-        yield (hands := shake_hands("server", host, port, ssl.create_default_context()))
+        try:
+            context = tls_context(config.server.ca_file)
+        except ConfigError as error:
+            yield failure("server: TLS", str(error), "set it to a PEM file")
+            return
+        yield (hands := shake_hands("server", host, port, context))
         if hands.level == "failure":
             return
     try:
-        with urllib.request.urlopen(config.server.url.rstrip("/") + "/healthz", timeout=WAIT_S) as answer:
+        address = config.server.url.rstrip("/") + "/healthz"
+        with urllib.request.urlopen(address, timeout=WAIT_S, context=context) as answer:
             said, date = answer.status, answer.headers.get("Date")
     except urllib.error.HTTPError as error:
         with error:
@@ -101,6 +109,35 @@ def _compared(date: str) -> Finding:
     if abs(away_s) > CLOCK_FAILURE_S:
         return failure("clock: server", words, todo)
     return warning("clock: server", words, todo) if abs(away_s) > CLOCK_WARNING_S else ok("clock: server", words)
+
+
+def check_messages(config: Config, *, running: bool) -> Iterator[Finding]:
+    """The way that messages go: the broker, or the server that takes the device's key."""
+    if config.server.transport == "http":
+        yield ok("broker", "not used: [server] transport is http")
+    else:
+        yield from check_broker(config, running=running)
+    if config.server.transport != "mqtt":
+        yield _key_opens(config)
+
+
+def _key_opens(config: Config) -> Finding:
+    """Ask for a model that nobody has: the answer to a good key is 404."""
+    todo = "enrol the device: only one that has enrolled speaks over HTTP"
+    try:
+        known = read_credentials(config.agent.data_dir)
+    except ConfigError as error:
+        return failure("server: key", str(error), "enrol the device again")
+    headers = {"Authorization": f"Bearer {known.api_key}"} if known else {}
+    try:
+        answer = ServerConnection(config.server.url, WAIT_S, config.server.ca_file).request(
+            "GET", f"/v1/blobs/{'0' * 64}", None, headers
+        )
+    except (OSError, ConfigError, http.client.HTTPException) as error:
+        return failure("server: key", f"no answer: {error}", "check [server] url")
+    if answer.status == http.client.NOT_FOUND:
+        return ok("server: key", "the server takes this device's key")
+    return failure("server: key", f"the server refuses it: {answer.reason}", todo)
 
 
 def check_broker(config: Config, *, running: bool) -> Iterator[Finding]:

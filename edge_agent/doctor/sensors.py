@@ -15,12 +15,17 @@ from edge_agent.config.settings import Config
 from edge_agent.doctor.finding import Finding, failure, ok, warning
 from edge_agent.doctor.motion import check_motion, gravity, rate, rotation
 from edge_agent.errors import AgentError
-from edge_agent.storage.window_store import FILE_NAME, WindowStore
-from har_pipeline import PipelineError, recordings
+from edge_agent.storage.window_store import FILE_NAME, SKIPPED, WindowStore
+from har_pipeline import PipelineError, Recording, recordings
+from har_pipeline.description import find_files
+from har_pipeline.description.sessions import recordings as recordings_of
 from har_pipeline.recording import STANDARD_GRAVITY
+from har_pipeline.signals.checks import SignalChecks
 
 SECONDS = 2.0
 READING_HZ = 50.0
+CHUNKS = 8
+"""Of the first described recording, that are looked at."""
 STALE_S = 60.0
 
 
@@ -28,6 +33,7 @@ def check_sensors(config: Config, *, running: bool) -> Iterator[Finding]:
     """Look at the source that [sensors] names."""
     source = config.sensors.source
     try:
+        yield from _noted_findings(config)
         match source:
             case "recording":
                 yield _recording(config)
@@ -37,6 +43,8 @@ def check_sensors(config: Config, *, running: bool) -> Iterator[Finding]:
                 yield from _exports(config)
             case "iio":
                 yield from _iio(config)
+            case "pictures":
+                yield from _pictures(config)
             case _:
                 yield from _live(config, running=running)
     except (AgentError, PipelineError, OSError) as error:
@@ -55,22 +63,58 @@ def _recording(config: Config) -> Finding:
 
 
 def _csv(config: Config) -> Iterator[Finding]:
-    from edge_agent.sensors.csv import CsvSource, read_rows
+    from edge_agent.sensors.csv import description_of, visits
 
-    path = config.sensors.path
-    files = CsvSource(config, lambda event: None).files(path) if path and path.exists() else []
-    if not files:
-        yield failure("sensors", f"[sensors] path {path} holds no CSV file", "set it to a file or a folder")
+    path, description = config.sensors.path, description_of(config)
+    if path is None or not path.exists():
+        todo = "set it to a file, or to a folder with recordings below it"
+        yield failure("sensors", f"[sensors] path is {str(path or '')!r}, which is not there", todo)
         return
-    rows = next(read_rows(files[0], config.csv), None)
-    if rows is None or len(rows.numbers) < 2:
-        yield failure("sensors", f"{files[0]} has no rows", "is it the right file?")
-        return
-    span_s = rows.numbers[-1, 0] - rows.numbers[0, 0]
-    yield ok("sensors", f"{len(files)} CSV files")
-    yield from check_motion(
-        rows.numbers[:, 1:4], rows.numbers[:, 4:7], (len(rows.numbers) - 1) / span_s if span_s > 0 else None
+    found = visits(description, path)
+    first = next(iter(found))
+    count = len(find_files(description, path).matches)
+    yield ok("sensors", f"{count} files are described by {config.sensors.describe}")
+    chunks: dict[str, list[Recording]] = {"acc": [], "gyro": []}
+    for chunk in itertools.islice(recordings_of(description, first.files), CHUNKS):
+        chunks[chunk.sensor].append(chunk)
+    acc, gyro = (
+        np.concatenate([np.empty((0, 3)), *(chunk.values for chunk in chunks[name])]) for name in ("acc", "gyro")
     )
+    checks = SignalChecks()
+    for chunk in (*chunks["acc"], *chunks["gyro"]):
+        checks.add(chunk)
+    rates_hz = [each for rates in checks.rates_hz().values() for each in rates.values()]
+    yield from check_motion(acc, gyro, min(rates_hz, default=None))
+    yield from _left_out(config)
+
+
+def _pictures(config: Config) -> Iterator[Finding]:
+    from edge_agent.sensors.pictures import IMAGES, MASKS, count_by_class, folder_of
+
+    counts = count_by_class(folder_of(config))
+    total = sum(counts.values())
+    if not total:
+        todo = f"put pictures into folders named after the classes there, or into {IMAGES} with their {MASKS}"
+        yield failure("sensors", f"there are no pictures below {config.sensors.path}", todo)
+        return
+    if {IMAGES, MASKS} <= counts.keys():
+        yield ok("sensors", f"{counts[IMAGES]:,} pictures and {counts[MASKS]:,} masks below {config.sensors.path}")
+    else:
+        classes = ", ".join(f"{name or 'in no folder'} {count:,}" for name, count in sorted(counts.items()))
+        yield ok("sensors", f"{total:,} pictures below {config.sensors.path}: {classes}")
+    yield from _left_out(config)
+
+
+def _left_out(config: Config) -> Iterator[Finding]:
+    """Name the files that the running agent has not taken."""
+    if (config.agent.data_dir / FILE_NAME).is_file():
+        with closing(WindowStore(config.agent.data_dir)) as store:
+            skipped = json.loads(store.get(SKIPPED) or "{}")
+        for name, reasons in skipped.items():
+            for reason in reasons:
+                pictures = config.sensors.source == "pictures"
+                todo = "change the file" if pictures else f"change {config.sensors.describe}, and start the agent again"
+                yield warning("sensors", f"of {name} the agent left something out: {reason}", todo)
 
 
 def _exports(config: Config) -> Iterator[Finding]:
@@ -110,6 +154,20 @@ def _iio(config: Config) -> Iterator[Finding]:
     yield ok("sensors", f"{where} can be read")
     rates = [each.rate_hz for each in (acc, gyro) if each.rate_hz]
     yield from check_motion(acc.real(table[:, 0]), gyro.real(table[:, 1]), min(rates, default=None))
+
+
+def _noted_findings(config: Config) -> Iterator[Finding]:
+    """Tell what the agent has found odd about the samples that it collected, if it ever did."""
+    if not (config.agent.data_dir / FILE_NAME).is_file():
+        return
+    with closing(WindowStore(config.agent.data_dir)) as store:
+        noted = json.loads(store.get("findings") or "[]")
+    todo = "put [sensors] or the source right; windows from before should be deleted (`edge_agent windows`)"
+    for severity, words in noted:
+        if severity == "note":
+            yield ok("signals", words)
+        else:
+            yield (failure if severity == "error" else warning)("signals", words, todo)
 
 
 def _live(config: Config, *, running: bool) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ from edge_agent.machine.state import (
 from edge_agent.machine.transition import Transition
 from federation.protocol.messages import Announcement
 
-ROLL_CALL_S = 2.0
+PRESENCE_CHECK_S = 2.0
 """Within which a fleet answers, each device at its own moment."""
 
 
@@ -96,13 +96,13 @@ def _apply(transition: Transition, event: Event) -> None:
             uploads.acknowledged(transition, ack)
         case ChunkDelivered(update_id) | ChunksSent(update_id):
             uploads.sent(transition, update_id, whole=isinstance(event, ChunksSent))
-        case ModelInUse(rollout, score):
-            releases.model_in_use(transition, rollout, score)
+        case ModelInUse(rollout, score, metric):
+            releases.model_in_use(transition, rollout, score, metric)
             _reconsider(transition)
         case TrainingConditions(start, to_continue):
             rounds.conditions(transition, start, to_continue)
         case Tick():
-            _answer_roll_call(transition)
+            _answer_presence_check(transition)
             _miss_announcement(transition)
             rounds.resume(transition)
             uploads.retry(transition)
@@ -135,15 +135,16 @@ def _announced(transition: Transition, a: Announcement) -> None:
         uploads.stop(transition)
         before = transition.agent
         transition.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
-        transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new founding
+        transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new instance
         transition.issue(Reset(mine, a.epoch))
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     said = transition.agent.announcement
     transition.set(announcement=a, untrusted="", unannounced=False)
-    if a.roll_call != transition.agent.roll_call:
+    if a.presence_check != transition.agent.presence_check:
         transition.set(
-            roll_call=a.roll_call, answer_at=transition.now + ROLL_CALL_S * _share_of(transition.policy.device)
+            presence_check=a.presence_check,
+            answer_at=transition.now + PRESENCE_CHECK_S * _share_of(transition.policy.device),
         )
     if a.release:
         releases.apply_order(transition, a.release)
@@ -174,7 +175,7 @@ def _share_of(device: str) -> float:
     return int.from_bytes(hashlib.sha256(device.encode()).digest()[:4]) / 2**32
 
 
-def _answer_roll_call(transition: Transition) -> None:
+def _answer_presence_check(transition: Transition) -> None:
     """Say the status again: the server has come back, and may have missed it."""
     if transition.agent.answer_at is not None and transition.now >= transition.agent.answer_at:
         transition.set(answer_at=None, reported=None)

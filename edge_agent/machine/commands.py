@@ -19,7 +19,7 @@ class PublishStatus:
 
 @dataclass(frozen=True)
 class Reset:
-    """Forget everything learnt in another founding of the federation, or by another network."""
+    """Forget everything learnt in another instance of the federation, or by another network."""
 
     identity: str
     epoch: int
@@ -68,7 +68,7 @@ class StopJob:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Say whether the candidate works, and is not worse than the present model; `release`: its rollout's number, or 0.
+    """Say whether the candidate works, and is better than the present model; `release`: its rollout's number, or 0.
 
     `server_score` is what the server knows of its version, or of the one that it began from.
     """
@@ -139,6 +139,13 @@ class SkipRound:
 
 
 @dataclass(frozen=True)
+class ForgetCandidate:
+    """Delete the checkpoint of a trained round: its model was judged, or cannot be."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class FinalModelHandled:
     """Note that the final model of the federation has been dealt with."""
 
@@ -176,6 +183,7 @@ Command = (
     | StopSending
     | ForgetUpdate
     | SkipRound
+    | ForgetCandidate
     | FinalModelHandled
     | Log
     | Exit

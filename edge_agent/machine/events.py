@@ -8,10 +8,10 @@ from typing import Literal
 from federation.protocol.messages import Acknowledgement, Announcement, Invitation, Offer
 from har_pipeline import Window
 
-Kind = Literal["train", "adopt"]
-"""A round's training, or the final model's export."""
+Kind = Literal["train", "export", "adopt"]
+"""A round's training with the export of its model, that export alone, or the export of a global model."""
 
-AdoptionOutcome = Literal["adopted", "refused", "failed", "undecided", "none"]
+AdoptionOutcome = Literal["adopted", "kept", "refused", "failed", "undecided", "none"]
 """What became of a candidate: as in the protocol's `AdoptionReport`; none: there was nothing to judge."""
 
 
@@ -57,9 +57,10 @@ class Offered:
 
 @dataclass(frozen=True)
 class DataReady:
-    """The sensor source is done, and so many windows are for training."""
+    """The sensor source is done, and so many examples are for training."""
 
     examples: int
+    noun: str = "windows"
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,10 @@ class CandidateEvaluated:
     reason: str
     score: float | None = None
     """On the holdout; None: there is none, or the candidate does not run."""
-    most_frequent: float | None = None
-    """Macro-F1 there of always answering the most frequent class; None: the holdout cannot tell."""
+    trivial: float | None = None
+    """That of the task's trivial answer there; None: the holdout cannot tell."""
+    metric: str = ""
+    """Name of the task's primary metric, which the scores are; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class ModelInUse:
 
     rollout: int
     score: float | None = None
+    metric: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,8 +247,8 @@ def describe(event: Event) -> str:
             return f"invited to round {invitation.round}"
         case Offered(offer):
             return f"release {offer.rollout} is for this device's group"
-        case DataReady(examples):
-            return f"{examples:,} windows to train on"
+        case DataReady(examples, noun):
+            return f"{examples:,} {noun} to train on"
         case Acknowledged(ack) if ack.status == "send":
             return f"update {ack.update_id}: the server asks for chunks from {ack.next_chunk} on"
         case _:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Literal
 
 from edge_agent.machine.commands import Rollback, SaveReleaseReport
-from edge_agent.machine.events import AdoptionOutcome
+from edge_agent.machine.events import CandidateEvaluated
 from edge_agent.machine.state import Work
 from edge_agent.machine.transition import Transition
-from federation.protocol.messages import Offer, Release, ReleaseOrder, ReleaseReport
+from federation.protocol.messages import DEFAULT_METRIC, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.rollout import is_within
 
 
@@ -26,7 +26,7 @@ def offered_to(device: str, order: ReleaseOrder, offer: Offer | None = None) -> 
 
 
 def valid_offer(offer: Offer | None, instance: str, epoch: int) -> Offer | None:
-    """Return an offer if it was made in this founding of the federation, and in this epoch of the server."""
+    """Return an offer if it was made in this instance of the federation, and in this epoch of the server."""
     return offer if offer and (offer.instance, offer.epoch) == (instance, epoch) else None
 
 
@@ -44,30 +44,34 @@ def offered(transition: Transition, offer: Offer) -> None:
         apply_order(transition, transition.agent.order)
 
 
-def model_in_use(transition: Transition, rollout: int, score: float | None) -> None:
+def model_in_use(transition: Transition, rollout: int, score: float | None, metric: str = "") -> None:
     """Note which release the present model is of (0: of none), and say what that means."""
+    left, order = transition.agent.using, transition.agent.order
     transition.set(using=rollout)
     said = transition.agent.report
+    if order and left != rollout and left in order.withdrawn and said and said.answer in ("kept", "refused"):
+        said = None  # it was measured against a model that is gone: the release is taken up again
+        transition.set(report=None)
     if rollout and (said is None or rollout > said.rollout or (rollout == said.rollout and said.answer != "adopted")):
-        _report(transition, rollout, "adopted", score)
+        _report(transition, rollout, "adopted", score, metric=metric)
     elif said and said.answer == "adopted" and said.rollout != rollout:
         withdrawn = transition.agent.order and said.rollout in transition.agent.order.withdrawn
         reason = "withdrawn by the server" if withdrawn else "taken back on the device"
-        _report(transition, said.rollout, "rolled_back", said.score, reason)
+        _report(transition, said.rollout, "rolled_back", said.score, reason, said.metric)
     _revoke(transition)
 
 
-def judged(transition: Transition, work: Work, answer: AdoptionOutcome, *, score: float | None, reason: str) -> None:
+def judged(transition: Transition, work: Work, found: CandidateEvaluated) -> None:
     """Say what the device's own gate has found; of a model that nobody could check, nothing: it waits for a score."""
-    match answer:
+    match found.answer:
         case "adopted":
-            model_in_use(transition, work.release, score)
+            model_in_use(transition, work.release, found.score, found.metric)
         case "undecided":
             transition.set(undecided=work.model.sha256)
-        case "refused":
-            _report(transition, work.release, "refused", score, reason)
+        case "kept" | "refused":
+            _report(transition, work.release, found.answer, found.score, found.reason, found.metric)
         case _:
-            _report(transition, work.release, "failed", score, reason)
+            _report(transition, work.release, "failed", found.score, found.reason, found.metric)
 
 
 def failed(transition: Transition, work: Work, reason: str) -> None:
@@ -84,13 +88,19 @@ def _revoke(transition: Transition) -> None:
 def _report(
     transition: Transition,
     rollout: int,
-    answer: Literal["adopted", "refused", "failed", "rolled_back"],
+    answer: Literal["adopted", "kept", "refused", "failed", "rolled_back"],
     score: float | None,
     reason: str = "",
+    metric: str = "",
 ) -> None:
-    epoch = transition.agent.epoch
     report = ReleaseReport(
-        instance=_instance(transition), epoch=epoch, rollout=rollout, answer=answer, score=score, reason=reason[:500]
+        instance=_instance(transition),
+        epoch=transition.agent.epoch,
+        rollout=rollout,
+        answer=answer,
+        score=score,
+        metric=metric or DEFAULT_METRIC,
+        reason=reason[:500],
     )
     transition.set(report=report)
     transition.issue(SaveReleaseReport(report))

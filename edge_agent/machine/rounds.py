@@ -9,6 +9,7 @@ from edge_agent.machine.commands import (
     Evaluate,
     FetchBlob,
     FinalModelHandled,
+    ForgetCandidate,
     Log,
     SaveAdoptionReport,
     SkipRound,
@@ -25,16 +26,18 @@ from edge_agent.machine.events import (
     JobFailed,
     TrainingFinished,
 )
-from edge_agent.machine.state import Stage, Work, next_work
+from edge_agent.machine.state import Candidate, Stage, Work, leaves_model, next_work
 from edge_agent.machine.transition import Transition
-from federation.protocol.messages import AdoptionReport
+from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport
 from federation.seeds import seed_for
 
 MAX_BACKOFF_S = 60.0
+MOST_CANDIDATES = 3
+"""Trained rounds whose models wait to be exported; of more, the oldest goes."""
 
 
 def begin(transition: Transition, work: Work) -> None:
-    """Start with the download, or wait until the device may train."""
+    """Start with the download, if there is one, or wait until the device may train."""
     transition.set(detail="")
     _fetch(transition, work)
 
@@ -54,7 +57,7 @@ def conditions(transition: Transition, start: tuple[str, ...], to_continue: tupl
 def _interrupt(transition: Transition, work: Work, reason: str) -> None:
     if work.kind == "train" and work.stage is Stage.EXPORTING:
         drop(transition, reason)
-        transition.issue(Log(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+        transition.issue(Log(f"the model of round {work.round} is exported and judged later: {reason}"))
         return
     if work.stage in (Stage.TRAINING, Stage.EXPORTING):
         transition.issue(StopJob(reason))
@@ -62,13 +65,17 @@ def _interrupt(transition: Transition, work: Work, reason: str) -> None:
 
 
 def _fetch(transition: Transition, work: Work) -> None:
-    """Download what the work starts from, if the device may train now; its score may be another by now."""
+    """Get what the work starts from, if the device may train now; its score may be another by now."""
     if transition.agent.blockers:
         _block(transition, work)
         return
     asked = next_work(transition.agent)
     if asked and (asked.kind, asked.round, asked.model.sha256) == (work.kind, work.round, work.model.sha256):
         work = replace(work, model=asked.model)
+    if work.kind == "export":  # its checkpoint is here
+        transition.set(work=work)
+        _start_job(transition, work)
+        return
     transition.set(work=replace(work, stage=Stage.FETCHING))
     transition.issue(FetchBlob(work.model))
 
@@ -128,8 +135,8 @@ def _start_job(transition: Transition, work: Work) -> None:
 
 def _candidate(transition: Transition, work: Work) -> None:
     a = transition.agent.announcement
-    if work.kind == "train" and a and a.plan.rollout.used:
-        transition.set(work=None, detail="")  # the round has left no model: devices use what is released
+    if work.kind == "train" and a and not leaves_model(a.plan):
+        transition.set(work=None, detail="")
         return
     transition.stage(Stage.EVALUATING)
     transition.issue(Evaluate(work.round, work.kind, work.release, work.model.score))
@@ -138,9 +145,11 @@ def _candidate(transition: Transition, work: Work) -> None:
 def _evaluated(transition: Transition, work: Work, event: CandidateEvaluated) -> None:
     transition.set(work=None, detail="")
     transition.issue(Log(event.reason))
-    _report(transition, work, event.answer, event.reason, event.score, event.most_frequent)
+    if work.kind != "adopt":
+        _forget_candidate(transition, work.round)
+    _report(transition, work, event.answer, event.reason, event)
     if work.release:
-        releases.judged(transition, work, event.answer, score=event.score, reason=event.reason)
+        releases.judged(transition, work, event)
     elif work.kind == "adopt":
         _final(transition, work)
 
@@ -153,12 +162,30 @@ def _trained(transition: Transition, event: TrainingFinished) -> None:
     if work and transition.about(event.round, "train"):
         transition.set(done=transition.agent.done | {(work.round, work.model.sha256)})
         transition.stage(Stage.EXPORTING)
+        _note_candidate(transition, work)
+
+
+def _note_candidate(transition: Transition, work: Work) -> None:
+    a = transition.agent.announcement
+    if a and not leaves_model(a.plan):
+        return
+    others = [one for one in transition.agent.candidates if one.round != work.round]
+    transition.set(candidates=(*others, Candidate(work.round, work.model)))
+    for oldest in others[: len(others) + 1 - MOST_CANDIDATES]:
+        transition.issue(Log(f"the model of round {oldest.round} is not exported any more: newer ones wait"))
+        _forget_candidate(transition, oldest.round)
+
+
+def _forget_candidate(transition: Transition, number: int) -> None:
+    transition.set(candidates=tuple(one for one in transition.agent.candidates if one.round != number))
+    transition.issue(ForgetCandidate(number))
 
 
 def _job_failed(transition: Transition, work: Work, reason: str, final: bool) -> None:
-    if work.kind == "train" and work.stage is Stage.EXPORTING:
+    if work.kind == "export" or (work.kind == "train" and work.stage is Stage.EXPORTING):
         transition.set(work=None)
         transition.issue(Log(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+        _forget_candidate(transition, work.round)
         _report(transition, work, "failed", reason)
     elif final:
         _skip(transition, work, reason)
@@ -191,8 +218,7 @@ def _report(
     work: Work,
     answer: AdoptionOutcome,
     reason: str,
-    score: float | None = None,
-    most_frequent: float | None = None,
+    found: CandidateEvaluated | None = None,
 ) -> None:
     """Say what became of a candidate; where there was none by the method's nature, nothing is to be said."""
     if answer == "none":
@@ -201,10 +227,11 @@ def _report(
         instance=transition.agent.identity.partition("/")[0],
         epoch=transition.agent.epoch,
         round=work.round,
-        source="personalized" if work.kind == "train" else "global",
+        source="global" if work.kind == "adopt" else "personalized",
         answer=answer,
-        score=score,
-        most_frequent=most_frequent,
+        score=found.score if found else None,
+        trivial=found.trivial if found else None,
+        metric=(found and found.metric) or DEFAULT_METRIC,
         reason=reason[:500],
     )
     transition.set(adoption=report)

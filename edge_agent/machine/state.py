@@ -24,11 +24,12 @@ from federation.protocol.messages import (
     ReleaseOrder,
     ReleaseReport,
 )
+from gaitway.metrics import is_served
 
 UNANNOUNCED_S = 20.0
 UNANNOUNCED = (
-    "nobody announces this federation: is [agent] federation right, has the operator created it, and is [broker] that "
-    "of its server?"
+    "nobody announces this federation: is [agent] federation right, has the operator created it, and is [broker] (or, "
+    "over HTTP, [server] url) that of its server?"
 )
 
 
@@ -57,7 +58,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Work:
-    """A round to train, or a model to adopt: a released one, or the final one where nothing is released."""
+    """A round to train, its model to export later, or a model to adopt: a released one, or the final one."""
 
     kind: Kind
     round: int
@@ -75,6 +76,14 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A trained round whose model is not judged yet; `model` is the broadcast that it began from."""
+
+    round: int
+    model: BlobPointer
+
+
+@dataclass(frozen=True)
 class Upload:
     """The update that is on its way; `since` is when anything last happened to it."""
 
@@ -88,7 +97,8 @@ class Upload:
 class Agent:
     """The device's whole state.
 
-    `identity`, `epoch`, `examples`, `done`, `outbox`, `final`, `offer`, `report` and `adoption` survive a restart.
+    `identity`, `epoch`, `examples`, `done`, `outbox`, `candidates`, `final`, `offer`, `report` and `adoption` survive
+    a restart.
     """
 
     identity: str = ""
@@ -104,6 +114,7 @@ class Agent:
     untrusted: str = ""  # why the last message was not believed
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...] = ()  # what was trained here and is not judged yet, oldest first
     blockers: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
     work: Work | None = None
     upload: Upload | None = None
@@ -119,7 +130,7 @@ class Agent:
     detail: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     reported: DeviceStatus | None = None
-    roll_call: str = ""  # the last one that was heard
+    presence_check: str = ""  # the last one that was heard
     answer_at: float | None = None  # when the status is said again for it
     unannounced: bool = False  # nothing was heard of the federation for long, although the broker is there
 
@@ -134,7 +145,7 @@ class Agent:
         a = self.announcement
         if a is None or a.state not in ("finished", "stopped"):
             return False
-        over = a.state == "stopped" or self.examples == 0 or _to_adopt(self, a) is None
+        over = a.state == "stopped" or self.examples == 0 or (_to_adopt(self, a) or _to_export(self, a)) is None
         return over and self.work is None
 
 
@@ -154,8 +165,13 @@ def incompatibility(plan: Plan, model: str | None) -> str:
     return f"[agent] model is {model!r}, but this federation offers {names}; choose one of them"
 
 
+def leaves_model(plan: Plan) -> bool:
+    """Whether a round that a device has trained gives it a model of its own, to be exported and judged."""
+    return not plan.rollout.used and is_served(plan.task)
+
+
 def identity(a: Announcement, model: str | None) -> str:
-    """Name what a device learns something about: one founding of a federation (whose plan is fixed), one network."""
+    """Name what a device learns something about: one instance of a federation (whose plan is fixed), one network."""
     return f"{a.instance}/{model or a.plan.model.name}"
 
 
@@ -168,7 +184,13 @@ def next_work(agent: Agent) -> Work | None:
     invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
     if invited and mine and (mine.round, mine.model.sha256) not in agent.done:
         return Work("train", mine.round, mine.model)
-    return _to_adopt(agent, a)
+    return _to_adopt(agent, a) or _to_export(agent, a)
+
+
+def _to_export(agent: Agent, a: Announcement) -> Work | None:
+    """Return the newest model of the device's own that is not judged yet: the next round came before its export."""
+    newest = agent.candidates[-1] if agent.candidates and leaves_model(a.plan) else None
+    return Work("export", newest.round, newest.model) if newest else None
 
 
 def _to_adopt(agent: Agent, a: Announcement) -> Work | None:
@@ -196,6 +218,8 @@ def superseded(work: Work, a: Announcement, following: Work | None) -> str:
     if work.stage is Stage.EVALUATING:
         return ""
     again = following is not None and following.kind == "train"
+    if work.kind == "export":
+        return f"round {a.round} comes first" if again else ""
     if work.release:
         if again:
             return f"round {a.round} comes first"
@@ -205,7 +229,7 @@ def superseded(work: Work, a: Announcement, following: Work | None) -> str:
         same = a.state == "finished" and a.model is not None and a.model.sha256 == work.model.sha256
         return "" if same else f"the federation is {a.state}"
     if work.stage is Stage.EXPORTING:
-        return f"round {a.round} has begun" if again else ""
+        return f"round {a.round} has begun, its model is exported later" if again else ""
     if a.state in ("finished", "stopped"):
         return f"the federation is {a.state}"
     replaced = again and following is not None and following.model.sha256 != work.model.sha256
@@ -253,7 +277,8 @@ def _detail(agent: Agent) -> str:
     if agent.examples == 0:
         return "the sensor source gave no labelled windows to train on"
     if agent.work and agent.work.stage is Stage.BLOCKED:
-        verb = "adopting" if agent.work.release else "training for"
+        work = agent.work
+        verb = "adopting" if work.release else "exporting the model of" if work.kind == "export" else "training for"
         return f"not {verb} {agent.work.name}: {'; '.join(agent.blockers)}"
     if agent.work and agent.work.stage is not Stage.TRAINING:
         return agent.detail or f"{agent.work.stage} for {agent.work.name}"

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from edge_agent.config.settings import Config
@@ -15,9 +16,11 @@ from edge_agent.sensors.health import Health
 from edge_agent.sensors.source import Post
 from edge_agent.sensors.window_writer import WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
-from edge_agent.training.local_data import pipeline_settings, training_count
+from edge_agent.training.local_data import pipeline_settings, stored_examples, training_count
 from federation.plan import Plan
+from gaitway.metrics import has_classes
 from har_pipeline import Recording, SignalError, StreamPipeline, Window
+from har_pipeline.signals.checks import SENSORS
 
 log = logging.getLogger(__name__)
 
@@ -34,21 +37,31 @@ class Collector:
     """Turns recordings into windows and has them kept; `live` sources lose what cannot be kept, others wait."""
 
     def __init__(
-        self, config: Config, plan: Plan, post: Post, *, origin: str, live: bool, stop: threading.Event
+        self,
+        config: Config,
+        plan: Plan,
+        post: Post,
+        *,
+        origin: str,
+        live: bool,
+        stop: threading.Event,
+        declared_hz: Mapping[str, float] | None = None,
     ) -> None:
         self.config, self.plan, self.post, self.origin, self.live = config, plan, post, origin, live
         self.settings = pipeline_settings(config.sensors, plan.data)
         recorded = origin == RECORDING
-        cut = self.settings if recorded else replace(self.settings, keep_unlabelled=True)
+        labelled = recorded and has_classes(plan.task)
+        cut = self.settings if labelled else replace(self.settings, keep_unlabelled=True)
         self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
         self._shown = live or config.sensors.replay_speed != "max"  # at the pace of life
-        self.health = Health(config.sensors.source)
+        self.health = Health(config.sensors.source, declared_hz)
         self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
         self._told: int | None = None
         self._told_at = 0.0
         self._counted: tuple[int, int] | None = None
         self._noted = -1
+        self._findings: set[tuple[str, str]] = set()
         self._pipeline = StreamPipeline(self._cut, plan.labels)
         self._session = self._next_session = 0 if recorded else self.store.next_session()
 
@@ -63,6 +76,7 @@ class Collector:
         """Take a stretch of one sensor; raises har_pipeline's errors for recordings, but never for a live sensor."""
         if self.live:
             self.health.record(recording)
+        self.health.check(recording)
         try:
             self._take(self._pipeline.push(recording))
         except SignalError as error:
@@ -80,7 +94,7 @@ class Collector:
         if windows and self._shown:
             self.post(NewWindows(tuple(windows[-SHOWN:])))
         if self.origin == RECORDING:
-            windows = [window for window in windows if window.y >= 0]
+            windows = [window for window in windows if window.y >= 0 or not has_classes(self.plan.task)]
         # a pipeline counts sessions from 0; those of an earlier one stay apart
         windows = [window._replace(session=window.session + self._session) for window in windows]
         self._next_session = max(self._next_session, *(window.session + 1 for window in windows), 0)
@@ -104,8 +118,7 @@ class Collector:
         try:
             self.end_session()
             self.flush()
-            if self.live:
-                self._look_after()
+            self._look_after()
         finally:
             self.store.close()
 
@@ -116,7 +129,7 @@ class Collector:
         counted = (self.writer.kept, self.store.version())
         if counted == self._counted:
             return
-        outline = self.store.outline(self.config.sensor_client, self.settings, self.plan.labels)
+        outline = stored_examples(self.store, self.config.sensor_client, self.settings, self.plan, samples=False)
         count, told = training_count(outline, self.plan.data, self.settings), self._told
         # each is a message to the broker: not for every window
         much = not told or abs(count - told) >= TELLING * told
@@ -129,6 +142,7 @@ class Collector:
     def _look_after(self) -> None:
         try:
             self.writer.maintain()
+            self.note_findings()
             if self.live:
                 self.ready()
                 if (heard := sum(self.health.samples.values())) != self._noted:
@@ -136,3 +150,17 @@ class Collector:
                     self._noted = heard
         except StoreError as error:
             self.writer.handle_error(error)
+
+    def note_findings(self) -> list[tuple[str, str]]:
+        """Keep what is odd about the samples for status and doctor, and log what is new of it; returns it in words."""
+        findings = {(each.code, each.sensor): each for each in self.health.findings()}
+        told = {key: f"{SENSORS.get(each.sensor, 'sensors')}: {each.words}" for key, each in findings.items()}
+        noted: list[tuple[str, str]] = [(each.severity, told[key]) for key, each in findings.items()]
+        if findings.keys() == self._findings and self.store.get("findings"):
+            return noted
+        for key, each in findings.items():
+            if each.severity != "note" and key not in self._findings:
+                log.warning("%s", told[key])
+        self.store.put(findings=json.dumps(noted))
+        self._findings = set(findings)
+        return noted

@@ -1,129 +1,101 @@
-"""Any CSV file with both sensors in each row, described by the columns and units of [csv]; in constant memory."""
+"""Recorded files of any layout, as the description that [sensors] describe names has them; in constant memory."""
 
 from __future__ import annotations
 
-import csv
-import itertools
-import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
 
-import numpy as np
-
-from edge_agent.config.sensors import CsvSection
+from edge_agent.config.settings import Config
 from edge_agent.errors import SensorError
-from edge_agent.sensors.replay import FileSource, PacedSink
+from edge_agent.sensors.replay import FileSource, PacedSink, Part
 from federation.plan import Plan
-from har_pipeline import Recording
-from har_pipeline.recording import STANDARD_GRAVITY
-
-ROWS = 2000
-SENSORS: tuple[tuple[Literal["acc", "gyro"], int], ...] = (("acc", 1), ("gyro", 4))
-"""And in which of a row's numbers each begins; the time comes first."""
-TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-ACC = {"m/s2": 1.0, "g": STANDARD_GRAVITY}
-GYRO = {"rad/s": 1.0, "deg/s": math.pi / 180}
+from har_pipeline.description import DescribedFile, DescribedFiles, Description, find_files, read_description
+from har_pipeline.description.sessions import recordings
 
 
-class Rows(NamedTuple):
-    """Consecutive rows of one session: numbers (n, 7) are time, acceleration, rotation; `line` is that of the first."""
+@dataclass(frozen=True)
+class Visit(Part):
+    """Files that are read together: those of one recording, one for each sensor perhaps, or those of an archive."""
 
-    session: str
-    activities: list[str]
-    numbers: np.ndarray
-    line: int
+    files: DescribedFiles
 
 
-class CsvSource(FileSource):
-    """Replays a CSV file, or all *.csv in a folder by name."""
+@dataclass(frozen=True)
+class _Listed(DescribedFiles):
+    """Some files of a folder, which need not be walked through again."""
+
+    listed: tuple[DescribedFile, ...] = ()
+
+    def each(self) -> Iterator[DescribedFile]:
+        """Yield them."""
+        return iter(self.listed)
+
+
+class CsvSource(FileSource[Visit]):
+    """Replays the files that the description matches: a file, or a folder or archive with all that is below it."""
 
     kind = "csv"
 
-    def files(self, path: Path) -> Sequence[Path]:
-        """List the CSV files."""
-        return sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    def parts(self, path: Path) -> Iterator[Visit]:
+        """Yield what is read together."""
+        return visits(description_of(self.config), path)
 
     def settings(self) -> str:
-        """Return the column map."""
-        return self.config.csv.model_dump_json()
+        """Return the description, and whose rows are taken."""
+        return f"{description_of(self.config).model_dump_json()}{self.config.sensors.client or ''}"
 
-    def replay(self, path: Path, plan: Plan, sink: PacedSink, stop: threading.Event) -> None:
-        """Push the file in chunks of rows."""
+    def declared_hz(self) -> Mapping[str, float]:
+        """Return what the description states beside a column of times."""
+        return description_of(self.config).declared_hz
+
+    def replay(self, part: Visit, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
+        """Push the recordings of a part chunk by chunk; returns which were left out, and why."""
+        description = description_of(self.config).with_labels(plan.labels)
+        wanted, left_out = self.config.sensors.client, list[str]()
         session = None
-        for rows in read_rows(path, self.config.csv):
-            if session not in (None, rows.session):
+        for recording in recordings(description, part.files, None if wanted is None else [wanted], left_out.append):
+            if session not in (None, (recording.client, recording.session)):
                 sink.end_session()
-            session = rows.session
-            activity, times_s = np.array(rows.activities), rows.numbers[:, 0]
-            for sensor, first in SENSORS:
-                values = rows.numbers[:, first : first + 3]
-                name = f"{path.name}:{session}"
-                sink.push(Recording("csv", name, activity, sensor, times_s, values, str(path), rows.line))
+            session = recording.client, recording.session
+            sink.push(recording)
             if stop.is_set():
-                return
+                break
+        return left_out
 
 
-def read_rows(path: Path, columns: CsvSection) -> Iterator[Rows]:
-    """Read a file in chunks that end where the session changes; an empty cell is NaN, a lost sample.
+def description_of(config: Config) -> Description:
+    """Read the description that the settings name.
 
     Raises:
-        SensorError: with the file and the line, for a missing column or a cell that is no number.
+        SensorError: if they name none.
+        SettingsError: if there is no such file, or it is wrong.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=columns.separator)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            place = _Places(path, header, columns)
-            for session, rows in itertools.groupby(_numbered(reader), key=lambda row: place.session(row[1])):
-                while chunk := list(itertools.islice(rows, ROWS)):
-                    numbers = np.array([place.numbers(line, row) for line, row in chunk], dtype=np.float64)
-                    activities = [place.activity(row) for _, row in chunk]
-                    yield Rows(session, activities, numbers * place.units, chunk[0][0])
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise SensorError(f"{path}, line {reader.line_num}: not a CSV file: {error}") from error
+    path = config.sensors.describe
+    if path is None:
+        raise SensorError(
+            "the source csv needs [sensors] describe, a TOML file that says what the files hold; "
+            "`python -m har_pipeline describe PATH` looks at them and writes one"
+        )
+    return read_description(path)
 
 
-def _numbered(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
-    return ((line, row) for line, row in enumerate(reader, 2) if row)
+def visits(description: Description, path: Path) -> Iterator[Visit]:
+    """Find the recordings at or below a path, by name; files that differ only in the group `sensor` belong together."""
+    found = find_files(description, path)
+    together: dict[str, list[DescribedFile]] = {}
+    for file in found.each():
+        together.setdefault(str(file.path) if _is_packed(file) else file.matched.visit, []).append(file)
+    for files in together.values():
+        matches = {file.name: file.matched for file in files}
+        if _is_packed(files[0]):  # its files can be read only one after the other
+            yield Visit(files[0].path.name, (files[0].path,), replace(found, matches=matches))
+        else:
+            known = {each.name: getattr(found, each.name) for each in fields(found)}
+            listed = _Listed(**{**known, "matches": matches}, listed=tuple(files))
+            yield Visit(files[0].name, tuple(file.path for file in files), listed)
 
 
-class _Places:
-    """Where the columns of a file are."""
-
-    def __init__(self, path: Path, header: list[str], columns: CsvSection) -> None:
-        self.path, self.width = path, len(header)
-        self.names = [columns.time, *columns.acc, *columns.gyro]
-        words = [name for name in (columns.activity, columns.session) if name]
-        if missing := [name for name in (*self.names, *words) if name not in header]:
-            raise SensorError(
-                f"{path}, line 1: no column {', '.join(missing)}; it has {', '.join(header)[:500]}; set [csv]"
-            )
-        self.at = [header.index(name) for name in self.names]
-        self.activity_at = header.index(columns.activity) if columns.activity else None
-        self.session_at = header.index(columns.session) if columns.session else None
-        acc, gyro = ACC[columns.acc_unit], GYRO[columns.gyro_unit]
-        self.units = np.array([TIME[columns.time_unit], acc, acc, acc, gyro, gyro, gyro])
-
-    def numbers(self, line: int, row: list[str]) -> list[float]:
-        """Return the seven numbers of a row."""
-        if len(row) != self.width:
-            raise SensorError(f"{self.path}, line {line}: {len(row)} cells; expected {self.width}")
-        found = []
-        for name, at in zip(self.names, self.at, strict=True):
-            try:
-                found.append(float(row[at]) if row[at].strip() else math.nan)
-            except ValueError as error:
-                raise SensorError(
-                    f"{self.path}, line {line}: {row[at][:50]!r} in column {name} is no number"
-                ) from error
-        return found
-
-    def activity(self, row: list[str]) -> str:
-        """Return a row's activity, '' where there is none."""
-        return row[self.activity_at].strip() if self.activity_at is not None else ""
-
-    def session(self, row: list[str]) -> str:
-        """Return a row's session, '' where there is only one."""
-        return row[self.session_at] if self.session_at is not None and self.session_at < len(row) else ""
+def _is_packed(file: DescribedFile) -> bool:
+    return file.path.name != Path(file.name).name

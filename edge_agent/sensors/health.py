@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from har_pipeline import Recording
+from har_pipeline import Finding, Recording, SignalChecks
 
 SPAN_S = 10.0
 """Seconds of samples that are looked at."""
 NOTES = 5
+CHECKED_S, SETTLED_S = 3600.0, 60.0
+"""After an hour the signals are judged anew, so that what was put right is forgotten; for a minute as before."""
 REST_SPREAD = 0.3
 """Below this standard deviation of |acceleration|, in m/s², the device lies still."""
 
 
 class Health:
-    """The last seconds of both sensors, and counts since the start."""
+    """The last seconds of both sensors, and counts since the start; `declared_hz` is their rate where it is stated."""
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, source: str, declared_hz: Mapping[str, float] | None = None) -> None:
+        self.source, self._declared_hz = source, declared_hz
         self.samples = {"acc": 0, "gyro": 0}
         self.counts: dict[str, int] = {}
         self.lost = 0
         self._notes: deque[str] = deque(maxlen=NOTES)
         self._recent: dict[str, deque[Recording]] = {"acc": deque(), "gyro": deque()}
         self._heard_at = 0.0
+        self._checks, self._checked_since = SignalChecks(declared_hz), time.monotonic()
+        self._before: tuple[Finding, ...] | None = None
+
+    def check(self, recording: Recording) -> None:
+        """Take note of samples of any source, live or not, for `findings`."""
+        if time.monotonic() - self._checked_since > CHECKED_S:
+            self._before = self._checks.findings()
+            self._checks, self._checked_since = SignalChecks(self._declared_hz), time.monotonic()
+        self._checks.add(recording)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what is odd about the samples of the last hour or so."""
+        early = time.monotonic() - self._checked_since < SETTLED_S
+        return self._before if early and self._before is not None else self._checks.findings()
 
     def record(self, recording: Recording) -> None:
         """Take note of samples that came."""

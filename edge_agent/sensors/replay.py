@@ -7,14 +7,22 @@ import json
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from edge_agent.errors import SensorError
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.source import ThreadedSource
+from edge_agent.storage.window_store import SKIPPED, TAKEN, WindowStore
 from federation.plan import Plan
 from har_pipeline import Recording
+
+log = logging.getLogger(__name__)
+
+OnePart = TypeVar("OnePart", bound="Part")
 
 
 class ReplayClock:
@@ -35,9 +43,6 @@ class ReplayClock:
         self.stop.wait(advance_s / self.speed)
 
 
-log = logging.getLogger(__name__)
-
-
 class PacedSink:
     """Hands samples on, no faster than `[sensors] replay_speed` says."""
 
@@ -55,22 +60,38 @@ class PacedSink:
         self._collector.end_session()
 
 
-class FileSource(ThreadedSource):
-    """Takes every file that `files` finds below [sensors] path; posts DataReady once all are in."""
+@dataclass(frozen=True)
+class Part:
+    """What is taken at once: its name below [sensors] path, and the files on disk that it is read from."""
+
+    name: str
+    paths: tuple[Path, ...]
+
+
+class FileSource(ThreadedSource, Generic[OnePart]):
+    """Takes every part that `parts` finds at [sensors] path; posts DataReady once all are in.
+
+    Each is a recording of its own, whatever its clock says: two that overlap in time stay apart. One with an activity
+    that is no label is left out; the store's note `SKIPPED` tells which, and why.
+    """
 
     kind: str
 
     @abstractmethod
-    def files(self, path: Path) -> Sequence[Path]:
-        """List what is to be taken, in a stable order."""
+    def parts(self, path: Path) -> Iterable[OnePart]:
+        """Find what is to be taken, in a stable order; a part is taken before the next is asked for."""
 
     @abstractmethod
     def settings(self) -> str:
         """Everything in the config that changes what a file means."""
 
     @abstractmethod
-    def replay(self, path: Path, plan: Plan, sink: PacedSink, stop: threading.Event) -> None:
-        """Push one file; its sessions are ended."""
+    def replay(self, part: OnePart, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
+        """Push one part; its sessions are ended. Returns what of it was left out, and why."""
+
+    def declared_hz(self) -> Mapping[str, float]:
+        """Return the rate that the config states of a sensor ("acc", "gyro"); the measured one is judged by it."""
+        return {}
 
     def collect(self, plan: Plan, stop: threading.Event) -> None:
         """Take what has not been taken before."""
@@ -79,33 +100,69 @@ class FileSource(ThreadedSource):
             raise SensorError(
                 f"[sensors] path is {str(path or '')!r}; expected a file or a folder for source {self.kind}"
             )
-        if not (found := self.files(path)):
-            raise SensorError(f"{path} holds nothing that the source {self.kind} can read; see docs/edge_agent.md")
-        for each in found:
-            self._take(each, plan, stop)
+        skipped: dict[str, list[str]] = {}
+        odd: dict[str, str] = {}
+        seen = False
+        for part in self.parts(path):
+            seen = True
+            if left_out := self._take(part, plan, stop):
+                skipped[part.name] = left_out
+            odd |= {words: severity for severity, words in self._noted(part)}
             if stop.is_set():
                 return
+        if not seen:
+            raise SensorError(f"{path} holds nothing that the source {self.kind} can read; see docs/edge_agent.md")
         collector = Collector(self.config, plan, self.post, origin=self.kind, live=False, stop=stop)
+        findings = [(severity, words) for words, severity in odd.items()]
+        collector.store.put(**{SKIPPED: json.dumps(skipped), "findings": json.dumps(findings)})
         collector.ready()
         collector.close()
 
-    def _take(self, path: Path, plan: Plan, stop: threading.Event) -> None:
-        key = self._key(path, plan)
-        collector = Collector(self.config, plan, self.post, origin=f"{self.kind}:{key}", live=False, stop=stop)
+    def _take(self, part: OnePart, plan: Plan, stop: threading.Event) -> list[str]:
+        """Take a part unless it was taken before; returns what of it was left out, and why."""
+        key, under = _key(part), self._under(plan)
+        collector = Collector(
+            self.config, plan, self.post, origin=f"{self.kind}:{key}", live=False, stop=stop,
+            declared_hz=self.declared_hz(),
+        )  # fmt: skip
         try:
-            if collector.store.get(f"taken:{key}"):
-                return
-            collector.store.drop_origin(collector.origin)  # one that was interrupted begins again
-            self.replay(path, plan, PacedSink(collector, ReplayClock(self.config.sensors.replay_speed, stop)), stop)
+            if json.loads(collector.store.get(f"{TAKEN}{key}") or "{}").get("under") == under:
+                return []
+            # one that was interrupted begins again, and so does one that means something else by now
+            collector.store.put(**{f"{TAKEN}{key}": ""})
+            collector.store.drop_origin(collector.origin)
+            sink = PacedSink(collector, ReplayClock(self.config.sensors.replay_speed, stop))
+            left_out = self.replay(part, plan, sink, stop)
             if not stop.is_set():
                 collector.end_session()
                 collector.flush()
-                collector.store.put(**{f"taken:{key}": path.name})
-                log.info("took %s", path)
+                # with something left out it is tried again at the next start, and said again
+                collector.store.put(
+                    **{f"{TAKEN}{key}": json.dumps({
+                        "name": part.name, "under": "" if left_out else under, "findings": collector.note_findings()
+                    })}
+                )  # fmt: skip
+                log.info("took %s", part.name)
+            for reason in left_out:
+                log.warning("%s: %s", part.name, reason)
+            return left_out
         finally:
             collector.store.close()
 
-    def _key(self, path: Path, plan: Plan) -> str:
-        status = path.stat()
-        parts = (path.name, status.st_size, status.st_mtime_ns, self.settings(), plan.labels, plan.data.pipeline)
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    def _noted(self, part: Part) -> list[tuple[str, str]]:
+        """Return what was odd about the samples of a part when it was taken, now or at an earlier start."""
+        with closing(WindowStore(self.config.agent.data_dir)) as store:
+            note = json.loads(store.get(f"{TAKEN}{_key(part)}") or "{}")
+        return [(severity, words) for severity, words in note.get("findings", [])]
+
+    def _under(self, plan: Plan) -> str:
+        return _digest(self.settings(), plan.labels, plan.data.pipeline)
+
+
+def _key(part: Part) -> str:
+    status = [path.stat() for path in part.paths]
+    return _digest(part.name, [(each.st_size, each.st_mtime_ns) for each in status])
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -8,7 +8,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -40,6 +40,9 @@ class Source(Protocol):
 
 class ThreadedSource(ABC):
     """Runs `collect` in a thread; an error that was to be expected is posted as SensorFailed."""
+
+    makes: ClassVar[str] = "windows"
+    """What it delivers; the plan asks for windows of motion sensors, or for pictures."""
 
     def __init__(self, config: Config, post: Post) -> None:
         self.config, self.post = config, post
@@ -74,8 +77,18 @@ class ThreadedSource(ABC):
         if self._thread:
             self._thread.join(timeout_s)
 
+    def _check(self, plan: Plan) -> None:
+        wanted = "windows" if plan.data.input is None else "pictures"
+        if wanted != self.makes:
+            what = "windows of motion sensors" if wanted == "windows" else "pictures"
+            raise SensorError(
+                f"the federation learns from {what}, and [sensors] source = {self.config.sensors.source!r} gives "
+                f"{self.makes}; set another source, or take part in another federation"
+            )
+
     def _run(self, plan: Plan, stop: threading.Event) -> None:
         try:
+            self._check(plan)
             self.collect(plan, stop)
         except (AgentError, PipelineError, OSError) as error:
             if not stop.is_set():

@@ -21,6 +21,8 @@ FILE_NAME = "live.json"
 WAITING = 64
 """Windows that wait; where the model is slower than the sensor, older ones are passed over."""
 WRITE_EVERY_S = 1.0
+REMEMBERED = 300
+"""Of the latest predictions, for whoever looks at the device: about six minutes."""
 
 
 class LivePrediction(NamedTuple):
@@ -50,6 +52,8 @@ class Classifier:
         self._written_at = 0.0
         self.count = 0
         self.latest: LivePrediction | None = None
+        self._history: deque[LivePrediction] = deque(maxlen=REMEMBERED)
+        self._last_window: Window | None = None
         self.error = ""
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
 
@@ -81,7 +85,13 @@ class Classifier:
         """Have windows of raw samples classified; without a model they are passed over."""
         with self._news:
             self._windows.extend(windows)
+            self._last_window = windows[-1] if windows else self._last_window
             self._news.notify()
+
+    def recent(self) -> tuple[list[LivePrediction], Window | None]:
+        """Return the latest predictions, oldest first, and the window that came last, of raw samples (window, 6)."""
+        with self._news:
+            return list(self._history), self._last_window
 
     def _run(self) -> None:
         while True:
@@ -113,8 +123,12 @@ class Classifier:
         except (ExportError, ValueError) as error:  # windows of two lengths do not stack
             self.error = f"the windows do not fit the model: {error}"
             return
+        if not found.labels:  # pixels have classes, pictures have none
+            return
         probability = float(found.probabilities[-1].max())
         self.latest = LivePrediction(found.labels[-1], probability, float(windows[-1].start_s), time.time())
+        with self._news:
+            self._history.append(self.latest)
         self.count, self.error = self.count + len(windows), ""
         self._write()
 

@@ -1,4 +1,8 @@
-"""The last two good models of a device, and how the present one changes: commit, rollback, revoke."""
+"""The models that a device keeps, and how the present one changes: commit, rollback, revoke.
+
+Kept are the last two good ones, and of each source the one that was judged last, adopted or not: it is run again
+whenever another is judged.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,11 @@ from edge_agent.training.job import CHECKPOINT, MODEL
 
 MODEL_KEYS = ("model", "previous")
 """Names in the store under which the last two good models are noted, the present one first."""
-SOURCES: Mapping[Kind, str] = {"train": "personalized", "adopt": "global"}
+SOURCES: Mapping[Kind, str] = {"train": "personalized", "export": "personalized", "adopt": "global"}
+LAST_JUDGED = ("personalized", "global")
+"""Names in the store under which the model of each source is noted that was judged last and works."""
+COMPARED = "compared"
+"""Name in the store of what the last judgement found about all models, on the same windows."""
 
 
 class Verdict(NamedTuple):
@@ -29,6 +37,9 @@ class Verdict(NamedTuple):
     folder: Path | None = None
     model: Mapping[str, Any] | None = None
     release: int = 0  # number of the rollout that gave it, 0: none
+    against: str = ""  # sha256 of the model that was the present one then
+    instead: Mapping[str, Any] | None = None  # another model of the device that is better than the present one
+    compared: Mapping[str, Any] | None = None  # what was found about every model that ran
 
     @property
     def good(self) -> bool:
@@ -37,17 +48,22 @@ class Verdict(NamedTuple):
 
     @property
     def score(self) -> float | None:
-        """Macro-F1 on the holdout; None without a holdout, or where the candidate does not run."""
-        return self.model["macro_f1"] if self.model else None
+        """The primary metric on the holdout; None without a holdout, or where the candidate does not run."""
+        return self.model["score"] if self.model else None
 
     @property
-    def most_frequent(self) -> float | None:
-        """Macro-F1 there of always answering the most frequent class; None where the holdout cannot tell."""
-        return self.model["most_frequent"] if self.model and self.model["checked"] else None
+    def trivial(self) -> float | None:
+        """That of the task's trivial answer there; None where the holdout cannot tell."""
+        return self.model["trivial"] if self.model and self.model["checked"] else None
+
+    @property
+    def metric(self) -> str:
+        """Name of the primary metric."""
+        return str(self.model["metric"]) if self.model else ""
 
 
 class ModelRegistry:
-    """The last two good models of a device, in `folder`/models; noted in the store."""
+    """The models that a device keeps, in `folder`/models; noted in the store."""
 
     def __init__(self, store: StateStore) -> None:
         self.store, self.folder = store, store.folder / "models"
@@ -56,16 +72,50 @@ class ModelRegistry:
         """Describe the newest good model whose file is whole; None if there is none."""
         return next((model for name in MODEL_KEYS if (model := self._read(name)) and _is_whole(model)), None)
 
+    def good_models(self) -> list[dict[str, Any]]:
+        """Describe the last two good models, the present one first, and whether each one's file is there."""
+        present = self.present()
+        used = present["sha256"] if present else None
+        noted = [model for name in MODEL_KEYS if (model := self._read(name))]
+        return [{**one, "adopted": one["sha256"] == used, "whole": Path(one["path"]).is_file()} for one in noted]
+
+    def others(self) -> list[dict[str, Any]]:
+        """Describe the models that were judged last and are not the present one; none that was released."""
+        now = self.present()
+        noted = [model for name in LAST_JUDGED if (model := self._read(name)) and "rollout" not in model]
+        return [model for model in noted if _is_whole(model) and (now is None or model["sha256"] != now["sha256"])]
+
+    def compared(self) -> dict[str, Any] | None:
+        """Return what the last judgement found about all models; None before any."""
+        text = self.store.get(COMPARED)
+        found: dict[str, Any] | None = json.loads(text) if text else None
+        return found and {**found, "models": [described_today(row) for row in found["models"]]}
+
+    def is_overtaken(self, verdict: Verdict) -> bool:
+        """Whether a verdict would replace another model than the one that it was reached against."""
+        now = self.present()
+        changes = verdict.good or verdict.instead is not None
+        return changes and (now["sha256"] if now else "") != verdict.against
+
     def commit(self, verdict: Verdict) -> None:
-        """Note the verdict; move a good candidate's files here and forget all but the last two models."""
-        pairs: dict[str, str] = {}
-        model = dict(verdict.model or {})
-        if verdict.good and verdict.folder:
-            before = self.present()
-            model = {**self._place(verdict.folder, verdict.round, model["source"]), **model}
+        """Note the verdict, move a candidate's files here if it works, and forget the files that nobody names."""
+        model, before = dict(verdict.model or {}), self.present()
+        pairs = {COMPARED: json.dumps(verdict.compared)} if verdict.compared else {}
+        using: Mapping[str, Any] | None = verdict.instead
+        if verdict.folder and verdict.answer != "failed":
+            noted = self._read(model["source"])
+            # an older round's that was exported later does not displace a newer one
+            last = verdict.kind != "export" or noted is None or noted["round"] < verdict.round
+            if verdict.good or last:
+                model |= self._place(verdict.folder, verdict.round, model["source"])
             if verdict.release:
                 model["rollout"] = verdict.release
-            pairs = {"model": json.dumps(model), "previous": json.dumps(before) if before else ""}
+            if last:
+                pairs[model["source"]] = json.dumps(model)
+            if verdict.good:
+                using = model
+        if using:
+            pairs |= {"model": json.dumps(using), "previous": json.dumps(before) if before else ""}
         row = AdoptionRow(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
         self.store.note_adoption(row, **pairs)
         self._prune()
@@ -81,32 +131,35 @@ class ModelRegistry:
             raise StoreError("there is no earlier good model to go back to; the device keeps the last two")
         if not _is_whole(before):
             raise StoreError(f"{before['path']} is gone or damaged; the present model stays")
-        reason = f"{_name(before)}: taken back by hand, in place of the {_name(now)}"
+        reason = f"{name_of(before)}: taken back by hand, in place of the {name_of(now)}"
         row = AdoptionRow(before["round"], before["source"], True, reason, before, time.time())
-        self.store.note_adoption(row, model=json.dumps(before), previous=json.dumps(now))
+        # what a person left does not come back by itself when others are judged
+        left = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one["sha256"] == now["sha256"]}
+        self.store.note_adoption(row, model=json.dumps(before), previous=json.dumps(now), **left)
         return before
 
     def revoke(self, release: int) -> None:
         """Forget the models of a release that was withdrawn: the one before it is used again, or none if none was."""
         left = [model for name in MODEL_KEYS if (model := self._read(name)) and model.get("rollout") != release]
         now, before = [*map(json.dumps, left), "", ""][:2]
-        shown = _name(left[0]) if left else "none"
+        shown = name_of(left[0]) if left else "none"
         round_number, source = (left[0]["round"], left[0]["source"]) if left else (0, "global")
         reason = f"release {release} was withdrawn by the server; the model in use now: {shown}"
         row = AdoptionRow(round_number, source, bool(left), reason, left[0] if left else {}, time.time())
-        self.store.note_adoption(row, model=now, previous=before)
+        gone = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one.get("rollout") == release}
+        self.store.note_adoption(row, model=now, previous=before, **gone)
         self._prune()
 
     def forget_rollouts(self) -> None:
         """Let the models be of no release any more: a server that was restored gives their numbers to others."""
-        noted = {name: model for name in MODEL_KEYS if (model := self._read(name)) and model.pop("rollout", None)}
+        names = (*MODEL_KEYS, *LAST_JUDGED)
+        noted = {name: model for name in names if (model := self._read(name)) and model.pop("rollout", None)}
         if noted:
             self.store.put(**{name: json.dumps(model) for name, model in noted.items()})
 
     def _read(self, name: str) -> dict[str, Any] | None:
         text = self.store.get(name)
-        model: dict[str, Any] | None = json.loads(text) if text else None
-        return model
+        return described_today(json.loads(text)) if text else None
 
     def _place(self, folder: Path, round_number: int, source: str) -> dict[str, str]:
         sha256 = sha256_of(folder / MODEL)
@@ -117,13 +170,22 @@ class ModelRegistry:
         return {"path": str(path), "checkpoint": str(checkpoint), "sha256": sha256}
 
     def _prune(self) -> None:
-        kept = {Path(json.loads(text)["path"]).stem for name in MODEL_KEYS if (text := self.store.get(name))}
+        names = (*MODEL_KEYS, *LAST_JUDGED)
+        kept = {Path(json.loads(text)["path"]).stem for name in names if (text := self.store.get(name))}
         for path in self.folder.glob("*"):
             if path.stem not in kept:
                 path.unlink()
 
 
-def _name(model: Mapping[str, Any]) -> str:
+def described_today(model: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's description, which 0.2.0 gave the name of its only metric, under today's names."""
+    if "score" in model or "macro_f1" not in model:
+        return model
+    return {**model, "metric": "macro_f1", "score": model["macro_f1"], "trivial": model.get("most_frequent")}
+
+
+def name_of(model: Mapping[str, Any]) -> str:
+    """Name a model in words."""
     return f"{model['source']} model of round {model['round']}"
 
 

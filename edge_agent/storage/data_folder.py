@@ -16,7 +16,9 @@ from federation.private_files import make_private, opener, private_file, private
 log = logging.getLogger(__name__)
 
 OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, BLOBS = "outbox", "clients", "models", "jobs", "checkpoints", "blobs"
-AGENT_FILES = (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, BLOBS, "lock", "*.sqlite*", "*.json", "*.key")
+CANDIDATES = "candidates"
+"""Models that were trained and are not exported and judged yet."""
+AGENT_FILES = (OUTBOX, CLIENTS, MODELS, JOBS, CHECKPOINTS, CANDIDATES, BLOBS, "lock", "*.sqlite*", "*.json", "*.key")
 """What an agent makes in its data folder."""
 
 

@@ -1,4 +1,4 @@
-"""Giving windows an activity afterwards, taking that back, and finding what has none yet."""
+"""Giving windows an activity afterwards, by time, file or session, taking that back, and finding what has none yet."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_agent.errors import LabelError
-from edge_agent.storage.window_store import WindowStore
+from edge_agent.storage.window_store import RECORDING, TAKEN, WindowStore
 from gaitway.errors import did_you_mean
 
 SHARE = 0.5
 """Of a window that must lie in a span to get its activity."""
+OWN = f"origin <> '{RECORDING}'"
+"""Condition on windows that are the device's own: those of a replayed data set are never labelled by hand."""
 JOIN_S = 5.0
 """Windows that are no further apart than this form one stretch."""
 
@@ -23,6 +25,20 @@ class Labelled(NamedTuple):
     span: int
     activity: str
     windows: int
+
+
+class Session(NamedTuple):
+    """An unbroken stretch of one recording, and how many of its windows have no activity.
+
+    file is the recorded file that it came from, or the source's name; from_s and to_s are on the recording's own clock.
+    """
+
+    number: int
+    file: str
+    from_s: float
+    to_s: float
+    windows: int
+    unlabelled: int
 
 
 class Stretch(NamedTuple):
@@ -57,18 +73,60 @@ def label_span(store: WindowStore, from_s: float, to_s: float, activity: str) ->
     """
     if not to_s > from_s:
         raise LabelError("the span ends before it begins; swap --from and --to")
+    inside = "start_s < :to AND end_s > :from AND MIN(end_s, :to) - MAX(start_s, :from) >= :share * (end_s - start_s)"
+    return _label(store, activity, inside, {"from": from_s, "to": to_s, "share": SHARE})
+
+
+def label_file(store: WindowStore, file: str, activity: str) -> Labelled:
+    """Give an activity to every window of a recorded file, by its name below [sensors] path or the end of it.
+
+    Raises:
+        LabelError: if no file of that name is in, or more than one.
+    """
+    names = {each.number: each.file for each in sessions(store)}
+    found = {name for name in names.values() if name == file or name.endswith(f"/{file}")}
+    if len(found) != 1:
+        several = f"{len(found)} files end so: {', '.join(sorted(found)[:5])}; give more of the path"
+        nearest = did_you_mean(file, sorted(set(names.values()))) if names else "none is in yet"
+        raise LabelError(f"{file!r} names no one file; {several if found else nearest}")
+    return label_sessions(store, [number for number, name in names.items() if name in found], activity)
+
+
+def label_sessions(store: WindowStore, numbers: Sequence[int], activity: str) -> Labelled:
+    """Give an activity to every window of some sessions; raises LabelError for one that is not there."""
+    known = {each.number for each in sessions(store)}
+    if missing := sorted({*numbers} - known):
+        raise LabelError(f"there is no session {missing[0]}; `label --sessions` lists those that there are")
+    among = f"session IN ({','.join(str(int(number)) for number in numbers)})"
+    return _label(store, activity, f"{OWN} AND {among}", {"from": 0.0, "to": 0.0})  # no time: it holds for none to come
+
+
+def _label(store: WindowStore, activity: str, chosen: str, values: dict[str, float]) -> Labelled:
     with store.writing() as db:
         span = db.execute(
-            "INSERT INTO spans (from_s, to_s, activity, at) VALUES (?, ?, ?, ?)", (from_s, to_s, activity, time.time())
+            "INSERT INTO spans (from_s, to_s, activity, at) VALUES (?, ?, ?, ?)",
+            (values["from"], values["to"], activity, time.time()),
         ).lastrowid
-        inside = (
-            "start_s < :to AND end_s > :from AND activity <> :activity "
-            "AND MIN(end_s, :to) - MAX(start_s, :from) >= :share * (end_s - start_s)"
-        )
-        values = {"span": span, "from": from_s, "to": to_s, "activity": activity, "share": SHARE}
-        db.execute(f"INSERT INTO changes SELECT :span, id, activity FROM windows WHERE {inside}", values)
-        changed = db.execute(f"UPDATE windows SET activity = :activity WHERE {inside}", values).rowcount
+        where, named = f"activity <> :activity AND {chosen}", {"span": span, "activity": activity, **values}
+        db.execute(f"INSERT INTO changes SELECT :span, id, activity FROM windows WHERE {where}", named)
+        changed = db.execute(f"UPDATE windows SET activity = :activity WHERE {where}", named).rowcount
     return Labelled(int(span or 0), activity, changed)
+
+
+def sessions(store: WindowStore) -> list[Session]:
+    """List the sessions of the device's own windows, in the order in which they came."""
+    with store.reading() as db:
+        rows = db.execute(
+            "SELECT session, origin, MIN(start_s), MAX(end_s), COUNT(*), SUM(activity = '') FROM windows "
+            f"WHERE {OWN} GROUP BY session, origin ORDER BY MIN(id)"
+        ).fetchall()
+    return [Session(row[0], _file_of(store, row[1]), *row[2:]) for row in rows]
+
+
+def _file_of(store: WindowStore, origin: str) -> str:
+    kind, _, key = origin.partition(":")
+    taken = store.get(f"{TAKEN}{key}") if key else ""
+    return str(json.loads(taken)["name"]) if taken else kind
 
 
 def undo(store: WindowStore) -> Labelled:

@@ -144,8 +144,8 @@ class StateStore:
 
     # ---- rounds and outbox
 
-    def keep_update(self, manifest: UpdateManifest, path: Path, result: Mapping[str, Any], client_state: str) -> None:
-        """Note a trained round, its update and the client's new state, all or nothing; the files are durable before."""
+    def keep_update(self, manifest: UpdateManifest, path: Path, result: Mapping[str, Any], **pairs: str) -> None:
+        """Note a trained round and its update, and set values with it, all or nothing; the files are durable before."""
         now = time.time()
         row = (
             self.epoch,
@@ -161,7 +161,7 @@ class StateStore:
             kept = (manifest.update_id, str(path.relative_to(self.folder)), write(manifest), now)
             db.execute("INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?)", kept)
             db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            self._put({"client_state": client_state})
+            self._put(pairs)
 
     def leave_out(self, round_number: int, base: str, reason: str) -> None:
         """Note that a round was given up."""

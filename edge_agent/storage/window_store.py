@@ -13,12 +13,15 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import DamagedError
 from edge_agent.storage.database import check, open_database, sqlite_errors, transaction
+from edge_agent.storage.pictures import Picture, Pictures, Preparation
 from edge_agent.storage.retention import MachineClock, enforce, note_age
 from federation.private_files import private_file
 from har_pipeline import ClientWindows, PipelineSettings, Window
@@ -27,9 +30,15 @@ FILE_NAME = "windows.sqlite"
 SUSPECT = "windows.suspect"
 """A file that whoever finds the database broken leaves for the one who may replace it."""
 CHANNELS = 6
+TAKEN = "taken:"
+"""What the note of a recorded file that is in begins with; the rest is the second half of its windows' origin."""
+SKIPPED = "skipped"
+"""Name of the note of recorded files that were left out, and why: JSON."""
 UNLABELLED = ""
 RECORDING = "recording"
 """Origin of windows that were replayed from a data set; they never mix with the device's own."""
+APART_S = 60.0
+"""At least, between two sessions of a client whose clocks overlapped; longer than any window."""
 SHAPING = ("rate_hz", "window", "max_gap_s", "cutoff_hz", "half_width_s", "kaiser_beta")
 """Pipeline settings without which two windows cannot train the same network."""
 
@@ -51,13 +60,18 @@ CREATE TABLE IF NOT EXISTS changes (
     before TEXT NOT NULL, PRIMARY KEY (span, window)
 );
 CREATE INDEX IF NOT EXISTS changes_by_window ON changes (window);
+CREATE TABLE IF NOT EXISTS masks (
+    window INTEGER PRIMARY KEY REFERENCES windows (id) ON DELETE CASCADE, y BLOB NOT NULL
+);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _INSERT = "INSERT INTO windows (x, activity, start_s, end_s, session, pipeline, origin, at) VALUES (?,?,?,?,?,?,?,?)"
 
 
-def shape_key(settings: PipelineSettings) -> str:
-    """Name what windows must agree in to be trained on together."""
+def shape_key(settings: Preparation) -> str:
+    """Name what windows, or pictures, must agree in to be trained on together."""
+    if isinstance(settings, Pictures):
+        return settings.key
     record = settings.to_json()
     text = json.dumps({name: record[name] for name in SHAPING}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -119,38 +133,89 @@ class WindowStore:
                 db.execute(_INSERT, (x, activity, start_s, end_s, int(w.session), shape, origin, now))
             enforce(db, limits, now)
 
-    def read(self, client: str, settings: PipelineSettings, labels: Sequence[str]) -> ClientWindows:
-        """Read the windows that can be trained on, in the order in which they came: x (n, window, 6).
+    def add_pictures(self, pictures: Sequence[Picture], settings: Pictures, limits: WindowsSection) -> None:
+        """Append pictures, with their masks, in place of what was kept of the same files; drop what is beyond limits.
 
-        Those are the labelled ones whose activity is among `labels` and which were cut under the same settings.
+        Their order stands in place of time.
+        """
+        shape = shape_key(settings)
+        with self.writing() as db:
+            now = note_age(db, self._clock)
+            number = float(db.execute("SELECT COALESCE(MAX(start_s), -1) + 1 FROM windows").fetchone()[0])
+            for i, picture in enumerate(pictures):
+                x, at, origin = picture.x.tobytes(), number + i, f"picture:{picture.name}"
+                db.execute("DELETE FROM windows WHERE origin = ? AND pipeline = ?", (origin, shape))
+                row = db.execute(_INSERT, (x, picture.label, at, at, 0, shape, origin, now)).lastrowid
+                if picture.mask is not None:
+                    db.execute("INSERT INTO masks VALUES (?, ?)", (row, picture.mask.tobytes()))
+            enforce(db, limits, now)
+
+    def read(
+        self, client: str, settings: Preparation, labels: Sequence[str], *, unlabelled: bool = False
+    ) -> ClientWindows:
+        """Read the examples that can be trained on, in the order in which they came: x (n, window, 6).
+
+        Those are the labelled ones whose activity is among `labels` and which were cut under the same settings; with
+        `unlabelled` the others too, whose y is the number of labels. Pictures are (n, channels, height, width) from 0
+        to 1.
 
         Raises:
             DamagedError: if a window's samples are not what was kept.
         """
-        rows = self._rows("x, activity, start_s, session", settings, labels)
-        x = np.empty((len(rows), settings.window, CHANNELS), np.float32)
-        for i, row in enumerate(rows):
-            kept = row[0] if isinstance(row[0], bytes) else b""
-            if len(kept) != x[i].nbytes:
+        rows = self._rows("x, activity, start_s, session", settings, labels, unlabelled)
+        if isinstance(settings, Pictures):
+            x = self._arrays([row[0] for row in rows], "u1", settings.shape).astype(np.float32) / np.float32(255)
+        else:
+            x = self._arrays([row[0] for row in rows], "<f4", (settings.window, CHANNELS))
+        return self._client_windows(client, x, [row[1:] for row in rows], labels)
+
+    def masks(self, settings: Pictures, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Read the classes of the pixels (n, height, width) of the pictures of `read`, in the same order.
+
+        Raises:
+            DamagedError: if a picture's mask is not what was kept.
+        """
+        rows = self._rows("(SELECT y FROM masks WHERE masks.window = windows.id)", settings, labels, False)
+        return self._arrays([row[0] for row in rows], "u1", settings.shape[1:]).astype(np.int64)
+
+    def _arrays(self, kept: Sequence[object], kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        found = np.empty((len(kept), *shape), np.dtype(kind))
+        for i, data in enumerate(kept):
+            size = len(data) if isinstance(data, bytes) else 0
+            if not isinstance(data, bytes) or size != found[i].nbytes:
                 private_file(self.folder / SUSPECT)
-                raise DamagedError(f"a window of {self.path} has {len(kept)} bytes, expected {x[i].nbytes}")
-            x[i] = np.frombuffer(kept, "<f4").reshape(settings.window, CHANNELS)
-        return _client_windows(client, x, [row[1:] for row in rows], labels)
+                raise DamagedError(f"an example of {self.path} has {size} bytes, expected {found[i].nbytes}")
+            found[i] = np.frombuffer(data, kind).reshape(shape)
+        return found
 
-    def outline(self, client: str, settings: PipelineSettings, labels: Sequence[str]) -> ClientWindows:
+    def outline(
+        self, client: str, settings: Preparation, labels: Sequence[str], *, unlabelled: bool = False
+    ) -> ClientWindows:
         """Read all of `read` but the samples: x is (n, 0, 6); enough to split and to count."""
-        rows = self._rows("activity, start_s, session", settings, labels)
-        return _client_windows(client, np.empty((len(rows), 0, CHANNELS), np.float32), rows, labels)
+        rows = self._rows("activity, start_s, session", settings, labels, unlabelled)
+        return self._client_windows(client, np.empty((len(rows), 0, CHANNELS), np.float32), rows, labels)
 
-    def _rows(self, columns: str, settings: PipelineSettings, labels: Sequence[str]) -> list[tuple[object, ...]]:
+    def _client_windows(
+        self, client: str, x: np.ndarray, rows: Sequence[tuple[object, ...]], labels: Sequence[str]
+    ) -> ClientWindows:
+        code = {name: i for i, name in enumerate(labels)}
+        y = np.array([code.get(str(row[0]), len(labels)) for row in rows], np.int64)
+        start_s, session = (np.array([row[i] for row in rows], kind) for i, kind in ((1, np.float64), (2, np.int64)))
+        if self.get("reads") != RECORDING:
+            start_s = one_after_another(start_s, session)
+        return ClientWindows(client, x, y, start_s, session)
+
+    def _rows(
+        self, columns: str, settings: Preparation, labels: Sequence[str], unlabelled: bool
+    ) -> list[tuple[object, ...]]:
         same = "=" if self.get("reads") == RECORDING else "<>"
         marks = ",".join("?" * len(labels))
         query = (
             f"SELECT {columns} FROM windows WHERE pipeline = ? AND origin {same} '{RECORDING}' "
-            f"AND activity IN ({marks}) ORDER BY id"
+            f"AND (? OR activity IN ({marks})) ORDER BY id"
         )
         with self.reading() as db:
-            return db.execute(query, (shape_key(settings), *labels)).fetchall()
+            return db.execute(query, (shape_key(settings), unlabelled, *labels)).fetchall()
 
     def counts(self) -> dict[str, int]:
         """Count the windows of each activity, of those that can be read now; '' are the unlabelled."""
@@ -190,13 +255,19 @@ class WindowStore:
             return int(db.execute("PRAGMA data_version").fetchone()[0])
 
 
-def _client_windows(
-    client: str, x: np.ndarray, rows: Sequence[tuple[object, ...]], labels: Sequence[str]
-) -> ClientWindows:
-    code = {name: i for i, name in enumerate(labels)}
-    y = np.array([code[str(row[0])] for row in rows], np.int64)
-    start_s, session = (np.array([row[i] for row in rows], kind) for i, kind in ((1, np.float64), (2, np.int64)))
-    return ClientWindows(client, x, y, start_s, session)
+def one_after_another(start_s: np.ndarray, session: np.ndarray) -> np.ndarray:
+    """Move sessions whose clocks overlap apart: starts (n,) in seconds, session (n,); others stay where they are.
+
+    They are recordings of their own, perhaps all from 0 s on. A split in time would take them for one, and drop
+    training windows because a test window of another recording began in the same second.
+    """
+    moved, end_s = start_s.copy(), -np.inf
+    spans = [(start_s[session == each].min(), start_s[session == each].max(), each) for each in np.unique(session)]
+    for first_s, last_s, each in sorted(spans):
+        shift_s = end_s + APART_S - first_s if first_s <= end_s else 0.0
+        moved[session == each] += shift_s
+        end_s = last_s + shift_s
+    return moved
 
 
 def _spoken_for(db: sqlite3.Connection, start_s: float, end_s: float) -> str:

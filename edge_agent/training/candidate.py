@@ -6,29 +6,25 @@ Only the training process imports this.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 from torch import nn
 
 from edge_agent.storage.files import write_file
+from edge_agent.storage.pictures import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
-from edge_agent.training.local_data import LocalData
+from edge_agent.training.local_data import LocalData, noun
 from export.onnx_export import export_onnx, metadata_of
 from federation.records import Client
-from gaitway.input_spec import InputSpec
-from har_pipeline import PipelineSettings
-from models.checkpoint import CheckpointInfo, save_checkpoint
+from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 
-PARITY_WINDOWS = 256
+PARITY_EXAMPLES = 256
 """The parity gate wants so many; a device that has fewer says how many it used."""
 
 
-def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, module: nn.Module, client: Client) -> None:
-    """Write checkpoint, ONNX model and parity report into the job's folder.
-
-    Raises:
-        GateError: if ONNX Runtime does not agree with torch on the device's own windows.
-    """
+def save_candidate(job: Job, settings: Preparation, data: LocalData, module: nn.Module, client: Client) -> None:
+    """Write the checkpoint into the job's folder: everything that an export needs, also a later one."""
     module.load_state_dict({**client.params, **client.buffers})
     module.eval()
     info = CheckpointInfo(
@@ -38,21 +34,32 @@ def export_candidate(job: Job, settings: PipelineSettings, data: LocalData, modu
         method=str(job.plan.method.get("name", "")),
         round=job.round,
         federation=job.federation,
-        parent_sha256=job.broadcast_sha256,
-        input=InputSpec.windows(
-            data.mean, data.std, window=settings.window, rate_hz=settings.rate_hz, stride=settings.stride
-        ),
+        parent_sha256=job.model.sha256,
+        input=settings.input_spec(data.mean, data.std),
+        task=dict(job.plan.task),
     )
     save_checkpoint(job.out / CHECKPOINT, module, info)
-    # the latest first: those of the holdout, then training windows up to the gate's number
-    windows = np.concatenate([data.holdout.x, data.train.x])[:PARITY_WINDOWS]
-    few = f", fewer than the usual {PARITY_WINDOWS}" if len(windows) < PARITY_WINDOWS else ""
-    origin = f"{len(windows)} windows of this device{few}"
+
+
+def export_candidate(job: Job, data: LocalData, path: Path) -> None:
+    """Write checkpoint, ONNX model and parity report into the job's folder, from the checkpoint at `path`.
+
+    Raises:
+        GateError: if ONNX Runtime does not agree with torch on the device's own windows.
+        CheckpointError: if the checkpoint is gone or damaged.
+    """
+    module, info = load_checkpoint(path)
+    if path != job.out / CHECKPOINT:
+        save_checkpoint(job.out / CHECKPOINT, module, info)
+    # the latest first: those of the holdout, then training examples up to the gate's number
+    examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES]
+    few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
+    origin = f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}"
     report = export_onnx(
         module,
         job.out / MODEL,
         metadata=metadata_of(info),
-        examples=windows,
+        examples=examples,
         examples_from=origin,
         allow_few=True,
     )

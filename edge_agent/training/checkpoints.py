@@ -40,7 +40,7 @@ def checkpoint_path(folder: Path, job: Job, windows: ClientWindows) -> Path:
         "format": FORMAT,
         "device": job.device,
         "round": job.round,
-        "base": job.broadcast_sha256,
+        "base": job.model.sha256,
         "client": job.client_state.name if job.client_state else "",
         "plan": job.plan.model_dump(mode="json"),  # with the seed
         "network": job.network.model_dump(mode="json"),

@@ -20,12 +20,12 @@ from edge_agent.errors import JobError
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import Kind
 from edge_agent.machine.state import incompatibility, network_of
-from edge_agent.storage.data_folder import CHECKPOINTS, JOBS
+from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, JOBS
 from edge_agent.storage.files import write_file
-from edge_agent.training.local_data import pipeline_settings
+from edge_agent.training.local_data import preparation
 from federation.plan import ModelSpec, Name, Plan
 from federation.private_files import UMASK, private_file, private_folder
-from federation.protocol.messages import Compression, Precision
+from federation.protocol.messages import BlobPointer, Compression, Precision
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
@@ -34,7 +34,8 @@ LOG_BYTES = 4000
 OUT_OF_MEMORY = (
     *("bad_alloc", "can't allocate memory", "Cannot allocate memory", "MemoryError"),
     # while torch is imported: a library that does not fit, a MemoryError that got lost on the way
-    *("failed to map segment", "returned NULL without setting an exception", "with an exception set"),
+    *("failed to map segment", "cannot allocate memory for thread-local data"),
+    *("returned NULL without setting an exception", "with an exception set", "error return without exception set"),
 )
 
 
@@ -58,9 +59,10 @@ class Job(BaseModel):
     client: str
     pipeline: dict[str, Any]
     broadcast: Path
-    broadcast_sha256: str
+    model: BlobPointer  # that broadcast, as it was announced
     chunk_bytes: int
     client_state: Path | None
+    candidate: Path | None = None  # export: the checkpoint that an earlier round left
     out: Path
     checkpoints: Path  # folder of the epochs' checkpoints
     threads: int
@@ -92,10 +94,11 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         chunk_bytes=command.chunk_bytes,
         store=folder,
         client=config.sensor_client,
-        pipeline=pipeline_settings(config.sensors, command.plan.data).to_json(),
+        pipeline=preparation(config.sensors, command.plan).to_json(),
         broadcast=broadcast.resolve(),
-        broadcast_sha256=command.model.sha256,
+        model=command.model,
         client_state=folder / client_state if client_state else None,
+        candidate=candidate_path(folder, command.round) if command.kind == "export" else None,
         out=job_folder(folder, command.round, command.kind),
         checkpoints=folder / CHECKPOINTS,
         threads=training.threads,
@@ -110,6 +113,11 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
 def job_folder(folder: Path, round_number: int, kind: Kind) -> Path:
     """Where a job's files lie, below the data folder."""
     return folder / JOBS / f"r{round_number}-{kind}"
+
+
+def candidate_path(folder: Path, round_number: int) -> Path:
+    """Where a trained round's checkpoint lies until it is exported and judged, below the data folder."""
+    return folder / CANDIDATES / f"r{round_number}.safetensors"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
-"""A device's own windows as training and holdout sets: the same split and statistics in both of its processes."""
+"""A device's own examples as training and holdout sets: the same split and statistics in both of its processes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from edge_agent.config.sensors import SensorsSection
-from federation.plan import DataSpec
+from edge_agent.storage.pictures import Pictures, Preparation
+from edge_agent.storage.window_store import WindowStore
+from federation.plan import DataSpec, Plan
+from gaitway.metrics import has_classes
 from har_pipeline import (
     ChannelStatistics,
     ClientWindows,
@@ -17,19 +21,30 @@ from har_pipeline import (
 )
 from har_pipeline.splits import Split
 
+APART_S = 1e3
+"""Pictures share no time, so that a split in time takes none away."""
+
 
 class LocalData(NamedTuple):
-    """Raw windows in m/s² and rad/s, cut in two, and the statistics to normalize them with (6 channels)."""
+    """Raw examples in their own units, cut in two, and the statistics of their channels to normalize them with.
+
+    Windows are (n, window, 6) as har_pipeline has them, pictures (n, channels, height, width) from 0 to 1. Of masks y
+    is (n, height, width).
+    """
 
     train: ClientWindows
     holdout: ClientWindows
     mean: tuple[float, ...]
     std: tuple[float, ...]
     statistics: ChannelStatistics | None
+    channel_axis: int = -1
 
     def normalized(self, windows: ClientWindows) -> np.ndarray:
-        """Return x (n, window, 6) as the network gets it."""
-        return windows.x if self.statistics is None else self.statistics.normalize(windows.x)
+        """Return x (n, ...) as the network gets it."""
+        if self.statistics is None:
+            return windows.x
+        x = self.statistics.normalize(np.moveaxis(windows.x, self.channel_axis, -1))
+        return np.ascontiguousarray(np.moveaxis(x, -1, self.channel_axis))
 
 
 def pipeline_settings(sensors: SensorsSection, data: DataSpec) -> PipelineSettings:
@@ -41,29 +56,75 @@ def pipeline_settings(sensors: SensorsSection, data: DataSpec) -> PipelineSettin
     return PipelineSettings.from_json({**preset.to_json(), **data.pipeline})
 
 
-def device_split(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> Split:
-    """Divide a device's windows into training and holdout as the simulation divides a client's."""
+def preparation(sensors: SensorsSection, plan: Plan) -> Preparation:
+    """Say how a device's raw data become the examples of a plan; raises har_pipeline's SettingsError."""
+    if plan.data.input is not None:
+        masks = plan.task.get("name") == "segmentation"
+        return Pictures(plan.data.input.shape, masks, plan.data.input.fit)
+    return pipeline_settings(sensors, plan.data)
+
+
+def noun(settings: Preparation) -> str:
+    """Call the examples by their name, for people."""
+    return "pictures" if isinstance(settings, Pictures) else "windows"
+
+
+def device_split(windows: ClientWindows, data: DataSpec, settings: Preparation) -> Split:
+    """Divide a device's examples into training and holdout as the simulation divides a client's.
+
+    Of each class of pictures the last ones are held out.
+    """
+    if isinstance(settings, Pictures):
+        windows = replace(windows, start_s=APART_S * np.arange(len(windows)))
+        settings = PipelineSettings()
     return split_client(windows, data.split, test_share=data.test_share, settings=settings)
 
 
-def local_data(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> LocalData:
-    """Split a device's windows and measure its training part, as the simulation does for a client."""
+def stored_examples(
+    store: WindowStore, client: str, settings: Preparation, plan: Plan, *, samples: bool = True
+) -> ClientWindows:
+    """Read which of a device's examples a plan's task learns from: labelled ones, or all where it needs no labels.
+
+    Those without one of the plan's labels have the class after the last one then. Without `samples` x is (n, 0, 6):
+    enough to split and to count.
+    """
+    unlabelled = not has_classes(plan.task)
+    read = store.read if samples else store.outline
+    return read(client, settings, plan.labels, unlabelled=unlabelled)
+
+
+def read_local_data(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> LocalData:
+    """Read a device's examples, split them, and lay masks in place of classes where the task learns masks."""
+    windows = stored_examples(store, client, settings, plan)
+    data = local_data(windows, plan.data, settings)
+    if not (isinstance(settings, Pictures) and settings.masks):
+        return data
+    masks, split = store.masks(settings, plan.labels), device_split(windows, plan.data, settings)
+    return data._replace(
+        train=replace(data.train, y=masks[split.train]), holdout=replace(data.holdout, y=masks[split.test])
+    )
+
+
+def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) -> LocalData:
+    """Split a device's examples and measure its training part, as the simulation does for a client."""
     split = device_split(windows, data, settings)
     train, holdout = windows.select(split.train), windows.select(split.test)
+    axis = 1 if isinstance(settings, Pictures) else -1
     if data.normalization == "none":
-        return LocalData(train, holdout, (0.0,) * 6, (1.0,) * 6, None)
-    statistics = _statistics(train, data)
+        channels = windows.x.shape[axis]
+        return LocalData(train, holdout, (0.0,) * channels, (1.0,) * channels, None, axis)
+    statistics = _statistics(np.moveaxis(train.x, axis, -1), data)
     mean, std = (tuple(map(float, values)) for values in (statistics.mean, statistics.std))
-    return LocalData(train, holdout, mean, std, statistics)
+    return LocalData(train, holdout, mean, std, statistics, axis)
 
 
-def _statistics(train: ClientWindows, data: DataSpec) -> ChannelStatistics:
-    """Take the federation's statistics, or the device's own where the plan holds none."""
+def _statistics(x: np.ndarray, data: DataSpec) -> ChannelStatistics:
+    """Take the federation's statistics, or those of the device's own x (n, ..., C) where the plan holds none."""
     if data.normalization == "federated" and data.statistics is not None:
         return ChannelStatistics.from_json(data.statistics.model_dump())
-    return ChannelStatistics.of(train.x)
+    return ChannelStatistics.of(x)
 
 
-def training_count(windows: ClientWindows, data: DataSpec, settings: PipelineSettings) -> int:
-    """Count the windows that are for training; they need no samples for that."""
+def training_count(windows: ClientWindows, data: DataSpec, settings: Preparation) -> int:
+    """Count the examples that are for training; they need no samples for that."""
     return len(device_split(windows, data, settings).train)

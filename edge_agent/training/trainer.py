@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,28 +19,34 @@ import torch
 from torch import nn
 
 from edge_agent.errors import AgentError, JobError, NonRetryableJobError
-from edge_agent.serving.soundness import Soundness
+from edge_agent.machine.state import leaves_model
+from edge_agent.serving.soundness import Soundness, soundness_of
 from edge_agent.storage.files import sha256_of, write_file
+from edge_agent.storage.pictures import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
-from edge_agent.training.candidate import export_candidate
+from edge_agent.training.candidate import export_candidate, save_candidate
 from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
-from edge_agent.training.job import CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, memory_cap_error
-from edge_agent.training.local_data import LocalData, local_data
+from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, memory_cap_error
+from edge_agent.training.local_data import LocalData, noun, read_local_data
 from export.runtime import ExportError
 from federation import wire
 from federation.errors import FederationError
 from federation.methods import method_from_json
+from federation.protocol.messages import class_score_names
 from federation.records import Client, Examples, Tree
 from federation.rounds.server_round import keeps_partial_work
-from federation.training.client_round import Setup, steps_of, train_one
+from federation.tasks import task_from_json
+from federation.training.client_round import steps_of, train_one
 from federation.training.forward import initial_client, initial_model, network
-from federation.training.prediction import predict
+from federation.training.local_round import Setup
+from federation.training.prediction import measure, task_mismatch
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
-from gaitway.scores import scores_of
-from har_pipeline import PipelineError, PipelineSettings
+from gaitway.metrics import TRIVIAL, is_served
+from har_pipeline import PipelineError
 from models import build
 from models.errors import ModelError
+from models.mae import with_decoder
 
 EXPECTED = (AgentError, FederationError, PipelineError, ModelError, ExportError, OSError)
 
@@ -51,7 +58,7 @@ class TrainingContext(NamedTuple):
     """Everything that a job works with."""
 
     job: Job
-    settings: PipelineSettings
+    settings: Preparation
     data: LocalData
     module: nn.Module
     setup: Setup
@@ -59,18 +66,21 @@ class TrainingContext(NamedTuple):
     broadcast: Tree
 
 
+class Measurement(NamedTuple):
+    """What the holdout says about a model: the task's metrics by name, and whether it works."""
+
+    metrics: Mapping[str, float]
+    sound: Soundness
+    classes: Sequence[float] = ()
+    """The score of each class; NaN for one that the holdout does not have."""
+
+
 def main(arguments: list[str]) -> int:
     """Run the job that a file describes; 0 if everything that was due is on disk."""
     job = Job.model_validate_json(Path(arguments[0]).read_bytes())
     torch.set_num_threads(job.threads)
     try:
-        context = build_context(job)
-        client = train(context) if job.kind == "train" else final_client(context)
-        own = job.kind == "train" and job.plan.rollout.used  # nobody would use it: devices use what is released
-        if client is not None and not own:
-            export_candidate(
-                job, context.settings, context.data, context.module, context.setup.method.serving_model(client)
-            )
+        run(job)
     except EXPECTED as error:
         emit(event="error", reason=str(error) or type(error).__name__, final=isinstance(error, NonRetryableJobError))
         return 1
@@ -82,9 +92,36 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def run(job: Job) -> None:
+    """Do a job's work; `EXPECTED` tells why it cannot be done."""
+    if job.candidate is not None:
+        export_candidate(job, read_data(job)[1], job.candidate)
+        return
+    context = build_context(job)
+    if job.kind == "train":
+        train(context)
+    elif (client := final_client(context)) is not None:
+        _save(context, client)
+    if (job.out / CHECKPOINT).is_file():
+        export_candidate(job, context.data, job.out / CHECKPOINT)
+
+
 def _is_out_of_memory(error: Exception) -> bool:
     # torch raises a RuntimeError where its allocator gets no memory
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
+
+
+def read_data(job: Job) -> tuple[Preparation, LocalData]:
+    """Read the device's examples; raises JobError if there is none to train on."""
+    settings = preparation_from_json(job.pipeline)
+    store = WindowStore(job.store)
+    try:
+        data = read_local_data(store, job.client, settings, job.plan)
+    finally:
+        store.close()
+    if not len(data.train):
+        raise JobError(f"client {job.client} has no training {noun(settings)} for this plan")
+    return settings, data
 
 
 def build_context(job: Job) -> TrainingContext:
@@ -94,25 +131,43 @@ def build_context(job: Job) -> TrainingContext:
         JobError: if there is nothing to train on, or the broadcast is not the announced one.
         FederationError: if the broadcast does not fit the plan.
     """
-    settings = PipelineSettings.from_json(job.pipeline)
-    store = WindowStore(job.store)
-    try:
-        data = local_data(store.read(job.client, settings, job.plan.labels), job.plan.data, settings)
-    finally:
-        store.close()
-    if not len(data.train):
-        raise JobError(f"client {job.client} has no training windows for this plan")
+    settings, data = read_data(job)
     plan, spec, method = job.plan, job.network, method_from_json(job.plan.method)
-    module = initial_model(lambda: build(spec.name, classes=len(plan.labels), **spec.options), plan.training.seed)
+    task = task_from_json(plan.task)
+
+    def make() -> nn.Module:
+        return with_decoder(build(spec.name, classes=len(plan.labels), **spec.options), task.decoder)
+
+    module = initial_model(make, plan.training.seed)
     initial, setup = (
         method.init_client_state(initial_client(module), plan.training),
-        Setup(method, plan.training, network(module)),
+        Setup(method, plan.training, network(module), task, rounds=plan.rounds.rounds),
     )
+    _check_input(setup, initial, spec.name, data, settings)
     return TrainingContext(job, settings, data, module, setup, initial, _broadcast(job, setup, initial))
 
 
+def _check_input(setup: Setup, initial: Client, model: str, data: LocalData, settings: Preparation) -> None:
+    """Let the network take one example before anything is trained.
+
+    Raises:
+        NonRetryableJobError: if it takes none of this shape, or does not answer what the task asks for.
+    """
+    one = data.train.select(np.arange(1))
+    examples = Examples(torch.from_numpy(data.normalized(one)), torch.from_numpy(one.y))
+    shape = tuple(one.x.shape[1:])
+    try:
+        mismatch = task_mismatch(setup, initial, examples)
+    except (RuntimeError, ValueError, ModelError) as error:
+        if _is_out_of_memory(error):
+            raise
+        raise NonRetryableJobError(f"{model} takes no {noun(settings)} of shape {shape}: {error}") from error
+    if mismatch:
+        raise NonRetryableJobError(mismatch)
+
+
 def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
-    if sha256_of(job.broadcast) != job.broadcast_sha256:
+    if sha256_of(job.broadcast) != job.model.sha256:
         raise JobError(f"the broadcast in {job.broadcast} is damaged: its sha256 is not the announced one")
     method = setup.method
     reference = method.broadcast(method.server_init(initial.params, initial.buffers, setup.training), job.device)
@@ -123,7 +178,10 @@ def _broadcast(job: Job, setup: Setup, initial: Client) -> Tree:
 
 
 def train(context: TrainingContext) -> Client:
-    """Run the round and write the update, the client's new state and the result; returns the trained client.
+    """Run the round and write update, client state, result and checkpoint; returns the trained client.
+
+    The checkpoint is there before the round is told to be trained, so that its model can be exported later if that is
+    stopped now. Where devices use what is released, or have no use for what is learnt, there is none.
 
     Raises:
         UpdateError: if training left NaN or infinity.
@@ -147,11 +205,14 @@ def train(context: TrainingContext) -> Client:
     )
     steps, work = _work_done(setup, job, epochs, len(y))
     check_tree(result.upload, upload_schema(setup.method, setup.training, context.initial))
-    metrics = {**holdout_metrics(before, _on_holdout(context, result.client)), **work, "train_loss": float(result.loss)}
+    metrics = {**holdout_metrics(before, _on_holdout(context, result.client)), **work}
+    if setup.method.trains(setup.training):
+        metrics["train_loss"] = float(result.loss)
     record = {
         "examples": len(y),
         "steps": steps,
-        "class_counts": np.bincount(data.train.y, minlength=len(job.plan.labels)).tolist(),
+        "class_counts": setup.task.class_counts(y, len(job.plan.labels)),
+        "metric": setup.task.primary_metric,
         # a device without holdout windows has no scores, and JSON no NaN
         "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "seconds": time.monotonic() - begun,
@@ -166,8 +227,15 @@ def train(context: TrainingContext) -> Client:
     write_file(job.out / UPDATE, sent.data)
     write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
     write_file(job.out / RESULT, json.dumps(record).encode())
+    if leaves_model(job.plan):
+        _save(context, result.client)
     emit(event="trained")
     return result.client
+
+
+def _save(context: TrainingContext, client: Client) -> None:
+    serving = context.setup.method.serving_model(client)
+    save_candidate(context.job, context.settings, context.data, context.module, serving)
 
 
 def _work_done(setup: Setup, job: Job, epochs: EpochCheckpoints, examples: int) -> tuple[int, dict[str, float]]:
@@ -186,8 +254,12 @@ def _work_done(setup: Setup, job: Job, epochs: EpochCheckpoints, examples: int) 
 
 def final_client(context: TrainingContext) -> Client | None:
     """Lay the final broadcast over the client; None, with the reason in the result, if there is no global model."""
-    if not context.setup.method.has_global_model:
-        reason = f"the method {context.setup.method.name} has no global model"
+    setup, reason = context.setup, ""
+    if not setup.method.has_global_model:
+        reason = f"the method {setup.method.name} has no global model"
+    elif not is_served(context.job.plan.task):
+        reason = f"devices have no use for a model of {setup.task.name}; another federation may begin with it"
+    if reason:
         write_file(context.job.out / RESULT, json.dumps({"no_model": reason}).encode())
         return None
     return context.setup.method.global_model(load_client(context)[0], context.broadcast)
@@ -211,26 +283,37 @@ def load_client(context: TrainingContext) -> tuple[Client, Tree]:
     return kept, residual
 
 
-def _on_holdout(context: TrainingContext, client: Client) -> Soundness:
+def _on_holdout(context: TrainingContext, client: Client) -> Measurement:
     data, setup = context.data, context.setup
-    x = torch.from_numpy(data.normalized(data.holdout))
-    found = predict(setup.method, setup.network.evaluate, client, x, EVALUATION_BATCH)
-    return Soundness.of(data.holdout.y, found, context.job.plan.labels)
+    x, y = torch.from_numpy(data.normalized(data.holdout)), torch.from_numpy(data.holdout.y)
+    found = measure(setup, client, Examples(x, y), EVALUATION_BATCH)
+    task, figures = setup.task, setup.task.metrics(found)
+    sound = soundness_of(
+        task.name,
+        {name: value.numpy() for name, value in found.items()},
+        len(y),
+        context.job.plan.labels,
+        score=figures[task.primary_metric],
+        trivial=task.trivial_score(found),
+        noun=noun(context.settings),
+    )
+    return Measurement(figures, sound, task.class_scores(found))
 
 
-def holdout_metrics(before: Soundness, after: Soundness) -> dict[str, float]:
+def holdout_metrics(before: Measurement, after: Measurement) -> dict[str, float]:
     """Scores of the received and of the trained model; where the holdout can tell, also whether they work.
 
     From the latter the server makes its score of a version, for devices that cannot check it themselves.
     """
     metrics: dict[str, float] = {}
     for when, found in (("before", before), ("after", after)):
-        metrics |= {f"{kind}_{when}": value for kind, value in scores_of(found.matrix)._asdict().items()}
-        if (works := found.works) is not None:
+        metrics |= {f"{name}_{when}": value for name, value in found.metrics.items()}
+        if (works := found.sound.works) is not None:
             metrics[f"works_{when}"] = float(works)
-    if before.most_frequent is not None and not before.obstacle:
-        metrics["macro_f1_most_frequent"] = before.most_frequent
-    return metrics
+    if before.sound.trivial is not None and not before.sound.obstacle:
+        metrics[f"{before.sound.metric}_{TRIVIAL}"] = before.sound.trivial
+    classes = zip(class_score_names(len(after.classes)), after.classes, strict=False)
+    return metrics | {name: score for name, score in classes if not math.isnan(score)}
 
 
 def emit(**record: Any) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from edge_agent.errors import BlobError
+from edge_agent.errors import BlobError, ConfigError
 from edge_agent.storage.files import move_file, sha256_of
 from edge_agent.transport.renewal import CredentialRenewal
+from edge_agent.transport.server_connection import tls_context
 from federation.private_files import opener, private_folder
 from federation.protocol.messages import BlobPointer
 
@@ -24,9 +25,16 @@ KEPT = 3
 class BlobDownloader:
     """The blobs of one server, in a folder by their sha256."""
 
-    def __init__(self, folder: Path, base_url: str, timeout_s: float, renewal: CredentialRenewal | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        base_url: str,
+        timeout_s: float,
+        renewal: CredentialRenewal | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
         self.folder, self.base_url, self.timeout_s = folder, base_url.rstrip("/") + "/", timeout_s
-        self._renewal = renewal
+        self._renewal, self._ca_file = renewal, ca_file
         self._lock = threading.Lock()
 
     def path(self, sha256: str) -> Path:
@@ -52,7 +60,7 @@ class BlobDownloader:
         url = self._place_of(pointer)
         try:
             self._download_or_renew(url, pointer, part)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ConfigError, http.client.HTTPException) as error:
             raise BlobError(f"cannot download {url}: {_reason(error)}") from error
         came = sha256_of(part)
         if came != pointer.sha256:
@@ -91,7 +99,8 @@ class BlobDownloader:
             have = 0
         if have == pointer.size and have:
             return
-        within = urllib.request.build_opener(_NoOtherOrigin)
+        tls = urllib.request.HTTPSHandler(context=tls_context(self._ca_file))
+        within = urllib.request.build_opener(_NoOtherOrigin, tls)
         with within.open(self.request(url, pointer, have, key), timeout=self.timeout_s) as answer:
             resumed = answer.status == http.client.PARTIAL_CONTENT
             have = have if resumed else 0

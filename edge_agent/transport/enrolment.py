@@ -34,6 +34,7 @@ from edge_agent.storage.credentials import (
     write_credentials,
 )
 from edge_agent.storage.files import write_file
+from edge_agent.transport.server_connection import tls_context
 from federation.errors import WireError
 from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
@@ -62,12 +63,14 @@ class Applicant(NamedTuple):
     device: str
     folder: Path
     timeout_s: float = 20.0
+    ca_file: Path | None = None
 
     @classmethod
     def of(cls, config: Config, server: str | None = None) -> Applicant:
         """Take the names from a config."""
         me = config.agent
-        return cls(server or config.server.url, me.federation, me.device, me.data_dir, config.server.timeout_s)
+        there = config.server
+        return cls(server or there.url, me.federation, me.device, me.data_dir, there.timeout_s, there.ca_file)
 
 
 def enrol(who: Applicant, token: str) -> EnrolmentAnswer:
@@ -211,7 +214,8 @@ def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Enro
     url = who.server.rstrip("/") + path
     request = urllib.request.Request(url, json.dumps(said).encode(), {"Content-Type": "application/json"})
     try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=who.timeout_s) as reply:
+        tls = urllib.request.HTTPSHandler(context=tls_context(who.ca_file))
+        with urllib.request.build_opener(_NoRedirects, tls).open(request, timeout=who.timeout_s) as reply:
             body = reply.read(ANSWER_BYTES)
     except urllib.error.HTTPError as error:
         with error:

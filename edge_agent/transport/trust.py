@@ -61,7 +61,7 @@ class Trust:
     def check(self, announcement: Announcement, store: StateStore) -> None:
         """Let an announcement pass that holds now and is not older than another, and remember it as the newest.
 
-        A device without a key knows a server by its founding alone: another one may count from 1 again.
+        A device without a key knows a server by its instance alone: another one may count from 1 again.
 
         Raises:
             TrustError: saying what is wrong with it.

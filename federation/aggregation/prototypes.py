@@ -13,15 +13,22 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from federation.aggregation.averaging import Accumulator, MeanSums
+from federation.aggregation.class_statistics import class_prototypes
 from federation.errors import SettingsError
+from federation.linear_head import with_linear_head
 from federation.plan import TrainingConfig
-from federation.records import Batch, Broadcast, ClassStats, Client, Output, Tensors, Tree, Update, UploadGroup
-from federation.training.losses import class_prototypes, masked_mean
+from federation.records import Broadcast, ClassStats, Client, Output, Tensors, TrainingStats, Tree, Update, UploadGroup
+from federation.tasks.task import LabelledFeatures, masked_mean
+from federation.tree import where
 
 PredictBy = Literal["prototype", "head"]
 PredictClasses = Literal["all", "own"]
+
+NEVER = -1e30
+"""Logit of a class without a prototype: below every other, and finite, as a softmax and an exported file need it."""
 
 UPLOAD_GROUPS: Mapping[str, UploadGroup] = {"prototypes": UploadGroup.VALUE, "counts": UploadGroup.CLASS_COUNTS}
 """What `uploaded` sends."""
@@ -68,27 +75,27 @@ def remember(client: Client, broadcast: Broadcast) -> Client:
     return client._replace(memory={**client.memory, **received(broadcast)})
 
 
-def uploaded(stats: ClassStats) -> Tree:
+def uploaded(stats: ClassStats, dtype: torch.dtype = torch.float32) -> Tree:
     """What a client sends: its prototypes (C, D), and the examples (C,) behind each; no examples, no prototype."""
-    return {"prototypes": class_prototypes(stats), "counts": stats.counts}
+    return {"prototypes": class_prototypes(stats, dtype), "counts": stats.counts.to(dtype)}
 
 
-def upload(client: Client, stats: ClassStats) -> tuple[Client, Tree]:
-    """Return what a client sends, and the client, which remembers its examples of each class."""
-    sent = uploaded(stats)
+def upload(client: Client, stats: TrainingStats) -> tuple[Client, Tree]:
+    """Return what a client sends, of `stats.after`, and the client, which remembers its examples of each class."""
+    sent = uploaded(stats.after, stats.dtype)
     return client._replace(memory={**client.memory, "counts": sent["counts"]}), sent
 
 
-def squared_error(output: Output, batch: Batch, round_state: Tree) -> Tensor:
-    """‖e − P[y]‖² of a batch's features (B, D) and classes (B,): (B,), 0 for a class without a prototype."""
+def squared_error(labelled: LabelledFeatures, round_state: Tree) -> Tensor:
+    """‖e − P[y]‖² of features (m, D) and their classes (m,): (m,), 0 for a class without a prototype."""
     prototypes: Tensor = round_state["prototypes"]
     known: Tensor = round_state["known"]
-    return ((output.features - prototypes[batch.y]) ** 2).sum(-1) * known[batch.y]
+    return ((labelled.features - prototypes[labelled.classes]) ** 2).sum(-1) * known[labelled.classes]
 
 
-def mean_squared_error(output: Output, batch: Batch, round_state: Tree) -> Tensor:
-    """Mean over the batch of mse(e, P[y]) (Tan et al. 2022, eq. 8)."""
-    return masked_mean(squared_error(output, batch, round_state) / output.features.shape[-1], batch.mask)
+def mean_squared_error(labelled: LabelledFeatures, round_state: Tree) -> Tensor:
+    """Mean of mse(e, P[y]) over the features that have a class (Tan et al. 2022, eq. 8)."""
+    return masked_mean(squared_error(labelled, round_state) / labelled.features.shape[-1], labelled.mask)
 
 
 def check_prediction(method: str, predict_by: PredictBy, predict_classes: PredictClasses) -> None:
@@ -104,24 +111,50 @@ def check_prediction(method: str, predict_by: PredictBy, predict_classes: Predic
         )
 
 
-def predict(output: Output, memory: Tree, predict_by: PredictBy, predict_classes: PredictClasses) -> Tensor:
-    """Score the classes (B, C) by the nearest prototype that a client remembers, or by its head.
+def predict(output: Output, memory: Tree, predict_by: PredictBy, predict_classes: PredictClasses) -> Output:
+    """Let the logits (B, C, ...) score by the nearest prototype that a client remembers, or by its head.
 
     With "own" among the classes of which the client had examples when it last trained; among all, if it never has.
     """
     if predict_by == "head":
-        return output.logits
-    counts = memory["counts"]
-    among = memory["known"]
-    if predict_classes == "own":
-        among = among * ((counts > 0) | (counts.sum() == 0)).to(counts.dtype)
-    return nearest(output.features, memory["prototypes"], among, output.logits)
+        return output
+    among = _looked_among(memory, predict_classes)
+    return output._replace(logits=nearest(output.features, memory["prototypes"], among, output.logits))
+
+
+def _looked_among(memory: Tree, predict_classes: PredictClasses) -> Tensor:
+    counts: Tensor = memory["counts"]
+    known: Tensor = memory["known"]
+    return known * ((counts > 0) | (counts.sum() == 0)).to(counts.dtype) if predict_classes == "own" else known
+
+
+def with_nearest_head(client: Client, predict_classes: PredictClasses) -> Client:
+    """Give a client's network the head that answers the nearest prototype which it remembers; its own while none is.
+
+    Of features e and prototypes P the logits are 2 P[c] · e − ‖P[c]‖², which is −‖e − P[c]‖² but for ‖e‖², the same
+    for all classes. So is 2 M · e − ‖M‖² of the prototypes' mean M, which is taken off: smaller numbers round less.
+    """
+    among = _looked_among(client.memory, predict_classes) > 0
+    prototypes = torch.where(among[:, None], client.memory["prototypes"], 0.0)
+    mean = prototypes.sum(0) / among.sum().clamp(min=1)
+    bias = torch.where(among, (mean**2).sum() - (prototypes**2).sum(-1), NEVER)
+    weight = torch.where(among[:, None], 2 * (prototypes - mean), 0.0)
+    new = with_linear_head(client.params, weight, bias)
+    return client._replace(params=where(among.any(), new, client.params))
 
 
 def nearest(features: Tensor, prototypes: Tensor, known: Tensor, otherwise: Tensor) -> Tensor:
-    """Score classes (B, C) by minus the squared distance to their prototypes; `otherwise` while none is known."""
-    scores = -((features[:, None] - prototypes) ** 2).sum(-1)
-    scores = torch.where(known > 0, scores, -torch.inf)
+    """Score classes by minus the squared distance of features (B, D, ...) to their prototypes (C, D).
+
+    The scores have the shape (B, C, ...) of `otherwise`, which stands in while no prototype is known: those of pixels
+    are scaled up from the features' resolution to the logits'.
+    """
+    pixels = (1,) * (features.dim() - 2)
+    # class by class, so that never C times the features are in memory
+    scores = torch.stack([-((features - one.view(-1, *pixels)) ** 2).sum(1) for one in prototypes.unbind()], 1)
+    if scores.shape[2:] != otherwise.shape[2:]:
+        scores = functional.interpolate(scores, size=otherwise.shape[2:], mode="bilinear")
+    scores = torch.where(known.view(-1, *pixels) > 0, scores, -torch.inf)
     return torch.where(known.sum() > 0, scores, otherwise)
 
 

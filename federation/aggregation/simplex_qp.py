@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 Array = npt.NDArray[np.float64]
 
@@ -16,6 +15,10 @@ def minimize_on_simplex(form: Array) -> Array:
     q/(1 + q), q = αᵀQα, which grows with q. So the program is one of non-negative least squares, which the active-set
     method of Lawson and Hanson solves exactly. Negative eigenvalues of Q, which only rounding makes, count as 0.
     """
+    from scipy.optimize import (
+        nnls,  # half a second of every start of a server, trainer and simulation, for FedPAC alone
+    )
+
     values, vectors = np.linalg.eigh((form + form.T) / 2)
     values = np.clip(values, 0, None)
     # for q near 1 both terms of the sum keep their digits, whatever the scale of the form

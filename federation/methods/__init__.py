@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from federation.errors import SettingsError, unknown_name
+from federation.described import described, from_description
 from federation.method import Method
 from federation.methods.centralized import Centralized
 from federation.methods.ditto import Ditto
@@ -29,7 +26,6 @@ from federation.methods.fesem import FeSem
 from federation.methods.local import Local
 from federation.methods.moon import Moon
 from federation.methods.scaffold import Scaffold
-from gaitway.errors import first_problem
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
@@ -59,7 +55,7 @@ METHODS: dict[str, type[Method]] = {
 
 def method_to_json(method: Method) -> dict[str, Any]:
     """Return {"name": …, every hyper-parameter}."""
-    return {"name": method.name, **dataclasses.asdict(method)}
+    return described(method.name, method)
 
 
 def method_from_json(description: Mapping[str, Any]) -> Method:
@@ -68,15 +64,4 @@ def method_from_json(description: Mapping[str, Any]) -> Method:
     Raises:
         SettingsError: for an unknown method or hyper-parameter, or a value that does not fit.
     """
-    fields = dict(description)
-    name = str(fields.pop("name", ""))
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    known = {field.name for field in dataclasses.fields(METHODS[name])}
-    for key in fields:
-        if key not in known:
-            raise unknown_name(f"hyper-parameter of {name}", key, known)
-    try:
-        return TypeAdapter(METHODS[name]).validate_python(fields)
-    except ValidationError as error:
-        raise SettingsError(f"{name}: {first_problem(error, input_shown=True)}") from error
+    return from_description("method", "hyper-parameter", METHODS, description)

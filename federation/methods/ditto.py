@@ -18,8 +18,8 @@ from torch import Tensor
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
+from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.training.losses import cross_entropy
 from federation.tree import squared_distance
 
 _PERSONAL = "personal:"
@@ -48,12 +48,12 @@ class Ditto(Method):
         return client, {"anchor": broadcast["params"]}
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """CE(w) + CE(v) + λ/2 ‖v − w_t‖²."""
-        loss, moved = super().loss(network, _global(params), buffers, batch, round_state)
+        loss, moved = super().loss(task, network, _global(params), buffers, batch, round_state)
         personal = _personal(params)
-        own = cross_entropy(network.train(personal, buffers, batch.x, batch.mask), batch)
+        own = task.mean_loss(network.train(personal, buffers, batch.x, batch.mask), batch)
         return loss + own + self.lam / 2 * squared_distance(personal, round_state["anchor"]), moved
 
     def serving_model(self, client: Client) -> Client:

@@ -92,7 +92,9 @@ class FedAli(Method):
         """
         prototypes = _blocks(buffers, GLOBAL)
         if not prototypes:
-            raise SettingsError("fedali needs a model with ALP layers, such as hart_alp or cnn_alp; this one has none")
+            raise SettingsError(
+                "fedali needs a model with ALP layers, such as hart_alp or har_cnn_alp; this one has none"
+            )
         rounds = torch.zeros((), dtype=torch.int64)
         return {**super().server_init(params, buffers, training), "prototypes": prototypes, "rounds": rounds}
 

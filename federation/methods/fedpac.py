@@ -19,6 +19,7 @@ from torch import Tensor
 
 from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
+from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.aggregation.simplex_qp import minimize_on_simplex
 from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
@@ -29,6 +30,7 @@ from federation.records import (
     Broadcast,
     Client,
     Forward,
+    Output,
     Phase,
     Tensors,
     TrainingStats,
@@ -36,8 +38,8 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.training.losses import class_prototypes, cross_entropy
 from federation.tree import select
 
 NEGLIGIBLE = 1e-3
@@ -64,7 +66,6 @@ class FedPac(Method):
     """Base by FedAvg; head_i = Σ_j α_j head_j, α minimizing αᵀ(diag(v) + D_i)α over the simplex."""
 
     name: ClassVar[str] = "fedpac"
-    has_global_model: ClassVar[bool] = False
     personal_broadcast: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset({"before", "after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {
@@ -79,6 +80,11 @@ class FedPac(Method):
     predict_classes: PredictClasses = "all"
     head_epochs: int = 1
     head_lr_factor: float = HEAD_LR_FACTOR
+
+    @property
+    def has_global_model(self) -> bool:
+        """Every client has its own."""
+        return False
 
     def __post_init__(self) -> None:
         """Refuse what only prediction by prototypes can do, and a learning rate that does not train the head, too."""
@@ -100,22 +106,23 @@ class FedPac(Method):
         return Phase(is_head, self.head_epochs, self.head_lr_factor), Phase(is_base, training.epochs)
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add λ times the squared distance to the prototype of each example's class."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        distance = prototypes.mean_squared_error(output, batch, round_state)
-        return cross_entropy(output, batch) + self.lam * distance, output.buffers
+        distance = prototypes.mean_squared_error(task.labelled_features(output, batch), round_state)
+        return task.mean_loss(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the model, the prototypes, and the received base's h_k[c] = π_c · mean e of c, and its variance v_k."""
-        client, sent = prototypes.upload(client, stats.after)
+        client, sent = prototypes.upload(client, stats)
         before = stats.before
         examples = before.counts.sum().clamp(min=1)
         share = before.counts / examples  # π_c
-        weighted = share[:, None] * class_prototypes(before)
+        weighted = share[:, None] * class_prototypes(before, torch.float64)
         variance = (before.square.sum() / examples - (weighted**2).sum()) / examples
-        return client, {"params": client.params, **sent, "weighted_means": weighted, "variance": variance}
+        measured = {"weighted_means": weighted.to(stats.dtype), "variance": variance.to(stats.dtype)}
+        return client, {"params": client.params, **sent, **measured}
 
     @property
     def predicts_by_broadcast(self) -> bool:
@@ -126,7 +133,7 @@ class FedPac(Method):
         """Predict with newer prototypes."""
         return prototypes.remember(client, broadcast)
 
-    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
         """Take the head, or the nearest global prototype."""
         output = forward(client.params, client.buffers, x, mask)
         return prototypes.predict(output, client.memory, self.predict_by, self.predict_classes)

@@ -18,7 +18,11 @@ class FedPer(Method):
     """Average the feature extractor; keep a personal classifier."""
 
     name: ClassVar[str] = "fedper"
-    has_global_model: ClassVar[bool] = False
+
+    @property
+    def has_global_model(self) -> bool:
+        """Every client has its own."""
+        return False
 
     def shared(self, name: str) -> bool:
         """Share the base."""

@@ -35,8 +35,8 @@ from federation.records import (
     Update,
     UploadGroup,
 )
+from federation.tasks.task import LabelledFeatures, Task, masked_mean
 from federation.training.forward import Network
-from federation.training.losses import cross_entropy, masked_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ class FedPr(Method):
         return prototypes.remember(client, broadcast), prototypes.received(broadcast)
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the distance to the prototype of each example's class (eq. 4)."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        distance = self._distance(output, batch, round_state)
-        return cross_entropy(output, batch) + self.lam * distance, output.buffers
+        distance = self._distance(task.labelled_features(output, batch), round_state)
+        return task.mean_loss(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, p_k[c] and n_k[c]."""
-        client, sent = prototypes.upload(client, stats.after)
+        client, sent = prototypes.upload(client, stats)
         return client, {"params": client.params, **sent}
 
     @property
@@ -88,7 +88,7 @@ class FedPr(Method):
         """Predict with newer prototypes."""
         return prototypes.remember(client, broadcast)
 
-    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
         """Take the nearest global prototype, or the head."""
         output = forward(client.params, client.buffers, x, mask)
         return prototypes.predict(output, client.memory, self.predict_by, self.predict_classes)
@@ -108,10 +108,10 @@ class FedPr(Method):
         sums = ModelAndPrototypeSums.of(accumulator)
         return {"params": self.combined(sums, state["params"]), **prototypes.finish(state, sums.prototypes)}
 
-    def _distance(self, output: Output, batch: Batch, round_state: Tree) -> Tensor:
+    def _distance(self, labelled: LabelledFeatures, round_state: Tree) -> Tensor:
         if self.distance == "squared":
-            return prototypes.mean_squared_error(output, batch, round_state)
-        squared = prototypes.squared_error(output, batch, round_state)
+            return prototypes.mean_squared_error(labelled, round_state)
+        squared = prototypes.squared_error(labelled, round_state)
         away = squared > 0  # at a distance of 0 the root has no gradient, and the term none to give
         distance = torch.where(away, torch.where(away, squared, 1.0).sqrt(), 0.0)
-        return masked_mean(distance, batch.mask)
+        return masked_mean(distance, labelled.mask)

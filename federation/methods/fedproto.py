@@ -9,19 +9,29 @@ Differs from the paper: eq. 6 prints a factor 1/|N_j| that would shrink every pr
 it is scored after a round, those which that round made. It looks among all classes, which a device that moves needs, or
 with `predict_classes="own"`, as the authors' code does, among those that it had examples of when it last trained (among
 all, if it never has; so does the server's model of `fedpr`); by its head while it knows no prototype of them.
+
+`backbone="frozen"` is not the paper's: nobody trains, neither network nor head. All clients have the network that the
+server sends, with its initial weights or those of another federation, and each round they send the mean features of
+their classes, which are averaged by eq. 6: the federated form of the nearest class mean classifier (T. Mensink,
+J. Verbeek, F. Perronnin, G. Csurka: Distance-Based Image Classification: Generalizing to New Classes at Near-Zero Cost,
+TPAMI 2013). A device that cannot train takes part with a forward pass. The term of eq. 7 that pulls features to
+prototypes has nothing to move, and the server has a model for all: that network, with the linear head which answers
+the nearest prototype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator
 from federation.aggregation.prototypes import PredictBy, PredictClasses, PrototypeSums
+from federation.errors import SettingsError
+from federation.linear_head import check_dense
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import (
@@ -29,14 +39,18 @@ from federation.records import (
     Broadcast,
     Client,
     Forward,
+    Output,
+    Phase,
     Tensors,
     TrainingStats,
     Tree,
     Update,
     UploadGroup,
 )
+from federation.tasks.task import Task
 from federation.training.forward import Network
-from federation.training.losses import cross_entropy
+
+_LAM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,44 +58,81 @@ class FedProto(Method):
     """CE + λ · mse(e, P[y]); P[c] = Σ n_k[c] p_k[c] / Σ n_k[c]."""
 
     name: ClassVar[str] = "fedproto"
-    has_global_model: ClassVar[bool] = False
     averages_parameters: ClassVar[bool] = False
-    mixes_architectures: ClassVar[bool] = True
     class_stats_at: ClassVar[frozenset[str]] = frozenset({"after"})
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = prototypes.UPLOAD_GROUPS
 
-    lam: float = 1.0  # λ
+    lam: float = _LAM  # λ
     predict_by: PredictBy = "prototype"
     predict_classes: PredictClasses = "all"
+    backbone: Literal["trained", "frozen"] = "trained"
 
     def __post_init__(self) -> None:
-        """Refuse what only prediction by prototypes can do, too."""
+        """Refuse what only prediction by prototypes can do, and what only training can, too."""
         super().__post_init__()
         prototypes.check_prediction(self.name, self.predict_by, self.predict_classes)
+        if self.is_frozen and self.predict_by == "head":
+            raise SettingsError(
+                f"{self.name}: backbone=frozen trains no head, but predict_by=head: set predict_by=prototype"
+            )
+        if self.is_frozen and self.lam != _LAM:
+            raise SettingsError(
+                f"{self.name}: backbone=frozen trains nothing that lam={self.lam:g} could pull to prototypes: leave "
+                f"lam at {_LAM:g}"
+            )
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether nobody trains."""
+        return self.backbone == "frozen"
+
+    @property
+    def has_global_model(self) -> bool:
+        """The frozen network with the head that answers the nearest prototype; trained, every client has its own."""
+        return self.is_frozen
+
+    @property
+    def mixes_architectures(self) -> bool:
+        """Only prototypes travel; a frozen network travels too."""
+        return not self.is_frozen
 
     def shared(self, name: str) -> bool:
-        """Share no parameter."""
-        return False
+        """Share no parameter but those of a frozen network, which the server sends."""
+        return self.is_frozen
 
     def init_client_state(self, client: Client, training: TrainingConfig) -> Client:
         """Make room for the prototypes that the client predicts with, and for its examples of each class."""
         return client._replace(memory=prototypes.client_memory(training, client.params))
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
-        """Remember the global prototypes."""
+        """Remember the global prototypes, and take over a frozen network."""
+        if self.is_frozen:
+            client, _ = super().receive(client, broadcast)
         return prototypes.remember(client, broadcast), prototypes.received(broadcast)
 
+    def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
+        """Train everything, or nothing."""
+        return () if self.is_frozen else super().phases(training)
+
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the distance to the prototype of each example's class (eq. 8)."""
         output = network.train(params, buffers, batch.x, batch.mask)
-        distance = prototypes.mean_squared_error(output, batch, round_state)
-        return cross_entropy(output, batch) + self.lam * distance, output.buffers
+        distance = prototypes.mean_squared_error(task.labelled_features(output, batch), round_state)
+        return task.mean_loss(output, batch) + self.lam * distance, output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send p_k[c] and n_k[c], measured with the trained model; keep the latter."""
-        return prototypes.upload(client, stats.after)
+        return prototypes.upload(client, stats)
+
+    def delta_reference(self, broadcast: Broadcast) -> Tree:
+        """Prototypes are measured anew in each round."""
+        return {}
+
+    def serving_model(self, client: Client) -> Client:
+        """Of a frozen network the one whose head answers the nearest prototype (eq. 4)."""
+        return prototypes.with_nearest_head(client, self.predict_classes) if self.is_frozen else client
 
     @property
     def predicts_by_broadcast(self) -> bool:
@@ -92,14 +143,20 @@ class FedProto(Method):
         """Predict with newer prototypes."""
         return prototypes.remember(client, broadcast)
 
-    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def predict(self, forward: Forward, client: Client, x: Tensor, mask: Tensor | None = None) -> Output:
         """Take the nearest global prototype (eq. 4), or the head."""
+        if self.is_frozen:
+            return super().predict(forward, client, x, mask)
         output = forward(client.params, client.buffers, x, mask)
         return prototypes.predict(output, client.memory, self.predict_by, self.predict_classes)
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
-        """Know no prototype."""
-        return prototypes.empty_prototypes(training, params)
+        """Know no prototype; send the network, if it is frozen."""
+        empty = prototypes.empty_prototypes(training, params)
+        if not self.is_frozen:
+            return empty
+        check_dense(params, training.classes, f"{self.name} with backbone=frozen")
+        return {"params": params, **empty}
 
     def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> PrototypeSums:
         """Add a client's prototypes."""
@@ -108,5 +165,5 @@ class FedProto(Method):
         return PrototypeSums(weight=before.weight + self.weight(update), prototypes=sums)
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
-        """Average them class by class (eq. 6)."""
-        return prototypes.finish(state, PrototypeSums.of(accumulator).prototypes)
+        """Average them class by class (eq. 6); a frozen network stays."""
+        return {**state, **prototypes.finish(state, PrototypeSums.of(accumulator).prototypes)}

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
+from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import PrototypeSums, min_max_normalized
 from federation.method import Method, Weights
 from federation.plan import TrainingConfig
 from federation.records import Client, Tensors, TrainingStats, Tree, Update, UploadGroup
-from federation.training.losses import class_prototypes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,12 @@ class FedProtoMargin(Method):
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, the prototypes after training, and the local margins μ[c]."""
         client, tensors = super().upload(client, round_state, stats)
-        before, after = (min_max_normalized(class_prototypes(part)) for part in (stats.before, stats.after))
+        before, after = (
+            min_max_normalized(class_prototypes(part, stats.dtype)) for part in (stats.before, stats.after)
+        )
         present = (stats.after.counts > 0).to(after.dtype)
         margin = class_margins(before, after, present, self.distance)
-        return client, {**tensors, **prototypes.uploaded(stats.after), "margins": margin}
+        return client, {**tensors, **prototypes.uploaded(stats.after, stats.dtype), "margins": margin}
 
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial model, and know no prototype."""

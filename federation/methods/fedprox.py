@@ -13,6 +13,7 @@ from torch import Tensor
 
 from federation.method import Method
 from federation.records import Batch, Broadcast, Client, Tensors, Tree
+from federation.tasks.task import Task
 from federation.training.forward import Network
 from federation.tree import squared_distance
 
@@ -32,8 +33,8 @@ class FedProx(Method):
         return client, {"anchor": broadcast["params"]}
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the proximal term."""
-        loss, buffers = super().loss(network, params, buffers, batch, round_state)
+        loss, buffers = super().loss(task, network, params, buffers, batch, round_state)
         return loss + self.mu / 2 * squared_distance(params, round_state["anchor"]), buffers

@@ -22,6 +22,7 @@ from federation.errors import RoundError
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, Tree, Update
+from federation.tasks.task import Task
 from federation.training.forward import Network
 from federation.tree import squared_distance
 
@@ -31,12 +32,16 @@ class FeSem(Method):
     """Assign each client to the centre nearest in L2; centre ← mean of its clients."""
 
     name: ClassVar[str] = "fesem"
-    has_global_model: ClassVar[bool] = False
     averages_parameters: ClassVar[bool] = False
     personal_broadcast: ClassVar[bool] = True
 
     centres: int = 2
     mu: float = 0.0  # λ of the paper: weight of ½‖w − centre‖² in the local loss
+
+    @property
+    def has_global_model(self) -> bool:
+        """Every client has its own."""
+        return False
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
         """Keep the received centre as the anchor."""
@@ -44,10 +49,10 @@ class FeSem(Method):
         return client, {"anchor": broadcast["params"]}
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the pull towards the centre, if it has weight."""
-        loss, buffers = super().loss(network, params, buffers, batch, round_state)
+        loss, buffers = super().loss(task, network, params, buffers, batch, round_state)
         if self.mu:
             loss = loss + self.mu / 2 * squared_distance(params, round_state["anchor"])
         return loss, buffers

@@ -17,10 +17,18 @@ class Local(Method):
     """No communication: uploads and broadcasts are empty."""
 
     name: ClassVar[str] = "local"
-    has_global_model: ClassVar[bool] = False
     averages_parameters: ClassVar[bool] = False
-    mixes_architectures: ClassVar[bool] = True
     upload_groups: ClassVar[Mapping[str, UploadGroup]] = {}
+
+    @property
+    def has_global_model(self) -> bool:
+        """Every client has its own."""
+        return False
+
+    @property
+    def mixes_architectures(self) -> bool:
+        """Nothing is shared."""
+        return True
 
     def shared(self, name: str) -> bool:
         """Share nothing."""

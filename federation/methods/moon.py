@@ -20,8 +20,8 @@ from torch.nn.functional import cosine_similarity, softplus
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree
+from federation.tasks.task import Task, masked_mean
 from federation.training.forward import Network
-from federation.training.losses import cross_entropy, masked_mean
 from federation.tree import leaves, where
 
 
@@ -45,16 +45,17 @@ class Moon(Method):
         return received, {"previous": where(client.memory["trained"] > 0, own, sent), "global": sent}
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add the contrast (eq. 3); the fraction is softplus of the difference, so nothing overflows."""
         output = network.train(params, buffers, batch.x, batch.mask)
         alike, unlike = (
-            cosine_similarity(output.features, _target(network, round_state[model], batch), dim=-1)
+            cosine_similarity(output.features, _target(network, round_state[model], batch), dim=1)
             for model in ("global", "previous")
         )
-        contrast = masked_mean(softplus((unlike - alike) / self.temperature), batch.mask)
-        return cross_entropy(output, batch) + self.mu * contrast, output.buffers
+        # of pixels (B, h, w), an example's is the mean over them
+        contrast = softplus((unlike - alike) / self.temperature).reshape(len(batch.x), -1).mean(1)
+        return task.mean_loss(output, batch) + self.mu * masked_mean(contrast, batch.mask), output.buffers
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the parameters, and note that from now on there is a previous model."""

@@ -23,6 +23,7 @@ from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, Client, Tensors, TrainingStats, Tree, Update, UploadGroup
+from federation.tasks.task import Task
 from federation.training.forward import Network
 from federation.tree import map_tree
 
@@ -57,10 +58,10 @@ class Scaffold(Method):
         return client, {"anchor": broadcast["params"], "correction": correction, "variate": broadcast["variate"]}
 
     def loss(
-        self, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
+        self, task: Task, network: Network, params: Tensors, buffers: Tensors, batch: Batch, round_state: Tree
     ) -> tuple[Tensor, Tensors]:
         """Add ⟨c − c_i, y⟩, whose gradient is the correction (eq. 3)."""
-        loss, buffers = super().loss(network, params, buffers, batch, round_state)
+        loss, buffers = super().loss(task, network, params, buffers, batch, round_state)
         linear = [(params[name] * value).sum() for name, value in round_state["correction"].items()]
         return loss + torch.stack(linear).sum(), buffers
 

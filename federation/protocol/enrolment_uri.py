@@ -3,12 +3,16 @@
     gaitway-enrol:?server=https%3A%2F%2Fgaitway.example&federation=walk&device=phone1&token=gwe_…
 
 It holds the token, so it is as secret as that, until the device has used it.
+
+A phone's browser takes it behind the # of the server's own page, which a browser sends to nobody:
+
+    https://gaitway.example/phone/#gaitway-enrol%3A%3Fserver%3Dhttps%253A%252F%252Fgaitway.example%26federation…
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,6 +36,11 @@ class EnrolmentUri(NamedTuple):
     def __str__(self) -> str:
         """Write it as a URI."""
         return f"{SCHEME}:?{urlencode(self._asdict())}"
+
+    @property
+    def phone_link(self) -> str:
+        """The link that opens the server's page for phones with it; the page decodes what is behind the #."""
+        return f"{self.server}/phone/#{quote(str(self), safe='')}"
 
 
 def is_enrolment_uri(text: str) -> bool:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
 from gaitway.errors import first_problem
+from gaitway.metrics import TRIVIAL, metric_of, primary_metric, trivial_answer
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -42,16 +51,74 @@ Metrics = Annotated[dict[str, float], Field(max_length=64), AfterValidator(_fini
 """What a device measured; NaN and infinity, which JSON cannot say, are left out."""
 
 
-class VersionScore(Strict):
+MOST_CLASS_SCORES = 20
+"""Classes whose scores a device reports; those of more would leave no room for its other metrics."""
+
+
+def class_score_names(classes: int) -> list[str]:
+    """Return under which names a device reports how well its trained model does on each class of its holdout."""
+    return [f"class_{k}_after" for k in range(min(classes, MOST_CLASS_SCORES))]
+
+
+DEFAULT_METRIC = primary_metric("classification")
+"""What a score is where no metric is named: 0.2.0 had no other, and its name in fields."""
+
+MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
+
+_NAMED_IN_0_2_0 = {"macro_f1": "value", "most_frequent": "trivial"}
+"""Fields of messages about the default metric, which are read and written as 0.2.0 does, and today's names of them."""
+
+
+def _today(values: Any) -> Any:
+    """Give a message's fields today's names; with a metric it has them."""
+    if not isinstance(values, dict) or "metric" in values:
+        return values
+    return {_NAMED_IN_0_2_0.get(name, name): value for name, value in values.items()}
+
+
+def _as_0_2_0(values: dict[str, Any]) -> dict[str, Any]:
+    """Write the default metric's fields as devices and servers of 0.2.0 read them; others have no such form."""
+    if values.get("metric") != DEFAULT_METRIC:
+        return values
+    back = {today: name for name, today in _NAMED_IN_0_2_0.items()}
+    return {back.get(name, name): value for name, value in values.items() if name != "metric"}
+
+
+def _require_plausible(metric: str, *values: float | None) -> None:
+    largest = metric_of(metric).largest
+    if any(value is not None and value > largest for value in values):
+        raise ValueError(f"a {metric} above {largest:g} is none")
+
+
+def metrics_today(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return what a device measured under today's names; 0.2.0 named the trivial answer after classification's."""
+    before, today = f"{DEFAULT_METRIC}_most_frequent", f"{DEFAULT_METRIC}_{TRIVIAL}"
+    return {today if name == before and today not in metrics else name: value for name, value in metrics.items()}
+
+
+class Measured(Strict):
+    """A message that says a score, and in which metric; without one it is the default's."""
+
+    metric: MetricName = Field(default=DEFAULT_METRIC, description="the primary metric of the plan's task")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, values: Any) -> Any:
+        return _today(values)
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _as_0_2_0(handler(self))
+
+
+class VersionScore(Measured):
     """What devices have measured of a model version, those whose holdout can tell; all of them count alike.
 
     A device that cannot check a model itself goes by it. Whole numbers, as they are signed.
     """
 
-    macro_f1: int = Field(ge=0, le=1_000_000, description="mean macro-F1, in millionths")
-    most_frequent: int = Field(
-        ge=0, le=1_000_000, description="mean macro-F1 of always answering the most frequent class, in millionths"
-    )
+    value: int = Field(ge=0, le=10**12, description="mean of the metric, in millionths")
+    trivial: int = Field(ge=0, le=10**12, description="mean of the metric of the task's trivial answer, in millionths")
     devices: int = Field(ge=1, le=MOST_ROUNDS, description="that have measured it")
     working: int = Field(ge=0, le=MOST_ROUNDS, description="of them found that it works")
     measured: Literal["version", "updates"] = Field(
@@ -59,9 +126,10 @@ class VersionScore(Strict):
     )
 
     @model_validator(mode="after")
-    def _at_most_all(self) -> VersionScore:
+    def _plausible(self) -> VersionScore:
         if self.working > self.devices:
             raise ValueError(f"{self.working} of {self.devices} devices found that it works")
+        _require_plausible(self.metric, self.value / 1e6, self.trivial / 1e6)
         return self
 
     @property
@@ -73,10 +141,10 @@ class VersionScore(Strict):
     def words(self) -> str:
         """Say who found what."""
         what = "it" if self.measured == "version" else "the models that it was made from"
-        f1, constant = self.macro_f1 / 1e6, self.most_frequent / 1e6
+        label, mean, trivial = metric_of(self.metric).label, self.value / 1e6, self.trivial / 1e6
         return (
-            f"by {self.working} of {self.devices} devices that have measured {what} it works: macro-F1 {f1:.3f} on "
-            f"their holdouts against {constant:.3f} of always answering the most frequent class"
+            f"by {self.working} of {self.devices} devices that have measured {what} it works: {label} {mean:.3f} on "
+            f"their holdouts against {trivial:.3f} {trivial_answer(self.metric)}"
         )
 
 
@@ -133,9 +201,16 @@ class Announcement(Strict):
     model: BlobPointer | None = Field(
         default=None, description="the present broadcast to a client that the server knows nothing of, in wire format"
     )
+    light_model: BlobPointer | None = Field(
+        default=None,
+        # left out where there is none, so that devices of a version without it go on
+        exclude_if=lambda pointer: pointer is None,
+        description="an ONNX file, for devices that cannot train: windows as `plan.data.normalization` has them to "
+        "`embedding` (B, D), of which they send class means; none: the plan has no light clients",
+    )
     release: ReleaseOrder | None = Field(default=None, description="which model to use; none: nothing was released")
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
-    roll_call: str = Field(
+    presence_check: str = Field(
         default="", max_length=64, description="where it has changed, devices say their status again"
     )
     created: float
@@ -168,34 +243,45 @@ class Offer(Strict):
     rollout: int = Field(ge=1, le=MOST_ROUNDS)
 
 
-class ReleaseReport(Strict):
+class ReleaseReport(Measured):
     """What became of the latest released model on a device. It is repeated with every status, so none is ever lost."""
 
     instance: Instance
     epoch: Epoch = 1
     rollout: int = Field(ge=1, le=MOST_ROUNDS)
-    answer: Literal["adopted", "refused", "failed", "rolled_back"]
-    score: float | None = Field(default=None, ge=0, le=1, description="macro-F1 on the device's own holdout")
+    answer: Literal["adopted", "kept", "refused", "failed", "rolled_back"]
+    score: float | None = Field(default=None, ge=0, description="of the metric, on the device's own holdout")
     reason: str = Field(default="", max_length=500)
 
+    @model_validator(mode="after")
+    def _plausible(self) -> ReleaseReport:
+        _require_plausible(self.metric, self.score)
+        return self
 
-class AdoptionReport(Strict):
+
+class AdoptionReport(Measured):
     """A device's last judgement of a model that it might have used. It is repeated with every status.
 
-    `adopted`: it uses the model. `refused`: the model works, but is worse than the present one. `failed`: it does not
-    work. `undecided`: the device cannot check it, and nobody else could; the present model stays.
+    `adopted`: it uses the model. `kept`: the model works, but is not shown to be better than the present one, which
+    stays. `refused`: it is shown to be worse. `failed`: it does not work. `undecided`: the device cannot check it, and
+    nobody else could; the present model stays.
     """
 
     instance: Instance
     epoch: Epoch = 1
     round: int = Field(ge=0, le=MOST_ROUNDS, description="that made the model")
     source: Literal["personalized", "global"]
-    answer: Literal["adopted", "refused", "failed", "undecided"]
-    score: float | None = Field(default=None, ge=0, le=1, description="macro-F1 on the device's own holdout")
-    most_frequent: float | None = Field(
-        default=None, ge=0, le=1, description="macro-F1 of the most frequent class there; none: it cannot tell"
+    answer: Literal["adopted", "kept", "refused", "failed", "undecided"]
+    score: float | None = Field(default=None, ge=0, description="of the metric, on the device's own holdout")
+    trivial: float | None = Field(
+        default=None, ge=0, description="of the metric, by the task's trivial answer there; none: it cannot tell"
     )
     reason: str = Field(default="", max_length=500)
+
+    @model_validator(mode="after")
+    def _plausible(self) -> AdoptionReport:
+        _require_plausible(self.metric, self.score, self.trivial)
+        return self
 
 
 class DeviceStatus(Strict):

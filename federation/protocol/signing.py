@@ -41,6 +41,7 @@ class Kind(StrEnum):
     UPDATE = "update"  # a manifest
     ENROL = "enrol"  # over REST; the body is the token
     CLAIM = "claim"  # over REST; the body is the time
+    TOKEN = "token"  # over REST; the body is the time in milliseconds
 
 
 class Envelope(NamedTuple):

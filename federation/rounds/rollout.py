@@ -34,9 +34,20 @@ class Answer(StrEnum):
 
     PENDING = "pending"
     ADOPTED = "adopted"
-    REFUSED = "refused"  # worse than its present model, on its own holdout
+    KEPT = "kept"  # it works there, but its present model is no worse on its own holdout, and stays
+    REFUSED = "refused"  # shown to be worse than its present model, on its own holdout
     FAILED = "failed"  # it does not work there
     ROLLED_BACK = "rolled_back"  # adopted, and left again
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it speaks for the version."""
+        return self in (Answer.ADOPTED, Answer.KEPT)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it counts as a failure of the version."""
+        return self in (Answer.REFUSED, Answer.FAILED, Answer.ROLLED_BACK)
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class Rollout:
     wave_at: float  # when the present wave began
     wave: int = 0
     members: int = 0  # devices of the present wave, those of earlier waves included
-    good: int = 0  # of them have adopted
+    good: int = 0  # of them have adopted, or kept a model that is no worse
     bad: int = 0  # of them have refused, failed or rolled back
     phase: RolloutPhase = RolloutPhase.ROLLING
     reason: str = ""
@@ -137,8 +148,8 @@ def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
 def _answered(settings: RolloutSettings, current: Rollout, before: Answer, now: Answer) -> Rollout:
     if current.phase is RolloutPhase.HALTED:
         return current  # devices go back because of the halt; the counts say what led to it
-    good = current.good + _is_good(now) - _is_good(before)
-    bad = current.bad + _is_bad(now) - _is_bad(before)
+    good = current.good + now.is_good - before.is_good
+    bad = current.bad + now.is_bad - before.is_bad
     counted = replace(current, good=good, bad=bad)
     if current.phase is RolloutPhase.COMPLETED or not _too_bad(settings, good, bad):
         return counted
@@ -173,14 +184,6 @@ def _next_wave(current: Rollout, at: float) -> Rollout:
 
 def _halt(current: Rollout, reason: str) -> Rollout:
     return replace(current, phase=RolloutPhase.HALTED, reason=reason)
-
-
-def _is_good(answer: Answer) -> bool:
-    return answer is Answer.ADOPTED
-
-
-def _is_bad(answer: Answer) -> bool:
-    return answer not in (Answer.ADOPTED, Answer.PENDING)
 
 
 def _expect(current: Rollout, *phases: RolloutPhase) -> None:

@@ -5,33 +5,25 @@ Simulation engines and the device call these; nothing else decides what a client
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from federation.method import Method
-from federation.plan import TrainingConfig
 from federation.records import Broadcast, Client, Examples
+from federation.training.augmentation import DRAWS
 from federation.training.callbacks import TrainingCallback
-from federation.training.forward import Network, reseed
-from federation.training.local_round import Compile, LocalRound, Work, local_round
-from federation.training.optimizers import optimizer_for
+from federation.training.forward import reseed
+from federation.training.local_round import Compile, LocalRound, Setup, Work, local_round
+from federation.training.optimizers import optimizer_for, rate_of_round
 from federation.training.schedule import Schedule, in_order, schedule, stack_schedules
 from federation.tree import expand, stack, unstack
 
 STATS_BATCH_SIZE = 64
 """Examples a batch, or more, in which class statistics are measured: small batches only cost time there."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What all clients of a federation have in common."""
-
-    method: Method
-    training: TrainingConfig
-    network: Network
+STATS_NUMBERS = 1 << 22
+"""Of large pictures fewer: so many numbers of x a batch, or a batch of training, whose maps fit into memory too."""
 
 
 def train_one(
@@ -48,11 +40,10 @@ def train_one(
     """Run one client's round; `max_steps` cuts a straggler's work short, a `callback` may resume it or end it."""
     client = reseed(client, setup.training.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
-    work = Work(examples, order, _stats_order(setup, len(examples.y)))
+    work = Work(examples, order, _stats_order(setup, examples))
     optimizer = optimizer_for(setup.training)
-    return local_round(
-        setup.method, setup.training, setup.network, optimizer, client, broadcast, work, callback=callback
-    )
+    rate = rate_of_round(setup.training, round_number, setup.rounds)
+    return local_round(setup, optimizer, client, broadcast, work, rate=rate, callback=callback)
 
 
 def train_stacked(
@@ -75,7 +66,7 @@ def train_stacked(
         _order(setup, len(mine.y), name, round_number, limit)
         for mine, name, limit in zip(examples, client_ids, limits, strict=True)
     ]
-    stats_orders = [_stats_order(setup, len(mine.y)) for mine in examples]
+    stats_orders = [_stats_order(setup, mine) for mine in examples]
     work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders))
     seeded = [
         reseed(client, setup.training.seed, name, round_number)
@@ -84,13 +75,12 @@ def train_stacked(
     same = all(broadcast is broadcasts[0] for broadcast in broadcasts)
     received = expand(broadcasts[0], len(clients)) if same else stack(broadcasts)
     result = local_round(
-        setup.method,
-        setup.training,
-        setup.network,
+        setup,
         optimizer_for(setup.training, stacked=True),
         stack(seeded),
         received,
         work,
+        rate=rate_of_round(setup.training, round_number, setup.rounds),
         stacked=True,
         compiled=compiled,
     )
@@ -115,8 +105,9 @@ def pad_examples(examples: Sequence[Examples]) -> Examples:
     )
 
 
-def _stats_order(setup: Setup, count: int) -> Schedule:
-    return in_order(count, max(STATS_BATCH_SIZE, setup.training.batch_size))
+def _stats_order(setup: Setup, examples: Examples) -> Schedule:
+    together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
+    return in_order(len(examples.y), max(min(STATS_BATCH_SIZE, together), setup.training.batch_size))
 
 
 def _order(setup: Setup, count: int, client_id: str, round_number: int, max_steps: int | None) -> Schedule:
@@ -129,4 +120,5 @@ def _order(setup: Setup, count: int, client_id: str, round_number: int, max_step
         client_id=client_id,
         round_number=round_number,
         max_steps=max_steps,
+        draws=0 if setup.training.augmentation.is_off else DRAWS,
     )

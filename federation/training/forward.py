@@ -32,7 +32,8 @@ def network(module: nn.Module, *, autocast: torch.dtype | None = None) -> Networ
 def functional(module: nn.Module, *, training: bool, autocast: torch.dtype | None = None) -> Forward:
     """Return forward(params, buffers, x, mask) -> Output.
 
-    `module(x, mask)` must return (features, logits); a layer with state rebinds its buffer while it runs
+    `module(x, mask)` must return (features, logits), or (features, logits, hidden) where it restores what was hidden
+    from it (`Output`); a layer with state rebinds its buffer while it runs
     (`self.prototypes = moved`), and what it left there comes back in `Output.buffers`.
 
     Within the module torch casts what it deems safe (convolutions, matrix products) to `autocast`: mixed precision.
@@ -54,11 +55,11 @@ def functional(module: nn.Module, *, training: bool, autocast: torch.dtype | Non
         hook = module.register_forward_hook(collect)
         try:
             with _casting(x.device, autocast):
-                features, logits = functional_call(module, (params, buffers), (x, mask), tie_weights=tied)
+                features, logits, *hidden = functional_call(module, (params, buffers), (x, mask), tie_weights=tied)
         finally:
             hook.remove()
         kept = {name: moved[name].to(before.dtype) for name, before in buffers.items()}
-        return Output(features.to(x.dtype), logits.to(x.dtype), kept)
+        return Output(features.to(x.dtype), logits.to(x.dtype), kept, *hidden)
 
     return forward
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,20 +11,42 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from federation.aggregation.class_statistics import class_stats, empty_class_stats
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Batch, Broadcast, ClassStats, Client, Examples, Phase, Tensors, TrainingStats, Tree
+from federation.tasks.classification import Classification
+from federation.tasks.task import Task
+from federation.training.augmentation import augmented, check_pictures
 from federation.training.callbacks import Checkpoint, TrainingCallback
 from federation.training.forward import Network
-from federation.training.losses import class_stats, empty_class_stats
 from federation.training.optimizers import Optimizer
+from federation.training.pixels import Moments, network_input
 from federation.training.schedule import Schedule
-from federation.tree import map_tree, merge, select, total, where
+from federation.tree import map_tree, merge, select, where
 
 Step = Callable[..., Any]
 """One training step: a pure function of trees of tensors."""
 Compile = Callable[[float, Step], Step]
 """compile(rate, step) -> a faster step; steps of one rate and of tensors of the same shapes are the same."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all clients of a federation have in common."""
+
+    method: Method
+    training: TrainingConfig
+    network: Network
+    task: Task = field(default_factory=Classification)
+    moments: Moments | None = None
+    """What pictures that are kept as bytes are normalized by."""
+    rounds: int | None = None
+    """Of the federation, for a schedule of learning rates."""
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return examples (n, ...) as the network takes them; raises SettingsError for bytes without moments."""
+        return network_input(x, self.moments)
 
 
 class Work(NamedTuple):
@@ -52,19 +75,18 @@ class _State(NamedTuple):
 
 
 def local_round(
-    method: Method,
-    training: TrainingConfig,
-    network: Network,
+    setup: Setup,
     optimizer: Optimizer,
     client: Client,
     broadcast: Broadcast,
     work: Work,
     *,
+    rate: float = 1.0,
     stacked: bool = False,
     callback: TrainingCallback | None = None,
     compiled: Compile | None = None,
 ) -> LocalRound:
-    """Receive, train through the method's phases, and make the upload.
+    """Receive, train through the method's phases at `rate` times their learning rates, and make the upload.
 
     Stacked, every tensor of `client`, `broadcast` and `work` has a first dimension K, and so has the result. A step
     whose mask is all zero changes nothing. A `callback` may resume or end a single client's round. `compiled` may give
@@ -72,10 +94,10 @@ def local_round(
     """
     if stacked and optimizer.in_place:
         raise ValueError("an optimizer that works in place cannot be stacked: optimizer_for(training, stacked=True)")
-    lift = _stacked if stacked else _single
+    lift, method, training = _stacked if stacked else _single, setup.method, setup.training
     client, round_state = lift(method.receive)(client, broadcast)
-    before = _statistics("before", method, training, network, client, work, stacked)
-    zero = work.examples.x.new_zeros(work.examples.y.shape[:1] if stacked else ())
+    before = _statistics("before", setup, client, work, stacked)
+    zero = setup.inputs(work.examples.x[:0]).new_zeros(work.examples.y.shape[:1] if stacked else ())
     state, done, callback = _State(client.params, client.buffers, zero, zero), 0, callback or TrainingCallback()
     begun, phases = callback.resume(), method.phases(training)
     if begun:
@@ -85,31 +107,31 @@ def local_round(
         done += phase.epochs
         if begun is None or epochs.stop > begun.epoch:
             state = _train(
-                method, network, optimizer, phase, state, round_state, work, epochs, stacked, callback, begun, compiled
+                setup, optimizer, phase, state, round_state, work, epochs, rate, stacked, callback, begun, compiled
             )
     client = client._replace(params=state.params, buffers=state.buffers)
-    after = _statistics("after", method, training, network, client, work, stacked)
+    after = _statistics("after", setup, client, work, stacked)
     rates = _rates(training, phases, work.order, None if stacked else state.steps)
-    stats = TrainingStats(before, after, training.lr * torch.as_tensor(rates).to(zero))
+    stats = TrainingStats(before, after, training.lr * rate * torch.as_tensor(rates).to(zero))
     client, upload = lift(method.upload)(client, round_state, stats)
     return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
 
 
 def _train(
-    method: Method,
-    network: Network,
+    setup: Setup,
     optimizer: Optimizer,
     phase: Phase,
     state: _State,
     round_state: Tree,
     work: Work,
     epochs: range,
+    rate: float,
     stacked: bool,
     callback: TrainingCallback,
     begun: Checkpoint | None,
     compiled: Compile | None,
 ) -> _State:
-    """Run one phase with a fresh optimizer, at the phase's rate; parameters outside it stay as they are."""
+    """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
     lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
@@ -120,12 +142,18 @@ def _train(
     own = _copied if optimizer.in_place else _single
     trained, momenta = own(trained), own(momenta)
 
-    def step(trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree) -> Any:
+    # a rate that changes by the round is a tensor to stacked steps: one compiled program serves all rounds
+    scheduled = stacked and setup.training.lr_schedule != "constant"
+    rates = (torch.full_like(state.loss, phase.rate * rate),) if scheduled else ()
+
+    def step(
+        trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree, *rates: Tensor
+    ) -> Any:
         def objective(params: Tensors) -> tuple[Tensor, Tensors]:
-            return method.loss(network, {**frozen, **params}, buffers, batch, extra)
+            return setup.method.loss(setup.task, setup.network, {**frozen, **params}, buffers, batch, extra)
 
         gradients, loss, moved = differentiate(objective, trained)
-        new_momenta, new = optimizer.apply(gradients, momenta, trained, phase.rate)
+        new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates or (phase.rate * rate,))
         count = batch.mask.sum()
         if stacked:  # a single client never runs an empty step; a stacked one waits for the longest
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))
@@ -135,10 +163,12 @@ def _train(
     loss, examples, steps, stopped = state.loss, state.examples, state.steps, state.stopped
     for epoch in epochs:
         epoch_loss = epoch_examples = torch.zeros_like(state.loss)
-        for batch in _batches(work.examples, work.order, epoch, stacked):
+        for batch in _batches(setup, work.examples, work.order, epoch, stacked):
             if stopped := stopped or callback.should_stop(steps):
                 break
-            (trained, buffers, momenta), part, count = run(trained, buffers, momenta, batch, frozen, round_state)
+            (trained, buffers, momenta), part, count = run(
+                trained, buffers, momenta, batch, frozen, round_state, *rates
+            )
             epoch_loss, epoch_examples, steps = epoch_loss + part, epoch_examples + count, steps + 1
         began = epoch_examples > 0  # a straggler stops before the last epoch
         loss, examples = torch.where(began, epoch_loss, loss), torch.where(began, epoch_examples, examples)
@@ -148,22 +178,20 @@ def _train(
     return _State(merge(state.params, trained), buffers, loss, examples, steps, stopped)
 
 
-def _statistics(
-    when: str, method: Method, training: TrainingConfig, network: Network, client: Client, work: Work, stacked: bool
-) -> ClassStats:
+def _statistics(when: str, setup: Setup, client: Client, work: Work, stacked: bool) -> ClassStats:
     """Sum the class statistics over all examples, in evaluation mode, if the method wants them now."""
-    lift = _stacked if stacked else _single
-    if when not in method.class_stats_at:
-        return empty_class_stats(training, work.examples.x, work.examples.y.shape[:1] if stacked else ())
+    lift, like = _stacked if stacked else _single, setup.inputs(work.examples.x[:0])
+    stats = empty_class_stats(setup.training, like, work.examples.y.shape[:1] if stacked else ())
+    if when not in setup.method.class_stats_at:
+        return stats
 
-    def one(client: Client, batch: Batch) -> ClassStats:
-        output = network.evaluate(client.params, client.buffers, batch.x, batch.mask)
-        return class_stats(output, batch, training.classes)
+    def one(client: Client, batch: Batch, before: ClassStats) -> ClassStats:
+        output = setup.network.evaluate(client.params, client.buffers, batch.x, batch.mask)
+        return class_stats(setup.task.labelled_features(output, batch), setup.training.classes, before)
 
     with torch.no_grad():
-        stats: ClassStats = total(
-            lift(one)(client, batch) for batch in _batches(work.examples, work.stats_order, 0, stacked)
-        )
+        for batch in _batches(setup, work.examples, work.stats_order, 0, stacked):
+            stats = lift(one)(client, batch, stats)
     return stats
 
 
@@ -176,26 +204,34 @@ def _rates(training: TrainingConfig, phases: Sequence[Phase], order: Schedule, l
     real = order.mask.sum(-1) > 0  # (..., epochs, steps)
     if limit is not None:
         real &= np.cumsum(real).reshape(real.shape) <= limit
-    ends = np.cumsum([phase.epochs for phase in phases])[:-1]
+    ends = np.cumsum([phase.epochs for phase in phases], dtype=np.int64)[:-1]
     m = training.momentum if training.optimizer == "sgd" else 0.0
-    counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)]
+    counts = [part.sum((-1, -2)) for part in np.split(real, ends, axis=-2)] if phases else []
     steps = [(count - m * (1 - m**count) / (1 - m)) / (1 - m) for count in counts]
-    return sum(phase.rate * taken for phase, taken in zip(phases, steps, strict=True))
+    none = np.zeros(real.shape[:-2])
+    return sum((phase.rate * taken for phase, taken in zip(phases, steps, strict=True)), start=none)
 
 
-def _batches(examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:
-    """Gather an epoch's batches by index; single batches come without their padding, empty ones not at all."""
+def _batches(setup: Setup, examples: Examples, order: Schedule, epoch: int, stacked: bool) -> Iterator[Batch]:
+    """Gather an epoch's batches by index, normalized and augmented.
+
+    Single batches come without their padding, empty ones not at all.
+    """
     index, mask = order.rows[..., epoch, :, :], order.mask[..., epoch, :, :]
     rows = torch.arange(len(examples.x), device=examples.x.device)[:, None] if stacked else None
     for step in range(index.shape[-2]):
         here, real = index[..., step, :], mask[..., step, :]
-        if not stacked:
-            here, real = here[: int(real.sum())], real[: int(real.sum())]
-            if not len(here):
-                return
-        where_ = torch.as_tensor(here, device=examples.x.device)
+        size = here.shape[-1] if stacked else int(real.sum())
+        if not size:
+            return
+        where_ = torch.as_tensor(here[..., :size], device=examples.x.device)
         key = where_ if rows is None else (rows, where_)
-        yield Batch(examples.x[key], examples.y[key], torch.as_tensor(real).to(examples.x))
+        x, y = setup.inputs(examples.x[key]), examples.y[key]
+        if order.draws is not None:
+            check_pictures(setup.training.augmentation, x[0] if stacked else x)
+            draws = order.draws[..., epoch, step, :size, :]
+            x, y = augmented(setup.training.augmentation, draws, x, y, setup.task.outside)
+        yield Batch(x, y, torch.as_tensor(real[..., :size]).to(x))
 
 
 Objective = Callable[[Tensors], tuple[Tensor, Tensors]]

@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as fused_adam
 
-from federation.errors import unknown_name
+from federation.errors import SettingsError, unknown_name
 from federation.plan import TrainingConfig
 from federation.records import Tensors
 
+Rate = float | Tensor
+"""What a learning rate is multiplied by; a tensor () where one compiled program serves several rates."""
+
 
 class Apply(Protocol):
-    """One step at `rate` times the optimizer's learning rate."""
+    """One step at `rate` times the optimizer's learning rate; in place it is a number."""
 
-    def __call__(self, gradients: Tensors, state: Any, params: Tensors, rate: float = 1.0) -> tuple[Any, Tensors]:
+    def __call__(self, gradients: Tensors, state: Any, params: Tensors, rate: Rate = 1.0) -> tuple[Any, Tensors]:
         """Return the next state and parameters."""
         ...
 
@@ -40,18 +43,18 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *, in_place
     def init(params: Tensors) -> Tensors:
         return {name: torch.zeros_like(value) for name, value in params.items()} if momentum else {}
 
-    def apply(gradients: Tensors, state: Tensors, params: Tensors, rate: float = 1.0) -> tuple[Tensors, Tensors]:
+    def apply(gradients: Tensors, state: Tensors, params: Tensors, rate: Rate = 1.0) -> tuple[Tensors, Tensors]:
         step = _decayed(gradients, params, weight_decay)
         if momentum:
             # torch starts the velocity at the first gradient; from zero that is the same: m·0 + g
             step = state = {name: momentum * state[name] + step[name] for name in params}
         return state, {name: params[name] - lr * rate * step[name] for name in params}
 
-    def change(gradients: Tensors, state: Tensors, params: Tensors, rate: float = 1.0) -> tuple[Tensors, Tensors]:
+    def change(gradients: Tensors, state: Tensors, params: Tensors, rate: Rate = 1.0) -> tuple[Tensors, Tensors]:
         step = _decayed(gradients, params, weight_decay)
         for name, value in params.items():
             moving = state[name].mul_(momentum).add_(step[name]) if momentum else step[name]
-            value.add_(moving, alpha=-lr * rate)
+            value.add_(moving, alpha=-lr * float(rate))
         return state, params
 
     return Optimizer(init, change, in_place=True) if in_place else Optimizer(init, apply)
@@ -76,7 +79,7 @@ def adam(
         first = next(iter(params.values()))
         return {"m": m, "v": v, "t": first.new_zeros(())}
 
-    def apply(gradients: Tensors, state: Any, params: Tensors, rate: float = 1.0) -> tuple[Any, Tensors]:
+    def apply(gradients: Tensors, state: Any, params: Tensors, rate: Rate = 1.0) -> tuple[Any, Tensors]:
         t = state["t"] + 1
         gradients = _decayed(gradients, params, weight_decay)
         m = {name: torch.lerp(state["m"][name], gradients[name], 1 - b1) for name in params}
@@ -85,7 +88,7 @@ def adam(
         new = {name: params[name] - size * m[name] / (v[name].sqrt() / root + epsilon) for name in params}
         return {"m": m, "v": v, "t": t}, new
 
-    def change(gradients: Tensors, state: Any, params: Tensors, rate: float = 1.0) -> tuple[Any, Tensors]:
+    def change(gradients: Tensors, state: Any, params: Tensors, rate: Rate = 1.0) -> tuple[Any, Tensors]:
         m, v = state["m"], state["v"]
         _check_contiguous({"parameter": params, "first moment": m, "second moment": v})
         # autograd returns a convolution's gradient channels last, as it was computed; only torch's own `.grad` is laid
@@ -93,7 +96,7 @@ def adam(
         fused_adam(
             list(params.values()), [gradients[name].contiguous() for name in params], [m[name] for name in params],
             [v[name] for name in params], [], [state["t"].clone() for _ in params], fused=True, amsgrad=False,
-            beta1=b1, beta2=b2, lr=lr * rate, weight_decay=weight_decay, eps=epsilon, maximize=False,
+            beta1=b1, beta2=b2, lr=lr * float(rate), weight_decay=weight_decay, eps=epsilon, maximize=False,
         )  # fmt: skip
         return {"m": m, "v": v, "t": state["t"] + 1}, params
 
@@ -111,6 +114,24 @@ def optimizer_for(training: TrainingConfig, *, stacked: bool = False) -> Optimiz
     if training.optimizer == "sgd":
         return sgd(training.lr, training.momentum, training.weight_decay, in_place=not stacked)
     raise unknown_name("optimizer", training.optimizer, ["adam", "sgd"])
+
+
+def rate_of_round(training: TrainingConfig, round_number: int, rounds: int | None) -> float:
+    """Return what a round's learning rates are multiplied by; the first of `rounds` is number 1.
+
+    L.-C. Chen et al.: DeepLab, TPAMI 2018, arXiv 1606.00915 ("poly"), with a federation's rounds in the place of
+    iterations: every client of a round, and every step of it, has one rate, whatever number of steps each has.
+    A round after the last has the last one's.
+
+    Raises:
+        SettingsError: if a schedule needs the number of rounds, and nobody says it.
+    """
+    if training.lr_schedule == "constant":
+        return 1.0
+    if rounds is None:
+        raise SettingsError("lr_schedule = 'polynomial' ends with the federation's last round: say their number")
+    left = max(rounds - (round_number - 1), 1)
+    return float((min(left, rounds) / rounds) ** training.lr_power)
 
 
 def _check_contiguous(trees: dict[str, Tensors]) -> None:

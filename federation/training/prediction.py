@@ -1,8 +1,9 @@
-"""Predictions in fixed batches of the examples' own order, so that a batch-coupled layer gives the same each time."""
+"""Predictions and scores in fixed batches of the examples' own order, so that a batch-coupled layer repeats itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,34 +11,110 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from federation.method import Method
-from federation.records import Client, Forward
-from federation.tree import stack
+from federation.records import Batch, Client, Examples, Output
+from federation.tasks.task import Statistics
+from federation.training.local_round import Setup
+from federation.tree import map_tree, stack, total, unstack
 
 
 @torch.no_grad()
-def predict(method: Method, forward: Forward, client: Client, x: Tensor, batch_size: int) -> npt.NDArray[np.int64]:
-    """Classes (n,) that a client's model gives to x (n, ...); `forward` is the network's evaluation function."""
+def predict(setup: Setup, client: Client, x: Tensor, batch_size: int) -> npt.NDArray[Any]:
+    """Return what a client's model answers to x (n, ...): the task's prediction (n, ...)."""
     if not len(x):
         return np.zeros(0, np.int64)
-    parts = [method.predict(forward, client, part).argmax(-1) for part in torch.split(x, batch_size)]
-    return _numpy(torch.cat(parts))
+    parts = (setup.inputs(part) for part in torch.split(x, batch_size))
+    answers = [setup.task.prediction(_output(setup, client, part)) for part in parts]
+    array: npt.NDArray[Any] = torch.cat(answers).cpu().numpy()
+    return array
 
 
 @torch.no_grad()
-def predict_stacked(
-    method: Method, forward: Forward, clients: Sequence[Client], x: Tensor, batch_size: int
-) -> npt.NDArray[np.int64]:
-    """Classes (K, n) that K clients' models give to the same x (n, ...)."""
+def answer(setup: Setup, client: Client, x: Tensor) -> Output:
+    """Return all that a client's model makes of a few examples x (n, ...): features, and the logits it predicts by."""
+    return _output(setup, client, setup.inputs(x))
+
+
+def measure(setup: Setup, client: Client, examples: Examples, batch_size: int) -> Statistics:
+    """Compare a client's model with the targets of examples (n, ...)."""
+    return measure_each(setup, client, {"": examples}, batch_size)[""]
+
+
+@torch.no_grad()
+def measure_each(
+    setup: Setup, client: Client, examples: Mapping[str, Examples], batch_size: int
+) -> dict[str, Statistics]:
+    """Compare one model with the targets of several clients' examples, in batches of all of them laid together."""
+    found: dict[str, list[Statistics]] = {name: [] for name in examples}
+    for pieces in in_batches(examples, batch_size):
+        # nothing is copied where a batch is one client's
+        x = setup.inputs(torch.cat([mine.x for _, mine in pieces]) if len(pieces) > 1 else pieces[0][1].x)
+        output, start = _output(setup, client, x), 0
+        for name, mine in pieces:
+            rows = slice(start, start + len(mine.x))
+            batch = _batch(setup, Examples(x[rows], mine.y))
+            found[name].append(setup.task.statistics(_rows(output, rows), batch))
+            start = rows.stop
+    none = setup.task.no_statistics(setup.training.classes)
+    return {name: _on_cpu(total(parts)) if parts else none for name, parts in found.items()}
+
+
+@torch.no_grad()
+def measure_stacked(setup: Setup, clients: Sequence[Client], examples: Examples, batch_size: int) -> list[Statistics]:
+    """Compare K clients' models with the targets of the same examples (n, ...), of which there are some."""
     together = stack(list(clients))
 
-    def one(client: Client, part: Tensor) -> Tensor:
-        return method.predict(forward, client, part).argmax(-1)
+    def one(client: Client, batch: Batch) -> Statistics:
+        return setup.task.statistics(_output(setup, client, batch.x), batch)
 
     many = vmap(one, in_dims=(0, None))
-    return _numpy(torch.cat([many(together, part) for part in torch.split(x, batch_size)], 1))
+    parts = (
+        many(together, _batch(setup, part)) for pieces in in_batches({"": examples}, batch_size) for _, part in pieces
+    )
+    return unstack(_on_cpu(total(parts)), len(clients))
 
 
-def _numpy(classes: Tensor) -> npt.NDArray[np.int64]:
-    array: npt.NDArray[np.int64] = classes.cpu().numpy()
-    return array
+@torch.no_grad()
+def task_mismatch(setup: Setup, client: Client, examples: Examples) -> str | None:
+    """Say in words why a client's network does not fit the task's targets, by some examples; None where it does."""
+    served = setup.method.serving_model(client)
+    batch = _batch(setup, examples)
+    # of the network itself: a method's own scores need targets that fit
+    output = setup.network.evaluate(served.params, served.buffers, batch.x, batch.mask)
+    return setup.task.mismatch(output, batch)
+
+
+def in_batches(examples: Mapping[str, Examples], rows: int) -> Iterator[list[tuple[str, Examples]]]:
+    """Lay clients' examples together as batches of `rows`, the last one shorter: the pieces of each, and whose."""
+    waiting: list[tuple[str, Examples]] = []
+    room = rows
+    for name, mine in examples.items():
+        start = 0
+        while start < len(mine.y):
+            stop = min(start + room, len(mine.y))
+            waiting.append((name, Examples(mine.x[start:stop], mine.y[start:stop])))
+            room -= stop - start
+            start = stop
+            if not room:
+                yield waiting
+                waiting, room = [], rows
+    if waiting:
+        yield waiting
+
+
+def _output(setup: Setup, client: Client, x: Tensor) -> Output:
+    return setup.method.predict(setup.network.evaluate, client, x)
+
+
+def _batch(setup: Setup, examples: Examples) -> Batch:
+    x = setup.inputs(examples.x)
+    return Batch(x, examples.y, x.new_ones(len(x)))
+
+
+def _rows(output: Output, rows: slice) -> Output:
+    hidden = None if output.hidden is None else output.hidden[rows]
+    return output._replace(features=output.features[rows], logits=output.logits[rows], hidden=hidden)
+
+
+def _on_cpu(statistics: Statistics) -> Statistics:
+    found: Statistics = map_tree(lambda value: value.cpu(), statistics)
+    return found

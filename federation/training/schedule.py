@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,12 @@ class Schedule(NamedTuple):
     """The batches of a local round: rows (E, S, B) of the examples, mask (E, S, B) of 0 and 1.
 
     The last short batch of an epoch is used, not dropped; its padding points at example 0 with mask 0.
+    `draws` (E, S, B, D) from 0 to 1 are what augmentation changes each example by; None: nothing is changed.
     """
 
     rows: npt.NDArray[np.int64]
     mask: npt.NDArray[np.float32]
+    draws: npt.NDArray[np.float32] | None = None
 
     @property
     def steps(self) -> int:
@@ -34,17 +37,28 @@ def schedule(
     client_id: str,
     round_number: int,
     max_steps: int | None = None,
+    draws: int = 0,
 ) -> Schedule:
-    """Draw the order of `epochs` epochs; `max_steps` cuts a straggler's work short (in steps)."""
+    """Draw the order of `epochs` epochs, and `draws` numbers for each example of each of them.
+
+    `max_steps` cuts a straggler's work short (in steps).
+    """
     steps = -(-examples // batch_size)
-    orders = [generator(seed, "order", client_id, round_number, epoch).permutation(examples) for epoch in range(epochs)]
     index = np.zeros((epochs, steps * batch_size), np.int64)
-    index[:, :examples] = np.stack(orders)
+    for epoch in range(epochs):
+        index[epoch, :examples] = generator(seed, "order", client_id, round_number, epoch).permutation(examples)
     mask = np.zeros((epochs, steps * batch_size), np.float32)
     mask[:, :examples] = 1
     if max_steps is not None:
         mask.reshape(epochs * steps, batch_size)[max_steps:] = 0
-    return Schedule(index.reshape(epochs, steps, batch_size), mask.reshape(epochs, steps, batch_size))
+    found = Schedule(index.reshape(epochs, steps, batch_size), mask.reshape(epochs, steps, batch_size))
+    if not draws:
+        return found
+    drawn = np.zeros((epochs, steps * batch_size, draws), np.float32)
+    for epoch in range(epochs):
+        random = generator(seed, "augmentation", client_id, round_number, epoch)
+        drawn[epoch, :examples] = random.random((examples, draws), np.float32)
+    return found._replace(draws=drawn.reshape(epochs, steps, batch_size, draws))
 
 
 def in_order(examples: int, batch_size: int) -> Schedule:
@@ -60,7 +74,11 @@ def stack_schedules(schedules: list[Schedule]) -> Schedule:
     """Pad K clients' schedules to the same number of steps and stack them: (K, E, S, B)."""
     steps = max(one.rows.shape[1] for one in schedules)
 
-    def pad(array: np.ndarray) -> np.ndarray:
-        return np.pad(array, ((0, 0), (0, steps - array.shape[1]), (0, 0)))
+    def padded(arrays: Iterable[np.ndarray]) -> np.ndarray:
+        missing = ((array, steps - array.shape[1]) for array in arrays)
+        return np.stack([np.pad(array, ((0, 0), (0, more), *[(0, 0)] * (array.ndim - 2))) for array, more in missing])
 
-    return Schedule(np.stack([pad(s.rows) for s in schedules]), np.stack([pad(s.mask) for s in schedules]))
+    draws = [one.draws for one in schedules if one.draws is not None]
+    return Schedule(
+        padded(one.rows for one in schedules), padded(one.mask for one in schedules), padded(draws) if draws else None
+    )

@@ -41,13 +41,15 @@ DTYPES = frozenset(_NAMES)
 def encode(
     tree: Tree, *, compression: Compression = "none", precision: Literal["lossless", "float16"] = "lossless"
 ) -> bytes:
-    """Write a tree; `precision="float16"` narrows float32. int8 is for uploads alone: `federation.wire.uploads`.
+    """Write a tree; `precision="float16"` narrows float32, but for whole numbers that it would round.
+
+    int8 is for uploads alone: `federation.wire.uploads`.
 
     Raises:
         WireError: if a tensor has a dtype that the wire does not carry.
     """
     if precision == "float16":
-        tree = map_tree(lambda v: v.half() if v.dtype == torch.float32 else v, tree)
+        tree = map_tree(_narrowed, tree)
     data = b"".join(_safetensors(flatten(tree)))
     return zstandard.ZstdCompressor(level=3).compress(data) if compression == "zstd" else data
 
@@ -82,6 +84,15 @@ def digest(data: bytes) -> str:
 def tensor_bytes(tree: Tree) -> int:
     """Bytes of the tensors alone, as they are."""
     return sum(value.nbytes for value in flatten(tree).values())
+
+
+def _narrowed(value: Tensor) -> Tensor:
+    if value.dtype != torch.float32 or not value.numel():
+        return value
+    half = value.half()
+    # counts of examples or pixels stay what they are: half has whole numbers up to 2048, and none above 65504
+    counts = bool(half.abs().amax() >= 2048) and torch.equal(value, value.round())
+    return value if counts else half
 
 
 def _refuse_dtype(name: str, value: Tensor) -> None:

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
+from federation.aggregation.class_statistics import empty_training_stats
 from federation.errors import UpdateError
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Client, Tree
-from federation.training.losses import empty_training_stats
 from federation.tree import flatten
 from gaitway.errors import closest
 

@@ -1,7 +1,7 @@
 """The data sets by name; a new one is one file with a READER and one entry here."""
 
 from har_pipeline.readers import (
-    generic_csv,
+    described,
     hhar,
     mobiact,
     motionsense,
@@ -18,6 +18,6 @@ READERS: dict[str, RecordingReader] = {
     module.READER.name: module.READER
     for module in (
         *(motionsense, ucihar, spsw, hhar, realworld, pamap2, mobiact, shl),
-        *(generic_csv, synthetic),
+        *(described, synthetic),
     )
 }

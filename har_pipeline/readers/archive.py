@@ -7,12 +7,15 @@ order (a .tar.xz cannot be read otherwise); a zip within an archive is spooled t
 from __future__ import annotations
 
 import gzip
+import lzma
 import re
-import shutil
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +25,16 @@ from typing import IO, NamedTuple, cast
 from har_pipeline.errors import SourceError
 
 ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
+ARCHIVE_FOLDER = re.compile(rf"{ARCHIVE.pattern[:-1]}/", re.IGNORECASE)
 SPOOL_BYTES = 64 << 20
+UNPACKED_BYTES, UNPACKED_RATIO = 4 << 30, 50
+DEEPEST = 5
+"""Archives within archives."""
+DAMAGED = (
+    *(zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error),
+    *(RuntimeError, NotImplementedError, ValueError, IndexError),  # encrypted, an unknown compression, broken fields
+)
+"""What reading a damaged archive, or a strange one, raises."""
 
 Descend = Callable[[str], bool]
 
@@ -106,18 +118,37 @@ def walk(root: Path, descend: Descend) -> Iterator[Member]:
             with root.open("rb") as stream:
                 yield from _walk_archive(stream, root.name, "", root, descend)
         else:
-            yield Member(root.name, root, _opener(root.name, partial(_open_file, root)))
+            yield Member(printable(root.name), root, _opener(root.name, partial(_open_file, root)))
         return
     for path in sorted(root.rglob("*")):
         if not path.is_file():
             continue
-        name = path.relative_to(root).as_posix()
+        name = printable(path.relative_to(root).as_posix())
         if ARCHIVE.search(name):
             if descend(name):
                 with path.open("rb") as stream:
                     yield from _walk_archive(stream, name, f"{name}/", path, descend)
         else:
             yield Member(name, path, _opener(name, partial(_open_file, path)))
+
+
+@contextmanager
+def unpacking(name: str) -> Iterator[None]:
+    """Turn what a damaged archive raises into a SourceError that names the file."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise SourceError(f"{name} cannot be read or unpacked: {error or type(error).__name__}") from error
+
+
+def most_unpacked(path: Path) -> int:
+    """How many bytes the file on disk may unpack to: far more than recordings do, far less than a bomb."""
+    return UNPACKED_BYTES + UNPACKED_RATIO * path.stat().st_size
+
+
+def printable(name: str) -> str:
+    """Put `?` for bytes that are no text and for what would steer a terminal: names come from outside."""
+    return name if name.isprintable() else "".join(each if each.isprintable() else "?" for each in name)
 
 
 def _open_file(path: Path) -> IO[bytes]:
@@ -132,17 +163,26 @@ def _walk_archive(stream: IO[bytes], name: str, prefix: str, path: Path, descend
     try:
         members = _zip_members(stream) if name.lower().endswith(".zip") else _tar_members(stream)
         for inner, opener in members:
-            virtual = prefix + inner
+            virtual = prefix + printable(inner)
             if not ARCHIVE.search(inner):
                 yield Member(virtual, path, _opener(virtual, opener))
             elif descend(virtual):
+                if len(ARCHIVE_FOLDER.findall(prefix)) >= DEEPEST:
+                    raise SourceError(f"{path} ({virtual}): archives lie more than {DEEPEST} deep in one another")
                 with SpooledTemporaryFile(max_size=SPOOL_BYTES) as stored:
                     with opener() as packed:
-                        shutil.copyfileobj(packed, stored, 1 << 20)
+                        _copy(packed, stored, virtual, most_unpacked(path))
                     stored.seek(0)
                     yield from _walk_archive(stored, virtual, f"{virtual}/", path, descend)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+    except DAMAGED as error:
         raise SourceError(f"{path} ({name}) cannot be read as an archive: {error}; download it again") from error
+
+
+def _copy(packed: IO[bytes], stored: IO[bytes], name: str, most: int) -> None:
+    while part := packed.read(1 << 20):
+        if stored.tell() + len(part) > most:
+            raise SourceError(f"{name} unpacks to more than {most >> 20} MiB; unpack it by hand if it is sound")
+        stored.write(part)
 
 
 def _zip_members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:

@@ -70,12 +70,14 @@ class RecordingReader(DataSetReader):
 
     `recordings` yields a client's sessions one after another in the order of their times, whatever container holds
     them; only the chosen clients where `clients` is given. `origin` says of a client's id whose it is, on which device
-    and where it was worn. `windows` serves sets published as windows.
+    and where it was worn. `windows` serves sets published as windows. `declared_hz` is the rate that the options state
+    of a sensor ("acc", "gyro"), where they do: another one that is measured is a finding.
     """
 
     recordings: ReadRecordings
     origin: Callable[[str], Origin]
     windows: ReadWindows | None = None
+    declared_hz: Callable[[Options], Mapping[str, float]] = lambda options: {}
     settings: PipelineSettings = field(default_factory=PipelineSettings)
 
 

@@ -7,7 +7,8 @@ infinity where a number belongs is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 LEAST_ROWS_TO_JUDGE = 20
 MISSING = ("", "NaN", "nan", "NA")
+SHOWN = 50
+
+Place = Callable[[int], str]
+"""Says in which file and line a row stands."""
 
 
 class Table(NamedTuple):
@@ -46,7 +51,7 @@ def read_chunks(
     import pandas as pd
 
     wanted = [*numeric, *text]
-    try:
+    with _errors_in_words(source, f"is empty; expected a header with {wanted}", f"not a CSV with columns {wanted}"):
         frames = pd.read_csv(
             stream,
             usecols=lambda name: name in wanted,
@@ -65,12 +70,6 @@ def read_chunks(
             if len(frame):
                 yield _table(frame, source, line, numeric, text)
             line += len(frame)
-    except pd.errors.EmptyDataError as error:
-        raise SourceError(f"{source} is empty; expected a header with {wanted}") from error
-    except (pd.errors.ParserError, UnicodeDecodeError) as error:
-        at = re.search(r"line (\d+)", str(error))
-        place = f"{source}, line {at[1]}" if at else source
-        raise SourceError(f"{place}: not a CSV with columns {wanted}: {error}") from error
 
 
 def read_columns(
@@ -89,38 +88,53 @@ def read_columns(
     """
     import pandas as pd
 
-    first = line
-    try:
+    empty, unlike = f"has no rows; expected {columns} columns", f"not a row of {columns} columns"
+    with _errors_in_words(source, empty, unlike, line):
         frames = pd.read_csv(stream, sep=separator, header=None, chunksize=rows, skipinitialspace=True)
         for frame in frames:
             if frame.shape[1] != columns:
                 raise SourceError(f"{source}, line {line}: {frame.shape[1]} columns; expected {columns}")
-            numbers = np.stack([_numbers(frame[column], source, line, str(column + 1)) for column in used], axis=1)
-            _refuse_infinite(numbers, source, line)
+            place = _places(source, line)
+            numbers = np.stack([numbers_of(frame[column], str(column + 1), place) for column in used], axis=1)
+            refuse_infinite(numbers, place)
             yield Table(numbers, {}, source, line)
             line += len(frame)
+
+
+@contextmanager
+def _errors_in_words(source: str, empty: str, unlike: str, first: int = 1) -> Iterator[None]:
+    """Raise pandas' errors as SourceError with the file and its line; `first` is that of the stream's first row."""
+    import pandas as pd
+
+    try:
+        yield
     except pd.errors.EmptyDataError as error:
-        raise SourceError(f"{source} has no rows; expected {columns} columns") from error
+        raise SourceError(f"{source} {empty}") from error
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         at = re.search(r"line (\d+)", str(error))
         place = f"{source}, line {first + int(at[1]) - 1}" if at else source
-        raise SourceError(f"{place}: not a row of {columns} columns; download it again") from error
+        raise SourceError(f"{place}: {unlike}; repair the file, or download it again: {error}") from error
 
 
-def _refuse_infinite(numbers: np.ndarray, source: str, line: int) -> None:
+def refuse_infinite(numbers: np.ndarray, place: Place) -> None:
+    """Raise SourceError for the first row of numbers (n, columns) that has an infinite one."""
     infinite = np.isinf(numbers)
     if infinite.any():
         infinite = infinite.any(axis=1)
-        raise SourceError(f"{source}, line {line + int(np.argmax(infinite))}: infinite value; remove or repair the row")
+        raise SourceError(f"{place(int(np.argmax(infinite)))}: infinite value; remove or repair the row")
+
+
+def _places(source: str, line: int) -> Place:
+    return lambda row: f"{source}, line {line + row}"
 
 
 def _table(frame: pd.DataFrame, source: str, line: int, numeric: Sequence[str], text: Sequence[str]) -> Table:
     # By column in memory, as the parser gives them and as most readers take them.
     numbers = np.empty((len(frame), len(numeric)), order="F")
     for column, name in enumerate(numeric):
-        numbers[:, column] = _numbers(frame[name], source, line, name)
+        numbers[:, column] = numbers_of(frame[name], name, _places(source, line))
     if not np.isfinite(numbers).all():
-        _refuse_infinite(numbers, source, line)
+        refuse_infinite(numbers, _places(source, line))
         _refuse_empty(numbers, source, line, numeric)
     words = {}
     for name in text:
@@ -139,14 +153,31 @@ def _refuse_empty(numbers: np.ndarray, source: str, line: int, numeric: Sequence
         )
 
 
-def _numbers(column: pd.Series, source: str, line: int, name: str) -> np.ndarray:
+def numbers_of(column: pd.Series, name: str, place: Place) -> np.ndarray:
+    """Return a parsed column (n,) as float64, NaN where a cell is empty; `place` says where a row stands.
+
+    Raises SourceError for a word.
+    """
+    numbers, words = numbers_and_words(column)
+    if words.any():
+        raise SourceError(no_number(column, name, place, int(np.argmax(words))))
+    return numbers
+
+
+def numbers_and_words(column: pd.Series, decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
+    """Return a parsed column (n,) as float64, NaN where a cell is empty or a word, and where the words are (n,)."""
     import pandas as pd
 
-    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-        return column.to_numpy(dtype=np.float64)
-    numbers = pd.to_numeric(column, errors="coerce")
-    bad = (numbers.isna() & column.notna() & ~column.isin(MISSING)).to_numpy()
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise SourceError(f"{source}, line {line + at}: {column.iloc[at]!r} in column {name!r} is no number")
-    return numbers.to_numpy(dtype=np.float64)
+    if pd.api.types.is_bool_dtype(column):
+        column = column.astype(str)
+    if pd.api.types.is_numeric_dtype(column):
+        return column.to_numpy(dtype=np.float64), np.zeros(len(column), dtype=bool)
+    texts = column if decimal == "." else column.astype(str).str.replace(decimal, ".")
+    numbers = pd.to_numeric(texts, errors="coerce")
+    words = (numbers.isna() & column.notna() & ~column.isin(MISSING)).to_numpy()
+    return numbers.to_numpy(dtype=np.float64), words
+
+
+def no_number(column: pd.Series, name: str, place: Place, row: int) -> str:
+    """Say where a word stands that should be a number."""
+    return f"{place(row)}: {str(column.iloc[row])[:SHOWN]!r} in column {name!r} is no number"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from collections.abc import Hashable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
@@ -34,7 +36,9 @@ class TemporaryColumns(Generic[Key]):
 
     def __init__(self, row: np.dtype[np.void]) -> None:
         self._row = row
-        self._folder = TemporaryDirectory(prefix="gaitway-columns-")
+        self._folder = Path(mkdtemp(prefix="gaitway-columns-"))
+        # also where a reader is left in the middle and never comes to the end of its `with`
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._paths: dict[Key, Path] = {}
 
     def __enter__(self) -> Self:
@@ -43,7 +47,7 @@ class TemporaryColumns(Generic[Key]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._folder.cleanup()
+        self._remove()
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._paths)
@@ -53,7 +57,7 @@ class TemporaryColumns(Generic[Key]):
 
     def append(self, key: Key, rows: np.ndarray) -> None:
         """Add rows (n,) to those of the key."""
-        path = self._paths.setdefault(key, Path(self._folder.name) / str(len(self._paths)))
+        path = self._paths.setdefault(key, self._folder / str(len(self._paths)))
         with path.open("ab") as file:
             file.write(rows.tobytes())
 
@@ -62,6 +66,10 @@ class TemporaryColumns(Generic[Key]):
         path = self._paths[key]
         # An empty file cannot be mapped.
         return np.memmap(path, self._row, "r") if path.stat().st_size else np.empty(0, self._row)
+
+    def part(self, key: Key, first: int, count: int) -> np.ndarray:
+        """Read `count` rows of a key, -1 all, from row `first` on; unlike mapped ones they lie in memory."""
+        return np.fromfile(self._paths[key], self._row, count, offset=first * self._row.itemsize)
 
 
 class SampleColumns(TemporaryColumns[Key]):

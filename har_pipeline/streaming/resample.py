@@ -76,8 +76,12 @@ def positions(times_s: np.ndarray, at_s: np.ndarray, side: Literal["left", "righ
 def low_pass_at(times_s: np.ndarray, values: np.ndarray, grid_s: np.ndarray, settings: PipelineSettings) -> np.ndarray:
     """Evaluate the filtered signal at grid_s (m,), sorted, from values (n, C) at strictly increasing times_s (n,).
 
-    Every grid point must have a sample within half_width_s, as it has inside a run. Returns (m, C) float64.
+    Every grid point must have a sample within half_width_s, as it has inside a run. Returns (m, C) float64. Each row
+    depends on the samples in its reach alone, but for 1e-8 where one of them lies on the edge of it.
     """
+    if len(grid_s) == 1:
+        # numpy sums one column pairwise, several row by row: a lone grid point gets a twin.
+        return low_pass_at(times_s, values, np.repeat(grid_s, 2), settings)[:1]
     result = np.empty((values.shape[1], len(grid_s)))
     if not len(grid_s):
         return result.T
@@ -85,10 +89,11 @@ def low_pass_at(times_s: np.ndarray, values: np.ndarray, grid_s: np.ndarray, set
     low = positions(times_s, grid_s - settings.half_width_s)
     count = positions(times_s, grid_s + settings.half_width_s, "right") - low
     most = int(count.max())
-    block = max(1, min(PAIRS // most, len(grid_s)))
+    block = max(2, min(PAIRS // most, len(grid_s)))
     room = np.empty((7, most * block))
     for start in range(0, len(grid_s), block):
-        part = slice(start, start + block)
+        # The last block begins earlier rather than being a lone grid point.
+        part = slice(min(start, len(grid_s) - 2), start + block)
         weights, index, spare = _weights(times_s, widths, grid_s[part], low[part], count[part], settings, room)
         for channel, column in enumerate(columns):
             result[channel, part] = _dot(weights, np.take(column, index, out=spare, mode="clip"))

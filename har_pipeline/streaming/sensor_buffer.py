@@ -1,4 +1,9 @@
-"""The samples of one sensor between their arrival and their use: sorted, deduplicated, cut into runs at gaps."""
+"""The samples of one sensor between their arrival and their use: sorted, deduplicated, cut into runs at gaps.
+
+A run has one native rate, measured over its first RATE_SPAN_S. From it follow the filter and the longest gap: a sensor
+of 0.9 × the grid's rate and more has the settings' own, a slower one is interpolated in the band that it holds and
+bridges gaps of GAP_STEPS steps. A run ends where a gap is longer, or where PIECE_S later on have another rate.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,22 @@ import numpy as np
 from har_pipeline.errors import SignalError
 from har_pipeline.recording import Recording
 from har_pipeline.settings import PipelineSettings
+from har_pipeline.streaming.interpolate import CELL, HELD, REACH, interpolate_at
+from har_pipeline.streaming.resample import low_pass_at
 
 # A burst shares one time stamp among a few samples; more than this is a clock that stands still.
 MOST_AT_ONE_TIME = 64
 # Seconds since 1970 as float64 are exact to a quarter of a microsecond.
 ROUNDING_S = 1e-6
+RATE_SPAN_S, PIECE_S = 2.0, 10.0
+SLOW = 0.9
+"""Of the grid's rate: below it a sensor is interpolated."""
+GAP_STEPS = 5.0
+SLOWEST_HZ = 5.0
+LEAST_STEPS = 8
+"""Fewer tell no rate."""
+PAUSE_S, PAUSE_STEPS = 1.0, 10.0
+ANOTHER_RATE = 1.5
 
 
 class SensorBuffer:
@@ -31,8 +47,11 @@ class SensorBuffer:
         self.values = np.empty((0, 3))
         self.codes = np.empty(0, dtype=np.int64)
         self._pending = (self.times, self.values, self.codes)
-        self._breaks = np.empty(0, dtype=np.int64)
         self._horizon = -np.inf
+        # Of closed runs, the index after their last sample and their rate; then what is known of the open one.
+        self._breaks: list[int] = []
+        self._rates: list[float] = []
+        self._open_run(0)
 
     @property
     def newest(self) -> float:
@@ -60,28 +79,50 @@ class SensorBuffer:
         self._refuse_standing_clock(times, recording)
         self._horizon = max(self._horizon, float(times[-1]) - self._settings.reorder_s)
         self._settle(times, values, codes, int(np.searchsorted(times, self._horizon, side="left")))
+        self._divide(final=False)
 
     def settle_all(self) -> None:
         """Make every pending sample final: nothing more comes."""
         times, values, codes = self._pending
         self._settle(times, values, codes, len(times))
+        self._divide(final=True)
 
     def first_run(self, *, final: bool) -> tuple[int, float, bool]:
         """Samples in the first run, its last time, and whether it is closed by a gap or by the end (`final`)."""
-        if len(self._breaks):
-            count = int(self._breaks[0])
+        if self._breaks:
+            count = self._breaks[0]
             return count, float(self.times[count - 1]), True
         return len(self.times), float(self.times[-1]), final
+
+    @property
+    def rate_hz(self) -> float:
+        """Native rate of the first run: infinite where a few samples are all, 0 while it is not yet measured."""
+        return self._rates[0] if self._rates else self._rate_hz
+
+    @property
+    def reach_s(self) -> float:
+        """How far from a grid point samples of the first run still count."""
+        return (REACH + CELL) / self.rate_hz if self._is_slow(self.rate_hz) else self._settings.half_width_s
+
+    def at(self, grid_s: np.ndarray, count: int) -> np.ndarray:
+        """Filter the first `count` samples, all of the first run, to values (m, 3) float64 at grid_s (m,)."""
+        times, values, settings = self.times[:count], self.values[:count], self._settings
+        if self._is_slow(self.rate_hz):
+            return interpolate_at(times, values, grid_s, self.rate_hz, settings.cutoff_hz)
+        return low_pass_at(times, values, grid_s, settings)
 
     def drop(self, count: int) -> None:
         """Forget the first `count` settled samples."""
         self.times, self.values, self.codes = self.times[count:], self.values[count:], self.codes[count:]
-        breaks = self._breaks - count
-        self._breaks = breaks[breaks > 0]
+        self._breaks = [each - count for each in self._breaks if each > count]
+        self._rates = self._rates[len(self._rates) - len(self._breaks) :]
+        self._start -= count
+        self._looked -= count
+        self._piece -= count
 
     def drop_before(self, time_s: float) -> None:
         """Forget samples before `time_s` within the first run, but one: it sets the width of the next."""
-        limit = int(self._breaks[0]) if len(self._breaks) else len(self.times)
+        limit = self._breaks[0] if self._breaks else len(self.times)
         count = int(np.searchsorted(self.times[:limit], time_s, side="left")) - 1
         if count > 0:
             self.drop(count)
@@ -130,13 +171,83 @@ class SensorBuffer:
             return
         times, values, codes = _merge_equal_times(times[:count], values[:count], codes[:count])
         # The horizon only moves on, so these are later than all that is settled.
-        joined = np.concatenate([self.times[-1:], times])
-        breaks = np.flatnonzero(np.diff(joined) > self._settings.max_gap_s + ROUNDING_S)
-        offset = len(self.times) if len(self.times) else 1
-        self._breaks = np.concatenate([self._breaks, breaks + offset])
         self.times = np.concatenate([self.times, times])
         self.values = np.concatenate([self.values, values])
         self.codes = np.concatenate([self.codes, codes])
+
+    def _is_slow(self, rate_hz: float) -> bool:
+        return is_slow(rate_hz, self._settings)
+
+    def _open_run(self, start: int) -> None:
+        """Begin a run at sample `start`; gaps were looked for up to it, and a piece for the rate begins there."""
+        self._start = self._looked = self._piece = start
+        self._piece_s: float | None = None
+        self._rate_hz = 0.0
+
+    def _close_run(self, end: int) -> None:
+        self._breaks.append(end)
+        self._rates.append(self._rate_hz)
+        self._open_run(end)
+
+    def _divide(self, *, final: bool) -> None:
+        """Cut the settled samples into runs, as far as their rates can be known; a function of the samples alone."""
+        while self._start < len(self.times):
+            if not self._rate_hz and not self._measure(final=final):
+                return
+            end = int(np.searchsorted(self.times, float(self._piece_s or 0.0) + PIECE_S))
+            longest_s = self._settings.max_gap_s
+            if self._is_slow(self._rate_hz):
+                longest_s = max(longest_s, GAP_STEPS / self._rate_hz)
+            gaps = np.flatnonzero(np.diff(self.times[self._looked : end + 1]) > longest_s + ROUNDING_S)
+            if len(gaps):
+                self._close_run(self._looked + int(gaps[0]) + 1)
+                continue
+            self._looked = min(end, len(self.times) - 1)
+            if end == len(self.times):
+                return
+            self._look_at_piece(end)
+
+    def _measure(self, *, final: bool) -> bool:
+        """Measure the open run's rate over its first RATE_SPAN_S; False while these have not come."""
+        start_s = float(self.times[self._start])
+        end = int(np.searchsorted(self.times, start_s + RATE_SPAN_S))
+        if end == len(self.times) and not final:
+            return False
+        self._rate_hz, self._piece_s = native_rate(self.times[self._start : end]), start_s
+        return True
+
+    def _look_at_piece(self, end: int) -> None:
+        """Close the run at sample `end`, where PIECE_S are over, if they had another rate, and another filter."""
+        rate_hz = (end - self._piece) / float(self.times[end] - (self._piece_s or 0.0))
+        slow = self._is_slow(rate_hz) or self._is_slow(self._rate_hz)
+        if slow and not 1 / ANOTHER_RATE < rate_hz / self._rate_hz < ANOTHER_RATE:
+            self._close_run(end)
+        else:
+            self._piece, self._piece_s = end, float(self.times[end])
+
+
+def is_slow(rate_hz: float, settings: PipelineSettings) -> bool:
+    """Whether a sensor of this native rate is interpolated."""
+    return rate_hz < SLOW * settings.rate_hz
+
+
+def held_hz(rate_hz: float, settings: PipelineSettings) -> float:
+    """Return up to which frequency windows hold what a sensor of this native rate has measured."""
+    if is_slow(rate_hz, settings):
+        return min(HELD * rate_hz, settings.cutoff_hz)
+    # Half the transition of a Kaiser window of 60 dB: 7 Hz at 0.13 s.
+    return max(settings.cutoff_hz - 0.91 / settings.half_width_s, 0.0)
+
+
+def native_rate(times_s: np.ndarray) -> float:
+    """Return the samples a second of increasing times (n,), gaps left out; infinite where they are too few to tell."""
+    steps = np.diff(times_s)
+    steps = steps[steps <= PAUSE_S]
+    for _ in range(3):
+        if len(steps) < LEAST_STEPS:
+            return float("inf")
+        steps = steps[steps <= PAUSE_STEPS * steps.mean()]
+    return max(float(1 / steps.mean()), SLOWEST_HZ)
 
 
 def _merge_equal_times(

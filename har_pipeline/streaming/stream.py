@@ -15,7 +15,7 @@ from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError, SignalError
 from har_pipeline.recording import UNLABELLED, Categorical, Recording
 from har_pipeline.settings import PipelineSettings
-from har_pipeline.streaming.resample import low_pass_at, positions
+from har_pipeline.streaming.resample import positions
 from har_pipeline.streaming.sensor_buffer import ROUNDING_S, SensorBuffer
 
 NO_LABEL = -1
@@ -45,6 +45,7 @@ class StreamPipeline:
         self._session: str | None = None
         self._segment = -1
         self._begin_s: float | None = None
+        self._rows = np.empty((0, 6), dtype=np.float32)
 
     @property
     def dropped(self) -> int:
@@ -94,7 +95,7 @@ class StreamPipeline:
     def _find_segment(self, final: bool) -> bool:
         """Begin a segment where the first runs of both sensors overlap; drop runs that end before the other begins."""
         sensors = tuple(self._sensors.values())
-        while all(len(sensor.times) for sensor in sensors):
+        while all(len(sensor.times) and sensor.rate_hz for sensor in sensors):
             start = max(float(sensor.times[0]) for sensor in sensors)
             runs = [sensor.first_run(final=final) for sensor in sensors]
             early = [i for i, (_, end, _) in enumerate(runs) if end < start]
@@ -113,10 +114,13 @@ class StreamPipeline:
 
     def _extend_segment(self, final: bool) -> list[Window]:
         """Compute every grid point of the segment that no later sample can change; end it if a run ended."""
-        begin_s, rate_hz, half = float(self._begin_s or 0.0), self.settings.rate_hz, self.settings.half_width_s
+        begin_s, rate_hz = float(self._begin_s or 0.0), self.settings.rate_hz
+        reach_s = {name: sensor.reach_s for name, sensor in self._sensors.items()}
         runs = {name: sensor.first_run(final=final) for name, sensor in self._sensors.items()}
         # An open run must reach beyond the kernel: then the neighbour of its last sample in reach is known too.
-        limit = min(end + ROUNDING_S if closed else end - half - ROUNDING_S for _, end, closed in runs.values())
+        limit = min(
+            end + ROUNDING_S if closed else end - reach_s[name] - ROUNDING_S for name, (_, end, closed) in runs.items()
+        )
         stop = max(self._next, int(np.floor((limit - begin_s) * rate_hz)) + 1)
         grid = begin_s + np.arange(self._next, stop) / rate_hz
         finished = self._add_rows(grid, {name: run[0] for name, run in runs.items()}) if len(grid) else []
@@ -127,7 +131,7 @@ class StreamPipeline:
             if name in ended:
                 sensor.drop(runs[name][0])
             else:
-                sensor.drop_before(next_s - half - 2 / rate_hz)
+                sensor.drop_before(next_s - reach_s[name] - 2 / rate_hz)
         if ended:
             self._begin_s = None
         return finished
@@ -135,8 +139,7 @@ class StreamPipeline:
     def _add_rows(self, grid: np.ndarray, counts: dict[str, int]) -> list[Window]:
         rows = np.empty((len(grid), 6), dtype=np.float32)
         for name, columns in (("acc", slice(0, 3)), ("gyro", slice(3, 6))):
-            sensor, count = self._sensors[name], counts[name]
-            rows[:, columns] = low_pass_at(sensor.times[:count], sensor.values[:count], grid, self.settings)
+            rows[:, columns] = self._sensors[name].at(grid, counts[name])
         acc, count = self._sensors["acc"], counts["acc"]
         right = np.clip(positions(acc.times[:count], grid), 1, max(count - 1, 1))
         left = right - 1

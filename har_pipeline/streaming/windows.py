@@ -11,6 +11,8 @@ from har_pipeline.errors import PipelineError
 from har_pipeline.origin import Key, Origin
 from har_pipeline.recording import device_of, subject_of
 from har_pipeline.settings import PipelineSettings
+from har_pipeline.signals.checks import Finding
+from har_pipeline.streaming.sensor_buffer import held_hz
 from har_pipeline.streaming.stream import Window
 
 
@@ -56,13 +58,23 @@ class ClientWindows:
 
 @dataclass(frozen=True)
 class WindowedDataset:
-    """A data set as windows: label names, clients sorted by id, the settings that made them, and clients' origins."""
+    """A data set as windows: label names, clients sorted by id, the settings that made them, and clients' origins.
+
+    rates_hz are the native rates of each client's sensors ("acc", "gyro") where recordings were cut, findings what is
+    odd about the recordings.
+    """
 
     name: str
     labels: tuple[str, ...]
     clients: dict[str, ClientWindows]
     settings: PipelineSettings
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    rates_hz: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+    def holds_hz(self, client: str) -> float | None:
+        """Say up to which frequency a client's windows hold what both its sensors measured; None if not known."""
+        return min((held_hz(rate, self.settings) for rate in self.rates_hz.get(client, {}).values()), default=None)
 
     def origin(self, client: str) -> Origin:
         """Say where a client's windows come from; what its reader did not state is read from its id."""

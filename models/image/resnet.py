@@ -6,15 +6,14 @@ GroupNorm in place of BatchNorm: Wu and He, ECCV 2018, arXiv 1803.08494; in fede
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.frozen_norm import FrozenBatchNorm
-from models.model import Model, ModelOutput, image_shape
+from models.layers.normalization import FrozenBatchNorm, Norm
+from models.model import Model, ModelOutput, Published, image_shape
 
-Norm = Callable[[int], nn.Module]
 _GROUPS = 32
 
 
@@ -57,6 +56,7 @@ class ResNet18(Model):
     """
 
     input_kinds = ("image",)
+    published = Published("fc.")
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ def channels_last(x: Tensor) -> Tensor:
     return x if torch.compiler.is_compiling() else x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
-def _is_lifted(x: Tensor) -> bool:
+def is_lifted(x: Tensor) -> bool:
     """Whether `x` stands for many clients' tensors: vmap makes grouped convolutions, which lie otherwise anyway."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))  # torch says it nowhere in public
 
@@ -43,7 +43,7 @@ class Conv1d(nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, C, T) to (B, out, T′)."""
-        if torch.compiler.is_compiling() or _is_lifted(x):
+        if torch.compiler.is_compiling() or is_lifted(x):
             return super().forward(x)
         (stride,), (dilation,) = self.stride, self.dilation
         image, weight = channels_last(x).unsqueeze(2), self.weight.unsqueeze(2)
@@ -56,6 +56,6 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, C, T) to (B, C, T)."""
-        if torch.compiler.is_compiling() or _is_lifted(x):
+        if torch.compiler.is_compiling() or is_lifted(x):
             return super().forward(x)
         return super().forward(channels_last(x).unsqueeze(2)).squeeze(2)

@@ -16,14 +16,18 @@ from sim.errors import SettingsError
 def analyse(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Directories of finished runs.")],
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder or archive of the recordings that the runs were made from.")
+        Path | None,
+        typer.Option(
+            help="Folder or archive of the recordings that the runs were made from; only generated data need none."
+        ),
     ] = None,
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
     centralized: Annotated[
-        Path | None, typer.Option(help="A run of the method centralized on the same data: measure MMD to its features.")
+        Path | None,
+        typer.Option(help="Also measure MMD to the features of this run of the method centralized on the same data."),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="A run to compare that MMD with: FFD(DIR, AGAINST). Needs --centralized.")
+        Path | None, typer.Option(help="Also compare that MMD with this run's: FFD(DIR, AGAINST). Needs --centralized.")
     ] = None,
     gradients: Annotated[
         bool, typer.Option("--gradients", help="Measure gradient dissimilarity at the server's model.")

@@ -12,7 +12,10 @@ from pydantic import ValidationError
 
 from federation.methods import method_from_json, method_to_json
 from federation.plan import DataSpec, Plan
+from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
+from har_pipeline.description.model import read_description
+from har_pipeline.readers.described import NAME as DESCRIBED
 from sim.data.holdout import holdout
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import source_named
@@ -21,7 +24,7 @@ from sim.experiment import OPTIONS, PLAN_OPTIONS, Experiment
 from sim.networks.initialization import initialization
 from sim.networks.specs import chosen_networks, common_feature_dim
 
-SECTIONS = ("method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "rollout")
+SECTIONS = ("task", "method", "model", "data", "pipeline", "partition", "holdout", "training", "rounds", "rollout")
 _READ_APART = frozenset({"data", "partition", "holdout", "init"})
 """Options whose text is not the field's value."""
 
@@ -41,15 +44,21 @@ def build_experiment(
         )
     extra = assignments(options["set"])
     base: dict[str, Any] = plan.model_dump(mode="json", exclude_unset=True) if plan else {}
-    method = method_from_json(
-        {**_of_the_same(base.get("method", {}), options["method"]), "name": options["method"], **extra["method"]}
-    )
+    described = {
+        part: {**_of_the_same(base.get(part, {}), options[part]), "name": options[part], **extra[part]}
+        for part in ("task", "method")
+    }
+    task, method = task_from_json(described["task"]), method_from_json(described["method"])
+    if obstacle := method.task_obstacle(task):
+        raise SettingsError(obstacle)
     pipeline = {**base.get("data", {}).get("pipeline", {}), **extra["pipeline"]}
+    source, own = source_named(options["data"]), dataset_options(options["set"])
     networks = chosen_networks(
         options["model"],
         {**_network_options(plan, options["model"], extra["model"]), **extra["model"]},
-        source_named(options["data"]).input_spec(dataset_options(options["set"]), pipeline),
+        source.input_spec(own, pipeline),
         len(labels),
+        task.name,
     )
     sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in ("training", "rounds", "data")}
     training = {"classes": len(labels), "feature_dim": common_feature_dim(networks, len(labels))}
@@ -60,14 +69,16 @@ def build_experiment(
                 labels=tuple(labels),
                 model=networks[0],
                 alternatives=tuple(networks[1:]),
+                task=task_to_json(task),
                 method=method_to_json(method),
                 training={**sections["training"], **extra["training"], **training},
                 rounds={**sections["rounds"], **extra["rounds"]},
                 rollout={**base.get("rollout", {}), **extra["rollout"]},
                 data={**sections["data"], **data, "pipeline": pipeline},
+                light_clients=base.get("light_clients", False),
                 dataset=options["data"],
-                dataset_options=dataset_options(options["set"]),
-                partition=_partition(options["partition"], extra["partition"]),
+                dataset_options=own,
+                partition=_partition(options["partition"] or source.default_partition(own), extra["partition"]),
                 holdout=holdout(options["holdout"], extra["holdout"]),
                 init=initialization(options["init"]),
                 preset=preset,
@@ -107,13 +118,27 @@ def options_of(plan: Plan) -> dict[str, Any]:
     return {**found, "model": "+".join(spec.name for spec in (plan.model, *plan.alternatives))}
 
 
+def described_by(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with a description of recordings in them, as `--set data.KEY`, over which those given win.
+
+    Raises:
+        SettingsError: if another data set is asked for.
+        har_pipeline.SettingsError: if the description cannot be read, naming the key.
+    """
+    if options["data"] not in (None, DESCRIBED):
+        raise SettingsError(f"--describe is of a data set of its own; leave --data {options['data']} out")
+    keys = read_description(path).to_json()
+    own = [f"data.{key}={json.dumps(value)}" for key, value in keys.items()]
+    return {**options, "data": DESCRIBED, "set": [*own, *options["set"]]}
+
+
 def _from_options(options: Mapping[str, Any], section: str) -> dict[str, Any]:
     return {option.path[1]: options[name] for name, option in PLAN_OPTIONS.items() if option.path[0] == section}
 
 
-def _of_the_same(method: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a plan's hyper-parameters, unless another method is asked for."""
-    return method if method.get("name") == name else {}
+def _of_the_same(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return what a plan sets of its method or task, unless another one is asked for."""
+    return described if described.get("name") == name else {}
 
 
 def _network_options(plan: Plan | None, names: str, given: Mapping[str, Any]) -> dict[str, Any]:

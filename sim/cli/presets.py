@@ -2,25 +2,115 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from sim.cli.terminal import console
-from sim.presets import PRESETS
+from sim.cli.repeat import option_words
+from sim.cli.terminal import cli_errors, console
+from sim.presets import PRESETS, Preset, preset_named
+from sim.presets.preset import Options
 
 
-def presets() -> None:
-    """List the named starting points by paper: clients, rounds, and the data that each needs."""
+def presets(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="Explain these presets; without any, all are listed.")
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(
+            help="Deal pictures of Pascal VOC by the presets' partitions, from facts about their masks alone: a CSV "
+            "file, or CSV.gz, with the columns image, in_train_aug (1 or 0) and classes (numbers 1 to 20). By default "
+            "nothing is dealt."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the partition, with --classes.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="With --classes, also draw each partition into this folder; by default none is.")
+    ] = None,
+) -> None:
+    """List the named starting points by paper: clients, rounds, and the data that each needs; or explain some.
+
+    For example: python -m sim presets michieli2021-voc-0.1
+    --classes ../shared/data/voc2012/voc2012_aug_classes.csv.gz
+    """
+    with cli_errors():
+        chosen = {name: preset_named(name) for name in names or ()}
+        if classes is not None:
+            _deal(chosen or {name: each for name, each in PRESETS.items() if each.reported}, classes, seed, out)
+        elif chosen:
+            for name, preset in chosen.items():
+                console.print(_explained(name, preset))
+        else:
+            _list()
+
+
+def _list() -> None:
     for table in _tables():
         console.print(table)
     for name, preset in PRESETS.items():
-        if preset.pretraining:
-            model = preset.options_for(preset.options["method"])["model"]
-            console.print(f"{name}: first {preset.pretraining_command(model)}, then --init FILE")
+        options = preset.options_for(preset.options["method"])
+        if command := preset.pretraining_command(options["method"], options["model"]):
+            console.print(f"{name}: first {command}, then --init FILE", soft_wrap=True)
     console.print("The method is yours: sim run --preset NAME --method METHOD --data-root FOLDER --out DIR")
+
+
+def _explained(name: str, preset: Preset) -> Table:
+    """Return all that a preset sets for its method, and what it changes with others."""
+    table = Table(title=f"{name}: {preset.about}", box=box.SIMPLE, title_justify="left", title_style="bold")
+    table.show_header = False
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row("paper", preset.paper)
+    if preset.reported:
+        examples, mean, std = preset.reported
+        table.add_row("reported", f"{examples:,} examples, {mean} ± {std} a client")
+    table.add_row("clients", f"{preset.clients}")
+    table.add_row("needs", f"{preset.needs}. {preset.where}" if preset.where else preset.needs)
+    for method, options in {"": preset.own_options, **preset.by_method}.items():
+        table.add_row(f"with {method}" if method else "options", Text(shlex.join(_words(options))))
+    return table
+
+
+def _words(options: Options) -> list[str]:
+    """Write options as the command line takes them."""
+    plain = [option_words(key, value) for key, value in options.items() if key != "set" and value is not None]
+    return [word for words in [*plain, *(["--set", text] for text in options.get("set", ()))] for word in words]
+
+
+def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -> None:
+    """Print what each preset's clients get, beside what the paper reports."""
+    from sim.cli.preset_partitions import deal
+    from sim.data.images.class_facts import single_class_pictures
+    from sim.data.partitions.plot import draw_partition
+    from sim.data.partitions.table import partition_table
+
+    y = single_class_pictures(facts)
+    console.print(f"{len(y):,} pictures of train_aug show one class of objects.")
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("preset", no_wrap=True)
+    for head in ("pictures", "a client", "smallest", "largest", "classes a client", "with one class"):
+        table.add_column(head, justify="right")
+    for reported in dict.fromkeys(each.reported for each in chosen.values() if each.reported):
+        table.add_row("the paper", f"{reported.examples:,}", f"{reported.mean} ± {reported.std}", *["–"] * 4)
+    for name, preset in chosen.items():
+        dealt = deal(name, preset, y, seed)
+        if len(chosen) == 1:
+            console.print(partition_table(dealt.shares, dealt.y, dealt.labels))
+        table.add_row(name, *dealt.statistics())
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            path = draw_partition(out / f"{name}.png", dealt.shares, dealt.y, dealt.labels)
+            console.print(f"Drawn: [bold]{escape(str(path))}[/bold]")
+    console.print(table)
 
 
 def _tables() -> Iterator[Table]:

@@ -1,25 +1,45 @@
-"""The command `pretrain`."""
+"""The command `pretrain`: masked reconstruction in one place, which is a run like any other.
+
+Ek et al., FedAli, 2024, arXiv 2411.10595, section 5 'Pretraining' and appendix E: Adam 3e-4, batches of 128, 200
+epochs, 60 % of the patches masked; the network is `models.mae`. Differs from the paper, which does not say what moves
+ALP's global prototypes without a server: an epoch is a round, in which FedAli's server has one client, so that
+P_g ← P_l after each. As in every run Adam begins each round afresh.
+"""
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sim.cli.terminal import bar, cli_errors, console
+from sim.cli.run import Paths, describe, simulate
+from sim.cli.terminal import cli_errors, console
+from sim.presets import with_defaults
+from sim.presets.preset import UNSCREENED
+
+_WITHOUT_ALP = {"method": "centralized"}
+_WITH_ALP = {"method": "fedali", "partition": "equal"}
+_ONE_CLIENT = ("partition.clients=1", "beta_warmup_rounds=0")
 
 
 def pretrain(
-    out: Annotated[Path, typer.Option(help="The checkpoint to write; the same command resumes it after a crash.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The checkpoint to write; the run, with its report, lies in a folder of that name without the suffix, "
+            "and the same command resumes it after a crash."
+        ),
+    ],
     data: Annotated[str, typer.Option(help="Recordings, such as pretraining or motionsense+ucihar.")] = "pretraining",
-    data_root: Annotated[Path | None, typer.Option(help="Folder or archive of the recordings.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder or archive of the recordings; only generated data need none.")
+    ] = None,
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.")] = Path(".cache/windows"),
     model: Annotated[str, typer.Option(help="hart or hart_alp.")] = "hart",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="model.KEY, data.KEY or pipeline.KEY; repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="model.KEY, task.KEY, data.KEY or pipeline.KEY, as `run` takes them; repeatable."),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 200,
     batch: Annotated[int, typer.Option(min=1)] = 128,
@@ -28,37 +48,28 @@ def pretrain(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Torch's threads.")] = 1,
 ) -> None:
-    """Pretrain HART on windows without their labels, for `sim run --init FILE`.
+    """Pretrain HART on windows without their labels in one place, for `sim run --init FILE`.
+
+    It stands for `sim run --task masked_reconstruction --method centralized`; any other method that shares parameters
+    pretrains as a federation, and `sim run --init DIR` starts from its run.
 
     For example: python -m sim pretrain --data motionsense+ucihar --data-root ../shared/data --model hart_alp
     --epochs 20 --out runs/pretrained.safetensors
     """
-    import torch
+    from gaitway.files import write_file
+    from models.registry import alp_models
+    from sim.networks.initialization import global_model_of
 
-    from sim.cli.options import build_experiment, dataset_options
-    from sim.data.federated_data import joined
-    from sim.data.sources import source_named
-    from sim.presets import with_defaults
-    from sim.pretraining import PretrainingSettings
-    from sim.pretraining import pretrain as train
-    from sim.run import load_data
-
+    has_alp = model in alp_models()
+    given: dict[str, Any] = {
+        **(_WITH_ALP if has_alp else _WITHOUT_ALP),
+        **{"task": "masked_reconstruction", "data": data, "model": model, "optimizer": "adam", "lr": lr},
+        **{"rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device, "threads": threads},
+        "set": [*UNSCREENED, *(_ONE_CLIENT if has_alp else ()), *(set_ or [])],
+    }
+    folder = out.with_suffix("") if out.suffix else out.with_name(out.name + ".run")
     with cli_errors():
-        given = {"data": data, "model": model, "seed": seed, "device": device, "set": set_ or []}
-        options = with_defaults(None, given)
-        labels = source_named(data).labels(dataset_options(options["set"]))
-        run = build_experiment(options, labels, None)
-        torch.set_num_threads(threads)
-        examples = load_data(run, data_root, cache, None)
-        x = joined([client.train for client in examples.clients.values()]).x
-        statistics = reduce(add, examples.statistics.values())
-        settings = PretrainingSettings(
-            data=data, model=run.model, epochs=epochs, batch_size=batch, lr=lr, seed=seed, device=device
-        )
-        with bar(f"{model} on {len(x):,} windows of {data}", epochs) as (shown, task):
-
-            def progress(epoch: int, loss: float) -> None:
-                shown.update(task, completed=epoch, description=f"epoch {epoch} loss {loss:.4f}")
-
-            train(settings, x, labels, statistics, out, progress)
+        simulate(describe(with_defaults(None, given), None, None), Paths(folder, data_root, cache, None), 60.0)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_file(out, global_model_of(folder).read_bytes())
         console.print(f"Weights: [bold]{out}[/bold]; start a federation from them with --init")

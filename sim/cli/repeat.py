@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from federation.plan import DataSpec, RoundSettings
+from federation.plan import DataSpec, RoundSettings, TrainingConfig
 from sim.experiment import DEFAULTS, OPTIONS, PLAN_OPTIONS, Experiment
 
 ALWAYS = frozenset({"data", "method", "model", "rounds", "epochs", "batch", "lr", "optimizer", "seed"})
@@ -53,16 +53,21 @@ def given(experiment: Experiment, name: str) -> Any:
 def _assignments(experiment: Experiment) -> Iterator[str]:
     """Yield what `--set` takes: every hyper-parameter, and of the plan's sections what is not the default."""
     of_options = {
-        section: {o.path[1] for o in PLAN_OPTIONS.values() if o.path[0] == section} for section in ("data", "rounds")
+        section: {o.path[1] for o in PLAN_OPTIONS.values() if o.path[0] == section}
+        for section in ("data", "rounds", "training")
     }
     plain = experiment.model_dump(mode="json")
     sections = {
+        "task": _without(plain["task"], "name"),
         "method": _without(plain["method"], "name"),
         **_model_options(experiment),
         "data": plain["dataset_options"] | _changed(plain["data"], DataSpec(), "pipeline", *of_options["data"]),
         "pipeline": plain["data"]["pipeline"],
         "partition": _without(plain["partition"] or {}, "kind"),
         "holdout": _without(plain["holdout"] or {}, "kind", "out"),
+        "training": _changed(
+            plain["training"], TrainingConfig(classes=2), *of_options["training"], "classes", "feature_dim"
+        ),
         "rounds": _changed(plain["rounds"], RoundSettings(), *of_options["rounds"]),
         "rollout": _changed(plain["rollout"], type(experiment.rollout)()),
     }

@@ -6,11 +6,12 @@ import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
+from rich.text import Text
 
+from federation.tasks.task import Task
 from sim.cli.repeat import option_words
 from sim.cli.terminal import bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
@@ -40,12 +41,15 @@ def _fixed(
         Path | None,
         typer.Option(
             help="The description of a federation, TOML or JSON, as `POST /v1/federations` takes it and every run "
-            "directory holds it (plan.json); options and --set win over it.",
+            "directory holds it (plan.json); without it the defaults below; options and --set win over it.",
             rich_help_panel=_METHOD,
         ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Start from a preset; see `presets`.", rich_help_panel=_METHOD)
+        str | None,
+        typer.Option(
+            help="Start from a preset; see `presets`. Without it the defaults below.", rich_help_panel=_METHOD
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -59,7 +63,18 @@ def _fixed(
         ),
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder or archive of the data.", rich_help_panel=_DATA)
+        Path | None,
+        typer.Option(help="Folder or archive of the data; only generated data need none.", rich_help_panel=_DATA),
+    ] = None,
+    describe_: Annotated[
+        Path | None,
+        typer.Option(
+            "--describe",
+            help="Instead of --data any recordings under --data-root: a TOML file that describes them, as "
+            "`python -m har_pipeline describe` writes; the run keeps what it says. It stands for --data described "
+            "and --set data.KEY for each of its keys.",
+            rich_help_panel=_DATA,
+        ),
     ] = None,
     cache: Annotated[Path, typer.Option(help="Where processed windows are kept.", rich_help_panel=_DATA)] = Path(
         ".cache/windows"
@@ -83,7 +98,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
         for name, option in OPTIONS.items()
     ]
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in fixed.values()] + own
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    vars(command)["__signature__"] = inspect.Signature(parameters)  # what typer asks a function for
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
@@ -93,7 +108,8 @@ def _annotation(name: str, option: Option) -> Any:
     least = next((each.ge for each in option.field.metadata if hasattr(each, "ge")), None)
     flags = [option_words(name, True)[0] + "/" + option_words(name, False)[0]] if kind is bool else []
     listed = f" One of {', '.join(_NAMES[name])}." if name in _NAMES else ""
-    shown = "" if DEFAULTS[name] is None or kind is bool else f" Default: {DEFAULTS[name]}."
+    default = ("on" if DEFAULTS[name] else "off") if kind is bool else DEFAULTS[name]
+    shown = "" if default is None else f" Default: {default}."
     minimum = least if kind in (int, float) else None
     described = typer.Option(
         *flags,
@@ -104,14 +120,13 @@ def _annotation(name: str, option: Option) -> Any:
     return Annotated[kind | None, described]
 
 
+_KINDS: dict[Any, type] = {int: int, float: float, bool: bool, Initialization: Path}
+
+
 def _kind(annotation: Any) -> type:
     """Return what the command line reads for a field: its number, or a text that `sim.cli.options` reads."""
-    if annotation in (int, float, bool):
-        return annotation  # type: ignore[no-any-return]
-    for inner in get_args(annotation) if get_origin(annotation) is not Literal else ():
-        if inner is not NoneType and inner in (int, float, Initialization):
-            return Path if inner is Initialization else inner
-    return str
+    inner = () if get_origin(annotation) is Literal else get_args(annotation)
+    return next((_KINDS[one] for one in (annotation, *inner) if one in _KINDS), str)
 
 
 @_with_options
@@ -121,12 +136,14 @@ def run(**given: Any) -> None:
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
     """
-    from sim.cli.options import options_of, read_plan
+    from sim.cli.options import described_by, options_of, read_plan
 
     paths = Paths(given["out"], given["data_root"], given["cache"], given["client_store_dir"])
     with cli_errors():
         plan = read_plan(given["plan"]) if given["plan"] else None
         chosen = {**{name: given[name] for name in OPTIONS}, "set": given["set_"] or []}
+        if given["describe_"]:
+            chosen = described_by(given["describe_"], chosen)
         options = with_defaults(given["preset"], chosen, options_of(plan) if plan else None)
         simulate(describe(options, given["preset"], plan), paths, given["checkpoint_every"])
 
@@ -142,18 +159,23 @@ def describe(options: dict[str, Any], preset: str | None, plan: Any) -> Experime
 
 def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
     """Read the data, run the rounds under a progress bar, and write the report."""
+    from federation.tasks import task_from_json
     from sim.reports.figures.run_figures import draw_run
     from sim.reports.report import write_report
     from sim.results.run_directory import RunDirectory
     from sim.results.tables import print_summary
+    from sim.results.writing import writing
     from sim.run import run as run_experiment
 
     _tell_own_optimizer(experiment)
+    learnt = task_from_json(experiment.task)
     start = time.perf_counter()
     data = _read(experiment, paths)
     seconds = time.perf_counter() - start
+    for words in data.findings:
+        console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
     if not (paths.out / "config.json").exists():  # a resumed run has its picture, and another's picture stays its own
-        _show_clients(data, paths.out)
+        _show_clients(data, learnt, paths.out)
     with bar(f"{experiment.method['name']} · {experiment.model.name}", experiment.rounds.rounds) as (shown, task):
 
         def progress(kind: str, what: dict[str, Any]) -> None:
@@ -161,7 +183,7 @@ def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
                 title = "Engine" if kind == "engine" else "Models"
                 console.print(f"{title}: {what['name']} ({what['reason']})")
             if kind == "round":
-                shown.update(task, completed=what["round"], description=round_line(what))
+                shown.update(task, completed=what["round"], description=round_line(what, learnt))
 
         run_experiment(
             experiment, data, paths.out,
@@ -169,33 +191,38 @@ def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
             report=progress,
         )  # fmt: skip
     directory = RunDirectory(paths.out)
-    draw_run(directory)
-    path = write_report(directory)
+    with writing("the figures and the report (report.html)", paths.out):
+        draw_run(directory)
+        path = write_report(directory)
     print_summary(directory)
     console.print(f"Report: [bold]{path}[/bold]")
 
 
 def _read(experiment: Experiment, paths: Paths) -> FederatedData:
+    from sim.results.writing import caching
     from sim.run import load_data
 
     with bar(f"reading {experiment.dataset}") as (shown, task):
 
         def read(done: int, client: str) -> None:
-            shown.update(task, completed=done, description=f"reading {experiment.dataset}, client {client}")
+            shown.update(task, completed=done, description=f"reading {experiment.dataset}, {client}")
 
-        return load_data(experiment, paths.root, paths.cache, read)
+        with caching(paths.cache):
+            return load_data(experiment, paths.root, paths.cache, read)
 
 
-def _show_clients(data: FederatedData, out: Path) -> None:
+def _show_clients(data: FederatedData, task: Task, out: Path) -> None:
     """Print and draw every client's training and test examples by class."""
     from sim.data.partitions.plot import draw_partition
     from sim.data.partitions.table import partition_table
     from sim.data.repartition import current_partition
+    from sim.results.writing import writing
 
-    shares, y = current_partition(data)
-    console.print(partition_table(shares, y, data.labels))
-    out.mkdir(parents=True, exist_ok=True)
-    draw_partition(out / "partition.png", shares, y, data.labels)
+    shares, y = current_partition(data, task)
+    console.print(partition_table(shares, y, data.partition_labels))
+    with writing("a picture of the partition (partition.png)", out):
+        out.mkdir(parents=True, exist_ok=True)
+        draw_partition(out / "partition.png", shares, y, data.partition_labels)
 
 
 def _tell_own_optimizer(experiment: Experiment) -> None:

@@ -43,21 +43,26 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="KEY=V1,…:KEY=V1,…",
-            help="Where the first holds, sweep over the second too: method=fedali:model=cnn_alp; repeatable.",
+            help="Where the first holds, sweep over the second too: method=fedali:model=har_cnn_alp; repeatable.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1,
     baseline: Annotated[
-        str | None, typer.Option(help="Method that the comparison at the end tests the others against.")
+        str | None,
+        typer.Option(
+            help="Method that the comparison at the end tests the others against; without it there are no tests."
+        ),
     ] = None,
     select: SelectOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False,
-    run_options: Annotated[list[str] | None, typer.Argument(help="After `--`: options of every `run`.")] = None,
+    run_options: Annotated[
+        list[str] | None, typer.Argument(help="After `--`: options of every `run`; what is left out has its default.")
+    ] = None,
 ) -> None:
     """Run every combination of some options, and compare what came out; the same command resumes after a crash.
 
     For example: python -m sim sweep --out runs/motionsense --over method=fedavg,fedprox,fedali --over seed=0,1,2
-    --when method=fedali:model=cnn_alp --when method=fedprox:method.mu=0.01,0.1 --jobs 2
+    --when method=fedali:model=har_cnn_alp --when method=fedprox:method.mu=0.01,0.1 --jobs 2
     -- --data motionsense --data-root ../shared/data --rounds 20
     """
     run = _RunOptions(context)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from federation.errors import FederationError
+from federation.tasks.task import Task
 from har_pipeline import PipelineError
 from models.errors import ModelError
 from sim.errors import SimError
@@ -27,11 +28,11 @@ def bar(title: str, total: int | None = None) -> Iterator[tuple[Progress, TaskID
         yield progress, progress.add_task(title, total=total)
 
 
-def round_line(record: dict[str, Any]) -> str:
+def round_line(record: dict[str, Any], task: Task) -> str:
     """Say in a few words how a round went."""
-    own, loss = record["personalization"], record["train_loss"]
-    score = f" personalization {100 * own['macro_f1']['mean']:.2f}" if own else ""
-    went = record.get("failed") or f"loss {loss:.3f}{score}"
+    own, loss, name = record["personalization"], record["train_loss"], task.primary_metric
+    score = f" personalization {task.metric_kinds[name].text(own[name]['mean'])}" if own else ""
+    went = record.get("failed") or (f"loss {loss:.3f}" if loss is not None else "measured") + score
     return f"round {record['round']} {went}"
 
 

@@ -1,21 +1,27 @@
-"""Where a run's clients are kept, and why."""
+"""Where a run's clients are kept, and why: their models' bytes against the memory that is free."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from federation.records import Client
 from sim.client_store.disk import DiskStore
 from sim.client_store.memory import ClientStore, MemoryStore
 from sim.client_store.null import NullStore
 from sim.experiment import ClientStoreKind
-from sim.memory.free_memory import free_memory
 from sim.memory.shared_memory import lay_out
 
 SHARE = 0.5
 """Of the free memory that models may fill: training, scoring and other programs need some, and it is an estimate."""
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+"""Version 2's, as a container sees its own."""
 
 
 class Choice(NamedTuple):
@@ -67,3 +73,34 @@ def choose(where: ClientStoreKind, device: str, federation: Federation, folder: 
     if needed <= SHARE * free:
         return Choice(MemoryStore(), "memory", why)
     return Choice(DiskStore(folder, device), "disk", f"{why}: in {folder}")
+
+
+def free_memory(device: str) -> int:
+    """Return free bytes of a GPU, or of this machine within the container's limit."""
+    if torch.device(device).type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return min(_machine(), _container())
+
+
+def _machine() -> int:
+    if MEMINFO.exists():
+        found = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        return int(found["MemAvailable"].split()[0]) * 1024
+    # macOS does not say what is free
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _container() -> int:
+    limit = _text(CGROUP / "memory.max")
+    if not limit.isdigit():  # there is none, or "max"
+        return sys.maxsize
+    usage = dict(line.split() for line in _text(CGROUP / "memory.stat").splitlines())
+    return max(0, int(limit) - int(usage.get("anon", 0)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from federation.records import Broadcast, Client
-from federation.training.client_round import Setup
 from federation.training.forward import NOISE_STATE
-from federation.training.local_round import LocalRound
+from federation.training.local_round import LocalRound, Setup
 from federation.tree import flatten, map_tree
 from sim.client_store.memory import Result
 

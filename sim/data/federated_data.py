@@ -5,35 +5,93 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from federation.records import Examples
+from federation.tasks.task import Task
+from federation.training.pixels import Moments
+from gaitway.input_spec import Fit
 from har_pipeline import ChannelStatistics
+
+Part = Literal["train", "test", "validation"]
+
+
+class DealtClasses(NamedTuple):
+    """The class (n,) int64 that a partition deals each example of a part by, where that is not its target."""
+
+    train: Tensor
+    test: Tensor
+    validation: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's examples, x (n, ...) float32, any part of which may be empty.
+    """One client's examples, x (n, ...) float32 or bytes of pictures, any part of which may be empty.
 
-    `validation` was cut off the training part, to choose a round by; None where nothing was.
+    `validation` was cut off the training part, to choose a round by; None where nothing was. `dealt` is there where
+    the task alone does not say what class an example is dealt by, or would take long to.
     """
 
     train: Examples
     test: Examples
     validation: Examples | None = None
+    dealt: DealtClasses | None = field(default=None, kw_only=True)
+
+    def classes(self, part: Part, task: Task) -> Tensor:
+        """Return the class (n,) by which partitions deal each example of a part; empty where there is no such part."""
+        given = None if self.dealt is None else getattr(self.dealt, part)
+        if given is not None:
+            return torch.as_tensor(given)
+        examples: Examples | None = getattr(self, part)
+        return task.partition_label(examples.y) if examples is not None else torch.empty(0, dtype=torch.int64)
+
+    def taken(self, train: Tensor, test: Tensor, validation: Tensor) -> ClientData:
+        """Keep these rows of each part."""
+        dealt = self.dealt
+        if dealt is not None:
+            of_validation = None if dealt.validation is None else dealt.validation[validation]
+            dealt = DealtClasses(dealt.train[train], dealt.test[test], of_validation)
+        held = None if self.validation is None else _rows(self.validation, validation)
+        return ClientData(_rows(self.train, train), _rows(self.test, test), held, dealt=dealt)
+
+
+def _rows(examples: Examples, rows: Tensor) -> Examples:
+    return Examples(examples.x[rows], examples.y[rows])
 
 
 @dataclass(frozen=True)
 class FederatedData:
-    """All clients' examples; `new clients` are held out of the federation until it is done."""
+    """All clients' examples; `new clients` are held out of the federation until it is done.
+
+    `findings` say in words what is odd about the recordings that they come from. `dealt_labels` names the classes that
+    partitions deal by, where they are others than those that are learnt. `moments` are what pictures are normalized by
+    that are kept as bytes, batch by batch; None: examples are as networks take them. `fit` says how pictures of other
+    sizes came to be of this one.
+    """
 
     labels: tuple[str, ...]
     clients: Mapping[str, ClientData]
     statistics: Mapping[str, ChannelStatistics]  # what each client was normalized with
     split_leaks: bool
     new_clients: Mapping[str, ClientData] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+    moments: Moments | None = None
+    dealt_labels: tuple[str, ...] | None = None
+    fit: Fit = "stretch"
+
+    @property
+    def partition_labels(self) -> tuple[str, ...]:
+        """Names of the classes that partitions deal by."""
+        return self.labels if self.dealt_labels is None else self.dealt_labels
+
+    @property
+    def picture_shape(self) -> tuple[int, ...] | None:
+        """Channels, height and width, where the examples are pictures."""
+        clients = list(self.clients.values())
+        return tuple(clients[0].train.x.shape[1:]) if self.moments is not None and clients else None
 
     @cached_property
     def train_sizes(self) -> dict[str, int]:
@@ -60,12 +118,13 @@ class FederatedData:
     def _union(self) -> Examples:
         return joined([client.test for client in self.clients.values()])
 
-    def per_class(self) -> dict[str, Any]:
-        """Count examples by client, part and class, for `clients.json`."""
-        return {name: self._counts(client) for name, client in self.clients.items()}
+    def per_class(self, task: Task) -> dict[str, Any]:
+        """Count examples by client, part and the class that partitions deal by, for `clients.json`."""
+        return {name: self._counts(client, task) for name, client in self.clients.items()}
 
-    def _counts(self, client: ClientData) -> dict[str, Any]:
-        train, test = (torch.bincount(p.y, minlength=len(self.labels)).tolist() for p in (client.train, client.test))
+    def _counts(self, client: ClientData, task: Task) -> dict[str, Any]:
+        classes = (client.classes(part, task) for part in ("train", "test"))
+        train, test = (torch.bincount(each, minlength=len(self.partition_labels)).tolist() for each in classes)
         validation = 0 if client.validation is None else len(client.validation.y)
         sizes = {"train": sum(train), "validation": validation, "test": sum(test)}
         return {**sizes, "train_per_class": train, "test_per_class": test}

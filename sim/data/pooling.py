@@ -6,8 +6,10 @@ from dataclasses import replace
 from functools import reduce
 from operator import add
 
+import torch
+
 from federation.records import Examples
-from sim.data.federated_data import ClientData, FederatedData, joined
+from sim.data.federated_data import ClientData, DealtClasses, FederatedData, joined
 
 EVERYONE = "everyone"
 
@@ -19,12 +21,18 @@ def pooled(data: FederatedData) -> FederatedData:
     """
     union = joined([client.train for client in data.clients.values()])
     tested = {
-        name: ClientData(_none_of(client.train), client.test, client.validation)
+        name: replace(client, train=_none_of(client.train), dealt=_without_training(client.dealt))
         for name, client in data.clients.items()
     }
-    clients = {**tested, EVERYONE: ClientData(union, _none_of(union))}
+    dealt = [client.dealt.train for client in data.clients.values() if client.dealt is not None]
+    classes = DealtClasses(torch.cat(dealt), dealt[0][:0]) if dealt else None
+    clients = {**tested, EVERYONE: ClientData(union, _none_of(union), dealt=classes)}
     statistics = {**data.statistics, EVERYONE: reduce(add, (data.statistics[name] for name in data.clients))}
     return replace(data, clients=clients, statistics=statistics)
+
+
+def _without_training(dealt: DealtClasses | None) -> DealtClasses | None:
+    return None if dealt is None else dealt._replace(train=dealt.train[:0])
 
 
 def _none_of(examples: Examples) -> Examples:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from federation.records import Examples
+from federation.tasks.task import Task
 from sim.data.federated_data import ClientData, FederatedData, joined, joined_or_none
 from sim.data.partitions import Natural, Partition, Pool, Share, class_counts, with_validation
 from sim.data.partitions.apportion import apportion
@@ -65,13 +66,14 @@ def _validation(
     return {name: _rows(kept, rows) for name, rows in zip(shares, assigned, strict=True)}
 
 
-def current_partition(data: FederatedData) -> tuple[dict[str, Share], np.ndarray]:
-    """Return each client's positions in one pile, and the classes (n,) in it, to be shown as a partition."""
+def current_partition(data: FederatedData, task: Task) -> tuple[dict[str, Share], np.ndarray]:
+    """Return each client's positions in one pile, and the classes (n,) it was dealt by, to be shown as a partition."""
     sizes = [len(part.y) for client in data.clients.values() for part in (client.train, client.test)]
     ends = np.cumsum(sizes)
     rows = iter(np.split(np.arange(ends[-1]), ends[:-1]))
     shares = {name: Share(train=next(rows), test=next(rows)) for name in data.clients}
-    return shares, _pooled_classes(data)
+    classes = [client.classes(part, task) for client in data.clients.values() for part in ("train", "test")]
+    return shares, torch.cat(classes).cpu().numpy()
 
 
 def _pooled(data: FederatedData) -> tuple[Pool, Examples]:

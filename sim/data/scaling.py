@@ -7,22 +7,26 @@ from dataclasses import replace
 from math import ceil
 
 import torch
+from torch import Tensor
 
-from federation.records import Examples
 from federation.seeds import generator
+from federation.tasks.classification import Classification
+from federation.tasks.task import Task
 from sim.data.federated_data import ClientData, FederatedData
 
 FEWEST = 2
+BY_CLASS = Classification()
 
 
-def scaled(data: FederatedData, scale: float, seed: int) -> FederatedData:
+def scaled(data: FederatedData, scale: float, seed: int, task: Task = BY_CLASS) -> FederatedData:
     """Keep ⌈S · K⌉ clients (at least two), drawn by the seed, and ⌈S · n⌉ examples of each part and class.
 
-    Examples are taken at even distances, so that what is left is spread over time as it was.
+    The class is that which partitions deal by. Examples are taken at even distances, so that what is left is spread
+    over time as it was.
     """
     if scale == 1:
         return data
-    clients, new_clients = (_fewer(some, scale, seed) for some in (data.clients, data.new_clients))
+    clients, new_clients = (_fewer(some, scale, seed, task) for some in (data.clients, data.new_clients))
     return replace(data, clients=clients, new_clients=new_clients, statistics={n: data.statistics[n] for n in clients})
 
 
@@ -31,24 +35,24 @@ def scaled_rounds(rounds: int, scale: float) -> int:
     return max(1, ceil(scale * rounds))
 
 
-def _fewer(clients: Mapping[str, ClientData], scale: float, seed: int) -> dict[str, ClientData]:
+def _fewer(clients: Mapping[str, ClientData], scale: float, seed: int, task: Task) -> dict[str, ClientData]:
     drawn = sorted(clients, key=lambda name: generator(seed, "scale", name).random())
     kept = sorted(drawn[: max(FEWEST, ceil(scale * len(clients)))])
-    return {name: _less(clients[name], scale) for name in kept}
+    return {name: _less(clients[name], scale, task) for name in kept}
 
 
-def _less(client: ClientData, scale: float) -> ClientData:
-    validation = None if client.validation is None else _thinned(client.validation, scale)
-    return ClientData(_thinned(client.train, scale), _thinned(client.test, scale), validation)
+def _less(client: ClientData, scale: float, task: Task) -> ClientData:
+    train, test, validation = (_thinned(client.classes(part, task), scale) for part in ("train", "test", "validation"))
+    return client.taken(train, test, validation)
 
 
-def _thinned(examples: Examples, scale: float) -> Examples:
+def _thinned(classes: Tensor, scale: float) -> Tensor:
+    """Return which examples of these classes (n,) stay."""
     kept = []
-    for label in sorted(set(examples.y.tolist())):
-        members = (examples.y == label).nonzero().flatten()
+    for label in sorted(set(classes.tolist())):
+        members = (classes == label).nonzero().flatten()
         kept.append(members[_spaced(len(members), ceil(scale * len(members)))])
-    rows = torch.cat(kept).sort().values if kept else examples.y
-    return Examples(examples.x[rows], examples.y[rows])
+    return torch.cat(kept).sort().values if kept else classes
 
 
 def _spaced(count: int, wanted: int) -> list[int]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from federation.records import Broadcast, Client, Examples
-from federation.training.client_round import Setup
-from federation.training.local_round import LocalRound
+from federation.training.local_round import LocalRound, Setup
 
 
 class Job(NamedTuple):

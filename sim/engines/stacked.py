@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from federation.training.client_round import Setup, train_stacked
-from federation.training.local_round import LocalRound, Step
+from federation.training.client_round import train_stacked
+from federation.training.local_round import LocalRound, Setup, Step
 from sim.engines.compiled import Compiler
 from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
 from sim.engines.job import Job

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 import models
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.plan import ModelSpec
 from federation.records import Client
-from federation.training.client_round import Setup
+from federation.tasks import task_from_json
+from federation.tasks.task import Task
 from federation.training.forward import initial_client, initial_model, network
+from federation.training.local_round import Setup
+from federation.training.pixels import Moments
+from models.mae import with_decoder
 from sim.errors import SettingsError
 from sim.experiment import Experiment
 from sim.networks.initialization import initialize
@@ -41,18 +47,23 @@ def architectures(settings: Experiment) -> tuple[Architecture, ...]:
 
 
 def _architecture(spec: ModelSpec, method: Method, settings: Experiment) -> Architecture:
-    training = settings.training
-    module = initial_model(lambda: _built(spec, settings), training.seed).to(settings.device)
+    training, task = settings.training, task_from_json(settings.task)
+    module = initial_model(lambda: _built(spec, settings, task), training.seed).to(settings.device)
     cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
-    setup = Setup(method, training, network(module, autocast=cast))
+    setup = Setup(method, training, network(module, autocast=cast), task, rounds=settings.rounds.rounds)
     return Architecture(spec, setup, method.init_client_state(initial_client(module), training))
 
 
-def _built(spec: ModelSpec, settings: Experiment) -> models.Model:
+def _built(spec: ModelSpec, settings: Experiment, task: Task) -> nn.Module:
     module = models.build(spec.name, classes=settings.training.classes, **spec.options)
     if settings.init is not None:
         initialize(module, settings.init)
-    return module
+    return with_decoder(module, task.decoder)
+
+
+def for_pictures(choices: Sequence[Architecture], moments: Moments | None) -> tuple[Architecture, ...]:
+    """Have the networks normalize pictures that are kept as bytes by these moments."""
+    return tuple(each._replace(setup=replace(each.setup, moments=moments)) for each in choices)
 
 
 def assign_networks(names: Collection[str], choices: Sequence[Architecture]) -> dict[str, Architecture]:

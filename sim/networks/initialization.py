@@ -24,13 +24,27 @@ class Initialization(Strict):
 
 
 def initialization(path: Path | None) -> Initialization | None:
-    """Take down a file's digest; raises SettingsError where there is no such file."""
+    """Take down a file's digest; for a run's directory that of its global model.
+
+    Raises:
+        SettingsError: where there is no such file.
+    """
     if path is None:
         return None
+    if path.is_dir():
+        path = global_model_of(path)
     if not path.is_file():
-        raise SettingsError(f"--init {path}: no such file; expected a checkpoint of `sim pretrain` or `sim run`")
+        raise SettingsError(
+            f"--init {path}: no such file; expected a checkpoint of `sim pretrain` or `sim run`, the directory of a "
+            "run whose method has a global model, or published weights"
+        )
     with path.open("rb") as file:
         return Initialization(path=path, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def global_model_of(run: Path) -> Path:
+    """Return where a run leaves the server's model, if its method has one."""
+    return run / "models" / "global.safetensors"
 
 
 def initialize(module: Model, init: Initialization) -> None:

@@ -1,4 +1,4 @@
-"""From `--model hart+cnn` and `--set model.KEY=…` to networks that fit the data and each other."""
+"""From `--model hart+har_cnn` and `--set model.KEY=…` to networks that fit the data and each other."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import torch
 import models
 from federation.plan import ModelSpec
 from gaitway.input_spec import InputSpec
-from models.registry import model_options, models_for
+from models.registry import learners, model_options, models_for
 from sim.errors import SettingsError
 
 
-def chosen_networks(names: str, options: Mapping[str, Any], spec: InputSpec, classes: int) -> list[ModelSpec]:
+def chosen_networks(
+    names: str, options: Mapping[str, Any], spec: InputSpec, classes: int, task: str
+) -> list[ModelSpec]:
     """Read names joined by `+`, which the clients take in turn.
 
     An option `KEY` is for every network that has it, `N.KEY` for the N-th alone. A network that can be had for any
     shape of an example is built for that of the data.
 
     Raises:
-        SettingsError: for the number of a network that is not there, or one that does not fit the data.
+        SettingsError: for the number of a network that is not there, or one that does not fit the data or the task.
     """
     chosen = names.split("+")
     own = [_shared(name, options, chosen) for name in chosen]
@@ -29,7 +31,9 @@ def chosen_networks(names: str, options: Mapping[str, Any], spec: InputSpec, cla
         number, dot, name = key.partition(".")
         if dot:
             own[_index(number, len(chosen))][name] = value
-    return [_fitted(name, mine, spec, classes) for name, mine in zip(chosen, own, strict=True)]
+    for name in chosen:
+        _check_task(name, spec, task)
+    return [_fitted(name, mine, spec, classes, task) for name, mine in zip(chosen, own, strict=True)]
 
 
 def _shared(name: str, options: Mapping[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
@@ -61,21 +65,34 @@ def _index(number: str, count: int) -> int:
     return int(number) - 1
 
 
-def _fitted(name: str, options: dict[str, Any], spec: InputSpec, classes: int) -> ModelSpec:
+def _check_task(name: str, spec: InputSpec, task: str) -> None:
+    if name not in models.MODELS or task in (own := models.MODELS[name].tasks):
+        return
+    here, all_of_it = models_for(spec, task), learners(task)
+    if here or not all_of_it:
+        fitting = f"models of these {spec.kind}s that do: {', '.join(here) or 'none'}"
+    else:
+        kinds = " or ".join(sorted({f"{kind}s" for each in all_of_it for kind in models.MODELS[each].input_kinds}))
+        fitting = f"none of these {spec.kind}s does; on {kinds} {', '.join(all_of_it)} do"
+    raise SettingsError(f"--task {task} with --model {name}: {name} learns {' or '.join(own)}, not {task}; {fitting}")
+
+
+def _fitted(name: str, options: dict[str, Any], spec: InputSpec, classes: int, task: str) -> ModelSpec:
     if name in models.MODELS and spec.kind not in models.MODELS[name].input_kinds:
-        raise _unfit(name, spec)
+        raise _unfit(name, spec, task)
     if "input_shape" in _known(name):
         options = {"input_shape": list(spec.shape), **options}
     chosen = ModelSpec(name=name, options=options)
     if not _skeleton(chosen, classes).takes(spec):
-        raise _unfit(name, spec)
+        raise _unfit(name, spec, task)
     return chosen
 
 
-def _unfit(name: str, spec: InputSpec) -> SettingsError:
-    fitting = ", ".join(models_for(spec)) or "none"
+def _unfit(name: str, spec: InputSpec, task: str) -> SettingsError:
+    fitting = ", ".join(models_for(spec, task)) or "none"
     return SettingsError(
-        f"{name} is not for these data, whose examples are {spec.kind}s {spec.shape}; models that are: {fitting}"
+        f"{name} is not for these data, whose examples are {spec.kind}s {spec.shape}; models for {task} that are: "
+        f"{fitting}"
     )
 
 

@@ -9,7 +9,7 @@ from sim.errors import SettingsError
 from sim.presets import ek2024, michieli2021, qiao2023, small_data, tan2022
 from sim.presets.preset import Options, Preset, merge_options
 
-__all__ = ["PRESETS", "Preset", "with_defaults"]
+__all__ = ["PRESETS", "Preset", "preset_named", "with_defaults"]
 
 PRESETS: dict[str, Preset] = {
     **small_data.PRESETS,
@@ -26,8 +26,14 @@ def with_defaults(preset: str | None, given: Options, plan: Options | None = Non
     Raises:
         SettingsError: for an unknown preset, or one beside a plan.
     """
-    if preset is not None and preset not in PRESETS:
-        raise SettingsError(f"unknown preset {preset!r}; {did_you_mean(preset, PRESETS)}")
-    if preset is not None and plan is not None:
+    chosen = None if preset is None else preset_named(preset)
+    if chosen is not None and plan is not None:
         raise SettingsError("--preset and --plan both describe a whole federation; give one of them")
-    return merge_options(PRESETS[preset] if preset else None, given, plan)
+    return merge_options(chosen, given, plan)
+
+
+def preset_named(name: str) -> Preset:
+    """Return a preset; SettingsError, with the nearest name, where there is none."""
+    if name not in PRESETS:
+        raise SettingsError(f"unknown preset {name!r}; {did_you_mean(name, PRESETS)}")
+    return PRESETS[name]

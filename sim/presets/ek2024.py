@@ -78,6 +78,17 @@ def _pretrained() -> Preset:
     return replace(_har("hhar", 36, about, "hhar, and --init"), pretraining="pretraining")
 
 
+def _masked(data: str, clients: int, about: str, needs: str) -> Preset:
+    """Figure 3's pretraining as a federation: its rate, batches and epochs, a local epoch in each round."""
+    own = {"task": "masked_reconstruction", "method": "fedavg", "epochs": 1, "batch": 128, "lr": 3e-4, "rounds": 200}
+    preset = _har(data, clients, about, needs, **own)
+    return replace(preset, by_method={name: preset.by_method[name] for name in ("fedali", "fedprox")})
+
+
+def _then_labels(pretrained_by: str, about: str, **options: Any) -> Preset:
+    return replace(_har("hhar", 36, about, "hhar, and --init", **options), pretrained_by=pretrained_by)
+
+
 def _cifar(classes: int, clients: int) -> Preset:
     return Preset(
         paper=PAPER,
@@ -104,5 +115,16 @@ PRESETS = {
     **{f"ek2024-hhar-{name}": _variant(name, *variant) for name, variant in _VARIANTS.items()},
     "ek2024-hhar-overhead": _overhead(),
     "ek2024-hhar-pretrained": _pretrained(),
+    "ek2024-masked": _masked(
+        "pretraining", 122, "ours: figure 3's pretraining as a federation of its subjects, without labels", "all five"
+    ),
+    "ek2024-hhar-after-masked": _then_labels("ek2024-masked", "ours: figure 3, pretrained by that federation"),
+    "ek2024-hhar-masked": _masked("hhar", 36, "ours: HHAR's own devices pretrain, without labels", "hhar"),
+    "ek2024-hhar-few-labels": _then_labels(
+        "ek2024-hhar-masked",
+        "ours: then a quarter of them have 10 labelled windows a class",
+        labelled_per_class=10,
+        labelled_clients=0.25,
+    ),
     **{f"ek2024-cifar{classes}-{k}": _cifar(classes, k) for classes in (10, 100) for k in (20, 50)},
 }

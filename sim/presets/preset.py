@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from federation.methods import METHODS
 from sim.data.scaling import scaled_rounds
@@ -24,13 +24,23 @@ SMALL_DATA = "Data at hand"
 """In the place of a paper: experiments of our own."""
 
 
+class Reported(NamedTuple):
+    """What a paper says of its partition: all examples, and their mean and deviation over clients."""
+
+    examples: int
+    mean: float
+    std: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Preset:
     """Data, partition, model and training of an experiment; the method is whatever the user asks for.
 
     `by_method` holds what the paper changes with the method: FedAli's network has ALP layers, every proximal term has
     its own μ. `pretraining` names the recordings that the network was pretrained on without labels: a run of such a
-    preset takes the weights that `sim pretrain` wrote.
+    preset takes the weights that `sim pretrain` wrote. `pretrained_by` names instead the preset of a federation that
+    pretrains it, whose run it starts from. `reported` is what the paper says of its clients' examples, and `where` says
+    where the data are had.
     """
 
     paper: str
@@ -40,6 +50,9 @@ class Preset:
     options: Options
     by_method: Mapping[str, Options] = field(default_factory=dict)
     pretraining: str | None = None
+    pretrained_by: str | None = None
+    reported: Reported | None = None
+    where: str = ""
 
     @property
     def own_options(self) -> Options:
@@ -60,9 +73,14 @@ class Preset:
         """Return the options with what this method changes laid over them."""
         return {**self.options, **self.by_method.get(method, {})}
 
-    def pretraining_command(self, model: str) -> str:
-        """Return the command that writes the weights which a run starts from."""
-        return f"python -m sim pretrain --data {self.pretraining} --data-root FOLDER --model {model} --out FILE"
+    def pretraining_command(self, method: str, model: str) -> str | None:
+        """Return the command that makes the weights which a run starts from; None where they are drawn."""
+        if self.pretrained_by is not None:
+            same = f"--method {method} --model {model} --data-root FOLDER --out FILE"
+            return f"python -m sim run --preset {self.pretrained_by} {same}"
+        if self.pretraining is not None:
+            return f"python -m sim pretrain --data {self.pretraining} --data-root FOLDER --model {model} --out FILE"
+        return None
 
 
 def merge_options(preset: Preset | None, given: Options, plan: Options | None = None) -> dict[str, Any]:
@@ -84,8 +102,8 @@ def merge_options(preset: Preset | None, given: Options, plan: Options | None = 
     layers = [DEFAULTS, own, by_method, optimizer_of(method, unasked["optimizer"]), planned, chosen]
     options = {name: value for layer in layers for name, value in layer.items()}
     options["set"] = [text for layer in layers for text in layer.get("set", [])]
-    if preset and preset.pretraining and options["init"] is None:
-        command = preset.pretraining_command(options["model"])
+    command = preset.pretraining_command(method, options["model"]) if preset else None
+    if command and options["init"] is None:
         raise SettingsError(
             f"this preset starts from pretrained weights: give --init FILE, which this makes: {command}"
         )

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gaitway.scores import f1_per_class
 from har_pipeline import DATASETS
 from har_pipeline.combination import combination_of
 from sim.cli.repeat import repeat_command
 from sim.experiment import DEFAULTS, OPTIONS, Affects
 from sim.reports.figures.run_figures import FIGURES, draw_run
 from sim.results import tables
-from sim.results.records import ClientScore, Config, NewUsers, Plain
+from sim.results.records import Config, NewUsers, Plain
 from sim.results.run_directory import RunDirectory
 
 LEAKS = {
@@ -41,7 +40,7 @@ CAPTIONS = {
     "once a chosen round; drawn is that of the best round by test.",
     "train_loss": "Training loss by round: mean over the round's clients, weighted by their examples.",
     "gradient_dissimilarity": "How much the gradients of a round's clients disagree at the server's model that they "
-    "are about to get: L_k is the mean cross-entropy over client k's training examples, dropout off, and "
+    "are about to get: L_k is the mean loss over client k's training examples, dropout off, and "
     "∇L = Σ n_k ∇L_k / Σ n_k. At 0 all would step alike; ‖∇L‖² gives the scale.",
     "client_scores": "Every client at the best round by test, in the order of its personalization score.",
     "confusion_personalization": "Each client's model on its own test set, summed over clients; best round by test.",
@@ -49,6 +48,10 @@ CAPTIONS = {
     "round by test.",
     "confusion_global": "The server's model on the union of test sets; best round by test.",
     "partition": "Examples of each client by part (above), and its training examples by class (below).",
+    "pictures": "A few test pictures, the same for every run of a seed, segmented by the server's model of the last "
+    "round, or where there is none by their clients' own of the best: the truth, the predicted mask, the entropy of "
+    "the softmax, dark where the network is sure, and that of the normalized features, bright where many are active. "
+    "Regions bear the numbers of their classes.",
     "score_over_bytes": "Scores over what all clients together have moved so far, up and down.",
     "cost": "Left: bytes that one client has moved so far. Right: time of each round by phase.",
 }
@@ -73,6 +76,10 @@ def write_report(run: RunDirectory) -> Path:
         trusted=run.summary.trusted if run.summary else "last",
         cost=tables.cost_line(run.summary) if run.summary else "",
         settings=settings_tables(run),
+        metrics=run.config.metrics,
+        class_metric=run.config.learnt.class_metric,
+        scored_unit=run.config.learnt.scored_unit,
+        spread_text=tables.spread_text,
         data_settings=list(data_settings(run.config)),
         clients=list(client_rows(run)),
         classes=list(class_rows(run)),
@@ -113,9 +120,7 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        percent=tables.percent, spread=tables.percent_spread, bytes=tables.byte_size, duration=tables.duration
-    )
+    environment.filters.update(bytes=tables.byte_size, duration=tables.duration)
     return environment.get_template(template).render(**values)
 
 
@@ -125,13 +130,16 @@ def data_uri(path: Path) -> str:
 
 
 def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """One row a client, lowest personalization first, those without a score last."""
+    """One row a client, worst personalization first, those without a score last."""
 
     def order(name: str) -> tuple[bool, float]:
-        score = _macro_f1(run.client_scores.get(name))
-        return score is None, score or 0.0
+        scores = run.client_scores.get(name)
+        score = ((scores and scores.personalization) or {}).get(metric)
+        return score is None, sign * (score or 0.0)
 
-    nothing = Plain(macro_f1=None, accuracy=None)
+    metric, kind = run.config.primary
+    sign = 1 if kind.higher_is_better else -1
+    nothing: Plain = dict.fromkeys(run.config.metrics)
     for name in sorted(run.clients, key=order):
         scores, examples = run.client_scores.get(name), run.clients[name]
         own, union = (scores.personalization, scores.generalization) if scores else (None, None)
@@ -147,14 +155,27 @@ def client_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
 
 
 def class_rows(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """One row a class: its test examples, and its F1 in each of the three confusion matrices."""
+    """One row a class: what it was tested on, and its score in each of the three confusion matrices."""
     matrices = [run.confusions.personalization, run.confusions.generalization, run.confusions.global_]
     if not any(matrices):
         return
-    f1 = [f1_per_class(np.array(matrix)).tolist() if matrix else None for matrix in matrices]
+    task = run.config.learnt
+    found = [task.class_scores({"confusion": torch.tensor(matrix)}) if matrix else None for matrix in matrices]
     for index, label in enumerate(run.config.labels):
-        tested = sum(client.test_per_class[index] for client in run.clients.values())
-        yield {"name": label, "test": tested, "f1": [column[index] if column else None for column in f1]}
+        yield {
+            "name": label,
+            "tested": _tested(run, index),
+            "scores": [column[index] if column else None for column in found],
+        }
+
+
+def _tested(run: RunDirectory, index: int) -> int:
+    """Count what a class was tested on: examples, or what an example has many of, by the first confusion matrix."""
+    if run.config.learnt.scored_unit == "examples":
+        return sum(client.test_per_class[index] for client in run.clients.values())
+    confusions = run.confusions
+    matrices = (confusions.personalization, confusions.global_, confusions.generalization)
+    return next(sum(matrix[index]) for matrix in matrices if matrix)
 
 
 def new_user_rows(new: NewUsers) -> Iterator[dict[str, Any]]:
@@ -166,15 +187,12 @@ def new_user_rows(new: NewUsers) -> Iterator[dict[str, Any]]:
         yield {"name": "the other clients' models, each new client's mean over them", "scores": new.client_models}
 
 
-def _macro_f1(scores: ClientScore | None) -> float | None:
-    return scores.personalization.macro_f1 if scores and scores.personalization else None
-
-
 def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
     """Return the settings by section, as the report shows them; empty sections stay out."""
     config = run.config
     everyone = {"clients_per_round": "all", "deadline_s": "none"}
     sections = {
+        "Task": config.task,
         "Method": config.method,
         "Training": {**config.training.model_dump(), **_not_default(config, "training", "Training")},
         "Rounds": {key: everyone.get(key) if value is None else value for key, value in config.rounds},

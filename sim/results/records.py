@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from federation.tasks import task_from_json
+from federation.tasks.task import Task
+from gaitway.metrics import Metric
 from sim.experiment import Experiment
 
 Selection = Literal["validation", "last", "best"]
@@ -25,22 +29,16 @@ class MeanStd(Record):
     std: float
 
 
-class Spread(Record):
-    """Scores over clients, each between 0 and 1."""
-
-    macro_f1: MeanStd
-    accuracy: MeanStd
+Spread = dict[str, MeanStd]
+"""Each of the task's metrics over clients."""
 
 
 def _none_for_nan(value: object) -> object:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-class Plain(Record):
-    """Scores of one model on one set; None where the set was empty."""
-
-    macro_f1: Annotated[float | None, BeforeValidator(_none_for_nan)]
-    accuracy: Annotated[float | None, BeforeValidator(_none_for_nan)]
+Plain = dict[str, Annotated[float | None, BeforeValidator(_none_for_nan)]]
+"""Each of the task's metrics of one model on one set; None where the set was empty."""
 
 
 class Config(Experiment):
@@ -49,9 +47,32 @@ class Config(Experiment):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     split_leaks: bool
+    findings: tuple[str, ...] = ()
+    dealt_labels: tuple[str, ...] | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     parameters: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def partition_labels(self) -> tuple[str, ...]:
+        """Names of the classes that partitions deal by, and `clients.json` counts."""
+        return self.labels if self.dealt_labels is None else self.dealt_labels
+
+    @property
+    def learnt(self) -> Task:
+        """The task."""
+        return task_from_json(self.task)
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The task's metrics, the primary one first."""
+        return self.learnt.metric_kinds
+
+    @property
+    def primary(self) -> tuple[str, Metric]:
+        """The metric that rounds are chosen by, and its name."""
+        name = self.learnt.primary_metric
+        return name, self.metrics[name]
 
     @property
     def model_name(self) -> str:

@@ -77,12 +77,13 @@ class RunDirectory:
         """Whether the last round is done and summarized."""
         return self.summary is not None
 
-    def worst_tenth(self, measure: str, selection: Selection = "best") -> float | None:
-        """Mean personalization of the lowest tenth of the clients by that measure, one client at least."""
+    def worst_tenth(self, metric: str, selection: Selection = "best") -> float | None:
+        """Mean personalization of the worst tenth of the clients by that metric, one client at least."""
         rounds = [each for s in self.client_scores.values() if (each := s.selected(selection))]
-        scores = [getattr(each.personalization, measure) for each in rounds if each.personalization]
-        known = [score for score in scores if score is not None]
-        return lowest_tenth(known) if known else None
+        scores = [each.personalization.get(metric) for each in rounds if each.personalization]
+        sign = 1 if self.config.metrics[metric].higher_is_better else -1
+        known = [sign * score for score in scores if score is not None]
+        return sign * lowest_tenth(known) if known else None
 
     @property
     def evaluated_rounds(self) -> tuple[RoundRecord, ...]:

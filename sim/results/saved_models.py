@@ -5,9 +5,14 @@ from __future__ import annotations
 from functools import reduce
 from operator import add
 from pathlib import Path
+from typing import cast
 
-from federation.records import Client
+import models
+from federation.records import Client, Tensors
+from federation.tasks.classification import Classification
+from federation.training.forward import initial_model
 from models.checkpoint import CheckpointInfo, save_checkpoint
+from models.mae import encoder_state, is_autoencoder_state
 from sim.data.federated_data import FederatedData
 from sim.data.sources import source_named
 from sim.experiment import Experiment
@@ -20,7 +25,8 @@ SERVER = "global"
 def save_models(simulation: Simulation, settings: Experiment, out: Path) -> None:
     """Write `models/{client}.safetensors`, each with its own network, and `models/global.safetensors` if there is one.
 
-    A client that serves with a part of what it keeps (Ditto's personal model) leaves that part.
+    A client that serves with a part of what it keeps (Ditto's personal model) leaves that part. Of a masked
+    autoencoder the encoder is left, as the model that the plan names, with a fresh head: for `--init`.
     """
     if simulation.setup.method.has_global_model:
         _save(out, SERVER, simulation.server_model(), simulation.networks[0], settings, simulation)
@@ -40,9 +46,22 @@ def _save(
         method=settings.method["name"],
         round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
         federation=f"sim-{settings.dataset}",
+        task=settings.task if network.setup.task.has_classes else {"name": Classification.name},
     )
     served = network.setup.method.serving_model(client)
-    save_checkpoint(out / "models" / f"{name}.safetensors", {**served.params, **served.buffers}, info)
+    state = {**served.params, **served.buffers}
+    if is_autoencoder_state(state):
+        state = _encoder(state, network, settings)
+    save_checkpoint(out / "models" / f"{name}.safetensors", state, info)
+
+
+def _encoder(state: Tensors, network: Architecture, settings: Experiment) -> Tensors:
+    spec, training = network.model, settings.training
+
+    def fresh() -> models.Model:
+        return models.build(spec.name, classes=training.classes, **spec.options)
+
+    return encoder_state(state, cast(models.Model, initial_model(fresh, training.seed)))
 
 
 def _normalization(name: str, data: FederatedData) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -43,6 +43,10 @@ class Spread(NamedTuple):
         """How many clients both methods have scores of."""
         return self.better + self.equal + self.worse
 
+    def turned(self) -> Spread:
+        """Return the same of scores of which less is better."""
+        return self._replace(better=self.worse, worse=self.better)
+
 
 @dataclass(frozen=True)
 class PairedTest:

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from federation import wire
+from federation.tasks.task import Statistics, Task
 from gaitway.files import write_file
 from sim.best_round import Chosen
-from sim.evaluation import Matrix, plain, spread, total
+from sim.evaluation import plain, spread, total
 from sim.experiment import Experiment
 from sim.results.records import Selection
 from sim.simulation import Simulation
 
-Generalization = dict[int, dict[str, Matrix]]
-"""Confusion matrices of each client's model on the union of test sets, by the round of the models."""
+Generalization = dict[int, dict[str, Statistics]]
+"""Statistics of each client's model on the union of test sets, by the round of the models."""
 
 
 def write_results(simulation: Simulation, settings: Experiment, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
@@ -33,12 +34,12 @@ def write_results(simulation: Simulation, settings: Experiment, out: Path, extra
         if each.round not in general:  # two that chose the same round have the same models
             general[each.round] = simulation.generalization(each)
     write_json(out / "client_scores.json", _client_scores(simulation, chosen, general))
-    write_json(out / "confusion.json", _confusion(simulation.best_round.best, general))
+    write_json(out / "confusion.json", _confusion(simulation.task, simulation.best_round.best, general))
     seconds = {**simulation.seconds, **extra.pop("seconds", {})}
     summary = {
         **_summary(simulation, settings),
         "best_round": simulation.best_round.best.round,
-        **_by_selection({name: _selected(each, general) for name, each in chosen.items()}),
+        **_by_selection({name: _selected(simulation.task, each, general) for name, each in chosen.items()}),
         **_bytes(out),
         "client_bytes": client_bytes(simulation),
         **extra,
@@ -54,12 +55,12 @@ def _by_selection(found: Mapping[Selection, Mapping[str, Any] | None]) -> dict[s
     return {**best, "validation": found["validation"], "last": found["last"]}
 
 
-def _selected(chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
+def _selected(task: Task, chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
     if chosen is None:
         return None
     return {
         "personalization": chosen.record["personalization"],
-        "generalization": spread(general[chosen.round]),
+        "generalization": spread(task, general[chosen.round]),
         "global": chosen.record["global"],
         "global_per_client": chosen.record["global_per_client"],
         "round": chosen.round,
@@ -99,34 +100,37 @@ def client_bytes(simulation: Simulation) -> float:
 def _client_scores(
     simulation: Simulation, chosen: Mapping[Selection, Chosen | None], general: Generalization
 ) -> dict[str, Any]:
-    counts, last = simulation.data.per_class(), simulation.best_round.last
+    task, last = simulation.task, simulation.best_round.last
+    counts = simulation.data.per_class(task)
     return {
         name: {
-            **_by_selection({which: _client(name, each, general) for which, each in chosen.items()}),
+            **_by_selection({which: _client(task, name, each, general) for which, each in chosen.items()}),
             "test": counts[name]["test"],
             "train": counts[name]["train"],
         }
-        for name in sorted(last.matrices.keys() | last.served.keys())
+        for name in sorted(last.statistics.keys() | last.served.keys())
     }
 
 
-def _client(name: str, chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
+def _client(task: Task, name: str, chosen: Chosen | None, general: Generalization) -> dict[str, Any] | None:
     if chosen is None:
         return None
     return {
-        "personalization": _scores(chosen.matrices.get(name)),
-        "generalization": _scores(general[chosen.round].get(name)),
-        "global": _scores(chosen.served.get(name)),
+        "personalization": _scores(task, chosen.statistics.get(name)),
+        "generalization": _scores(task, general[chosen.round].get(name)),
+        "global": _scores(task, chosen.served.get(name)),
     }
 
 
-def _scores(matrix: Matrix | None) -> dict[str, float | None] | None:
-    return None if matrix is None else plain(matrix)
+def _scores(task: Task, statistics: Statistics | None) -> dict[str, float | None] | None:
+    return None if statistics is None else plain(task, statistics)
 
 
-def _confusion(best: Chosen, general: Generalization) -> dict[str, Any]:
-    parts = {"personalization": best.matrices, "generalization": general[best.round], "global": best.served}
-    return {name: total(part).tolist() if spread(part) else None for name, part in parts.items()}
+def _confusion(task: Task, best: Chosen, general: Generalization) -> dict[str, Any]:
+    """Confusion matrices summed over clients; none where nobody has examples, or the task no classes."""
+    parts = {"personalization": best.statistics, "generalization": general[best.round], "global": best.served}
+    sums = {name: total(part) if spread(task, part) else {} for name, part in parts.items()}
+    return {name: each["confusion"].tolist() if "confusion" in each else None for name, each in sums.items()}
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gaitway.metrics import Metric
 from sim.results.records import SELECTIONS, MeanStd, SelectedRound, Selection, Spread, Summary
 from sim.results.run_directory import RunDirectory
 
@@ -16,15 +17,14 @@ DEFINITIONS = {
     "personalization": "each client's own trained model on its own test set; mean ± standard deviation over clients",
     "generalization": "the same client models on the union of all clients' test sets; mean ± standard deviation",
     "global": "the server's model on the union of all test sets; methods without a server model have none",
-    "worst": "the mean personalization of the lowest tenth of the clients (⌊K/10⌋, one at least), each measure's own",
+    "worst": "the mean personalization of the worst tenth of the clients (⌊K/10⌋, one at least), each metric's own",
 }
 SELECTED = {"validation": "by validation", "last": "last round", "best": "best by test"}
 """How a round is chosen, in short."""
 CHOICES = {
-    "validation": "the round with the best mean personalization (macro-F1) on validation examples, which are not "
-    "trained on",
+    "validation": "the round with the best mean personalization on validation examples, which are not trained on",
     "last": "the last round, whatever it scored",
-    "best": "the round with the best mean personalization (macro-F1) on the test examples, as the papers choose it: "
+    "best": "the round with the best mean personalization on the test examples, as the papers choose it: "
     "what is chosen by the test scores is flattered by them",
 }
 
@@ -34,14 +34,9 @@ def choice(selection: Selection) -> str:
     return f"Personalization, generalization and global are of {CHOICES[selection]}."
 
 
-def percent(score: float | None) -> str:
-    """Write a score between 0 and 1 in percent with two decimals, `–` for none."""
-    return "–" if score is None or math.isnan(score) else f"{100 * score:.2f}"
-
-
-def percent_spread(score: MeanStd) -> str:
-    """Write `mean ± std` in percent."""
-    return f"{percent(score.mean)} ± {percent(score.std)}"
+def spread_text(metric: Metric, score: MeanStd) -> str:
+    """Write `mean ± std`."""
+    return f"{metric.text(score.mean)} ± {metric.text(score.std)}"
 
 
 def byte_size(count: float) -> str:
@@ -72,20 +67,22 @@ def print_summary(run: RunDirectory, console: Console | None = None) -> None:
         console.print(Text(f"{title}: {len(run.rounds)} of {config.planned_rounds} rounds done, not finished"))
         return
     table = Table(title=title, box=box.SIMPLE, title_style="bold", title_justify="left")
-    table.add_column("%", no_wrap=True)
+    first, *others = config.metrics.values()
+    table.add_column(first.label + first.unit, no_wrap=True)
     chosen = selected_texts(run)
     for selection, (number, _) in chosen.items():
         table.add_column(f"{SELECTED[selection]}\nround {number}", justify="right", no_wrap=True)
     for score in DEFINITIONS:
-        table.add_row(f"{score}\n  accuracy", *("\n".join(texts[score]) for _, texts in chosen.values()))
+        names = "\n".join([score, *(f"  {metric.label}" for metric in others)])
+        table.add_row(names, *("\n".join(texts[score]) for _, texts in chosen.values()))
     console.print(table)
     for selection in chosen:
         console.print(Text(f"{SELECTED[selection]}: {CHOICES[selection]}.", style="dim"))
     console.print(Text(cost_line(summary)))
 
 
-ScoreTexts = dict[str, tuple[str, str]]
-"""Macro-F1 and accuracy by score."""
+ScoreTexts = dict[str, tuple[str, ...]]
+"""Each of the task's metrics as text, by score."""
 
 
 def selected_texts(run: RunDirectory) -> dict[Selection, tuple[int, ScoreTexts]]:
@@ -93,23 +90,24 @@ def selected_texts(run: RunDirectory) -> dict[Selection, tuple[int, ScoreTexts]]
     found: dict[Selection, tuple[int, ScoreTexts]] = {}
     for selection in SELECTIONS:
         if run.summary is not None and (chosen := run.summary.selected(selection)) is not None:
-            worst = (percent(run.worst_tenth("macro_f1", selection)), percent(run.worst_tenth("accuracy", selection)))
-            found[selection] = chosen.round, {**score_texts(chosen), "worst": worst}
+            metrics = run.config.metrics
+            worst = tuple(metric.text(run.worst_tenth(name, selection)) for name, metric in metrics.items())
+            found[selection] = chosen.round, {**score_texts(chosen, metrics), "worst": worst}
     return found
 
 
-def score_texts(chosen: SelectedRound) -> ScoreTexts:
-    """Macro-F1 and accuracy of each score as text."""
-    server = chosen.global_
+def score_texts(chosen: SelectedRound, metrics: Mapping[str, Metric]) -> ScoreTexts:
+    """Each metric of each score as text."""
+    server = chosen.global_ or {}
     return {
-        "personalization": _spread_texts(chosen.personalization),
-        "generalization": _spread_texts(chosen.generalization),
-        "global": (percent(server.macro_f1), percent(server.accuracy)) if server else ("–", "–"),
+        "personalization": _spread_texts(chosen.personalization, metrics),
+        "generalization": _spread_texts(chosen.generalization, metrics),
+        "global": tuple(metric.text(server.get(name)) for name, metric in metrics.items()),
     }
 
 
-def _spread_texts(part: Spread | None) -> tuple[str, str]:
-    return (percent_spread(part.macro_f1), percent_spread(part.accuracy)) if part else ("–", "–")
+def _spread_texts(part: Spread | None, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+    return tuple(spread_text(metric, part[name]) if part else "–" for name, metric in metrics.items())
 
 
 def cost_line(summary: Summary) -> str:

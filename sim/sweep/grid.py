@@ -64,7 +64,7 @@ def condition(text: str) -> Condition:
     """Read `key=value,…:key=value,…`; raises SettingsError."""
     when, colon, then = text.partition(":")
     if not colon:
-        raise SettingsError(f"{text!r}: expected CONDITION:OPTION such as method=fedali:model=cnn_alp")
+        raise SettingsError(f"{text!r}: expected CONDITION:OPTION such as method=fedali:model=har_cnn_alp")
     return Condition(axis(when), axis(then))
 
 

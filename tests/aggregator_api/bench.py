@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import func, select
 
+from aggregator_api.app import create_app
 from aggregator_api.auth.signing import Signer
 from aggregator_api.cluster.leadership import SoleLeadership
 from aggregator_api.db import repositories
 from aggregator_api.db.models import UpdateRow
 from aggregator_api.devices.presence import PresenceCheck
-from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor
 from aggregator_api.rounds.announcements import Announcer, announcement
@@ -27,23 +28,38 @@ from aggregator_api.settings import Settings
 from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement
+from federation.protocol.over_http import path_of
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, generated, status
+from tests.aggregator_api.http_client import TestClient
+
+Done = TypeVar("Done")
 
 
 class Bench:
     """A running server whose messages the test hands in itself."""
+
+    _inbox_thread = 0
+    runtime: Runtime
+    wires: Wires
 
     def __init__(
         self, folder: Path, plan: Plan | None = None, *, executor: AggregationExecutor | None = None, **settings: Any
     ) -> None:
         # torch takes seconds to start in another process
         given = {"aggregation_process": False, "insecure_local": True, **settings}
-        self.runtime = Runtime(Settings(data_dir=folder, chunk_bytes=1024, **given), Wires, executor=executor)
-        self.runtime.start()
+        self._start(Settings(data_dir=folder, chunk_bytes=1024, **given), executor)
         assert isinstance(self.runtime.transport, Wires)
         self.wires = self.runtime.transport
         if plan is not None:
-            service.create_federation(self.runtime, NewFederation(name=FEDERATION, plan=plan))
+            self.runtime.federations.create(NewFederation(name=FEDERATION, plan=plan))
+
+    def _start(self, settings: Settings, executor: AggregationExecutor | None) -> None:
+        self.runtime = Runtime(settings, Wires, executor=executor)
+        self.runtime.start()
+
+    def stop(self) -> None:
+        """End the server."""
+        self.runtime.stop()
 
     def say(self, device: str, state: str, *, examples: int = 10) -> None:
         """Publish a device's status."""
@@ -51,7 +67,23 @@ class Bench:
 
     def send(self, topic: str, payload: bytes = b"") -> None:
         """Hand a message to the server."""
-        self.runtime.ingest.handle(topic, payload)
+        self.as_inbox(lambda: self.runtime.ingest.handle(topic, payload))
+
+    def as_inbox(self, work: Callable[[], Done]) -> Done:
+        """Do something on the thread that does everything else that the broker brings or the clock asks for."""
+        if not self.runtime.inbox.alive or threading.get_ident() == self._inbox_thread:
+            return work()
+        done = Future[Done]()
+
+        def do() -> None:
+            self._inbox_thread = threading.get_ident()
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+
+        self.runtime.inbox.put(do)
+        return done.result(timeout=60)
 
     def last(self, device: str) -> Acknowledgement:
         """Return the latest answer to a device."""
@@ -120,7 +152,34 @@ class Bench:
             return self.runtime.blobs.read(repositories.current_version(session, row).state_sha256)
 
 
-def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
+class HttpBench(Bench):
+    """The same over HTTP: what a device posts passes the whole application, and answers come with it."""
+
+    def _start(self, settings: Settings, executor: AggregationExecutor | None) -> None:
+        assert executor is None
+        self.problems: list[str] = []
+        self._client = TestClient(create_app(settings, Wires))
+        self._client.__enter__()
+        self.runtime = self._client.runtime
+
+    def stop(self) -> None:
+        """End the server."""
+        self._client.__exit__(None, None, None)
+
+    def send(self, topic: str, payload: bytes = b"") -> None:
+        """Post a message; the answer to it is kept beside what the server publishes, or with the problems."""
+        method = "PUT" if "/chunk/" in topic else "POST"
+        path = path_of(topic) if topic.startswith(topics.ROOT) else f"/{topic}"
+        answer = self._client.request(method, path, content=payload)
+        assert answer.status_code < 500, answer.text
+        if answer.status_code >= 400:
+            self.problems.append(answer.json()["detail"])
+        elif answer.content:
+            said = topics.parse(topic)
+            self.wires.sent.append((topics.ack(said.federation, said.device), answer.content, False))
+
+
+def wait_for(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not true():

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.aggregator_api.bench import Bench
+from aggregator_api.db.database import Database
+from tests.aggregator_api.bench import Bench, HttpBench
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.real_parts import Postgres, postgres
 
 ON_BOTH = ("test_restart", "test_rounds", "test_late_and_repeated", "test_sessions")
-"""Modules whose tests run on both databases every time."""
+"""Modules whose tests run on PostgreSQL too in CI."""
 ON_BOTH_SLOWLY = (
     "test_enrolment",
     "test_hostile_updates",
@@ -31,13 +33,38 @@ ON_BOTH_SLOWLY = (
 )
 """Those that run on PostgreSQL too, but only where slow tests do."""
 
+ON_BOTH_TRANSPORTS = ("test_hostile_updates", "test_ingest", "test_late_and_repeated")
+"""Modules whose tests hand messages in as a broker does, and over HTTP too in CI."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     module = metafunc.module.__name__.rpartition(".")[2]
     if module in ON_BOTH + ON_BOTH_SLOWLY:
-        marks = [pytest.mark.slow] if module in ON_BOTH_SLOWLY else []
+        marks = [pytest.mark.slow if module in ON_BOTH_SLOWLY else pytest.mark.ci]
         backends = ["sqlite", pytest.param("postgresql", marks=marks)]
         metafunc.parametrize("backend", backends, indirect=True, scope="module")
+    if module in ON_BOTH_TRANSPORTS and "waiting" in metafunc.fixturenames:
+        metafunc.parametrize("waiting", [Bench, pytest.param(HttpBench, marks=pytest.mark.ci)], indirect=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let new SQLite files begin as copies of one that was migrated: to migrate each costs most of a server's start."""
+    migrate, template = Database.migrate, tmp_path_factory.mktemp("migrated") / "template.sqlite3"
+    database = Database(f"sqlite:///{template}")
+    database.migrate()
+    database.close()
+
+    def copied(database: Database, revision: str = "head") -> None:
+        file = Path(database.engine.url.database or "")
+        if not database.shared and revision == "head" and not file.exists():
+            shutil.copyfile(template, file)
+            file.chmod(0o600)
+        migrate(database, revision)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Database, "migrate", copied)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -73,11 +100,11 @@ def own_database(request: pytest.FixtureRequest, backend: None) -> Iterator[None
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[Bench]:
+def waiting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """A server with a federation of two devices, two rounds and no device yet."""
-    bench = Bench(tmp_path / "data", tiny_plan())
+    bench = getattr(request, "param", Bench)(tmp_path / "data", tiny_plan())
     yield bench
-    bench.runtime.stop()
+    bench.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +27,7 @@ from federation.protocol.messages import (
 from federation.protocol.signing import unwrap
 from federation.records import Tree, Update
 from federation.tree import map_tree
+from tests.manifests import manifest_of
 
 FEDERATION = "walk"
 CHUNK_BYTES = 1024
@@ -48,7 +48,7 @@ def tiny_plan(
     return Plan.model_validate(
         {
             "labels": ["still", "walking"],
-            "model": {"name": "cnn", "options": SMALL},
+            "model": {"name": "har_cnn", "options": SMALL},
             "method": {"name": method},
             "training": {"classes": 2, "feature_dim": 8, "optimizer": optimizer},
             "rounds": {"rounds": rounds, "clients_per_round": clients, "minimum_clients": 2, **round_settings},
@@ -145,27 +145,14 @@ def generated(announced: Announcement, broadcast: bytes, device: str, *, example
 def parcel(announced: Announcement, device: str, tree: Tree, *, examples: int = 10, **changes: Any) -> Parcel:
     """Wrap a tree as the device's update of the announced round; `changes` go into the manifest."""
     data = changes.pop("data", None) or wire.encode(tree)
-    sha256 = hashlib.sha256(data).hexdigest()
     assert announced.model is not None
-    said = {
-        "update_id": f"r{announced.round}-{device}-{sha256[:16]}",
-        "federation": announced.federation,
-        "instance": announced.instance,
-        "client": device,
-        "round": announced.round,
-        "method": announced.plan.method["name"],
+    said: dict[str, Any] = {
         "base_version": announced.model.sha256,
-        "examples": examples,
-        "steps": -(-examples // announced.plan.training.batch_size),
-        "size": len(data),
-        "sha256": sha256,
         "chunk_bytes": CHUNK_BYTES,
-        "nonce": "0123456789",
-        "created": time.time(),
         "metrics": {"loss": 0.5},
-        **changes,
     }
-    return Parcel(UpdateManifest.model_validate(said), data, tree)
+    said |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
+    return Parcel(manifest_of(announced, device, examples, **said), data, tree)
 
 
 def status(state: str, *, examples: int = 10) -> bytes:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,13 +20,14 @@ RECEIVED = 4096
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[int]:
-    """Serve in a thread of this process, and return the port."""
+def served(app: FastAPI, **options: Any) -> Iterator[int]:
+    """Serve in a thread of this process, with further `options` of uvicorn, and return the port."""
     port = free_port()
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False, loop="asyncio"))
+    config = uvicorn.Config(app, port=port, log_config=None, access_log=False, loop="asyncio", **options)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="uvicorn")
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not server.started:
         assert thread.is_alive()
         assert time.monotonic() < deadline

@@ -73,6 +73,27 @@ def test_rows_of_every_version_come_through(database: Database, revision: str) -
         assert compare_metadata(context, Base.metadata) == []
 
 
+def test_scores_of_0_2_0_count_after_the_upgrade(database: Database) -> None:
+    database.migrate("0001")
+    names = ["macro_f1_most_frequent", "macro_f1_after"]
+    with database.write() as session:
+        columns = "name, instance, plan, upload_schema, status, created_at"
+        session.execute(text(f"INSERT INTO federations ({columns}) VALUES ('a','0','{{}}','{{}}','x',0)"))
+        session.execute(
+            text(
+                "INSERT INTO devices (federation_id, name, state, examples, detail, enrolled_at, seen_at, enrolment) "
+                "VALUES (1, 'a', 'idle', 0, '', 0, 0, 'open')"
+            )
+        )
+        for name in names:
+            columns = "federation_id, device_id, round_number, name, value, recorded_at"
+            session.execute(text(f"INSERT INTO metrics ({columns}) VALUES (1, 1, 1, '{name}', 0.5, 0)"))
+    database.migrate()
+    with database.read() as session:
+        found = set(session.execute(text("SELECT name FROM metrics")).scalars())
+    assert found == {"macro_f1_trivial", "macro_f1_after"}
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_the_database_is_durable_and_checks_its_references(database: Database) -> None:
     database.migrate()

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {"channels": [8, 8], "feature_dim": 16}
 
 def make_plan(
     method: str = "fedavg",
-    model: str = "cnn",
+    model: str = "har_cnn",
     *,
     seed: int = 1,
     late: str = "drop",
@@ -59,7 +59,7 @@ def pointer(letter: str = "a") -> BlobPointer:
 def announcement(
     round_number: int = 1, state: str = "collecting", model: str | None = "a", **fields: Any
 ) -> Announcement:
-    """What the server says to all; one founding of the federation if no `instance` is given."""
+    """What the server says to all; one instance of the federation if no `instance` is given."""
     values: dict[str, Any] = {"plan": make_plan(), "created": 0.0, "federation": "demo", "instance": INSTANCE, **fields}
     return Announcement(state=state, round=round_number, model=model and pointer(model), **values)
 

@@ -16,8 +16,9 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.records import Client, Examples, Tree
-from federation.training.client_round import Setup, train_one
+from federation.training.client_round import train_one
 from federation.training.forward import initial_client, initial_model, network
+from federation.training.local_round import Setup
 from federation.tree import flatten
 from har_pipeline import ChannelStatistics, ClientWindows, dataset_settings, split_client
 from models import build
@@ -25,7 +26,7 @@ from tests.edge_agent.factories import DEVICE, make_config, make_plan, pointer
 
 PLANS = {
     "fedavg": make_plan(),
-    "fedali": make_plan("fedali", "cnn_alp", prototypes=[8]),
+    "fedali": make_plan("fedali", "har_cnn_alp", prototypes=[8]),
 }
 
 
@@ -78,8 +79,10 @@ def assert_same(left: Tree, right: Tree) -> None:
 
 def run_process(job: Job, timeout_s: float = 120.0) -> tuple[list[str], JobEnded]:
     posted: queue.SimpleQueue[JobLine | JobEnded] = queue.SimpleQueue()
-    TrainingProcess(job, timeout_s, posted.put)
-    events = []
-    while isinstance(item := posted.get(timeout=timeout_s), JobLine):
-        events.append(item.record["event"])
+    process, events = TrainingProcess(job, timeout_s, posted.put), list[str]()
+    try:
+        while isinstance(item := posted.get(timeout=timeout_s), JobLine):
+            events.append(item.record["event"])
+    finally:
+        process.stop(0.0)  # also one that never ends
     return events, item

@@ -21,8 +21,10 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.errors import ConfigError
+from edge_agent.machine.events import Announced, Invited
 from edge_agent.machine.state import identity
 from edge_agent.persistence import save_round
+from edge_agent.status import summary
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import Supervisor
@@ -31,6 +33,7 @@ from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, DeviceStatus, UpdateManifest, read, write
 from tests.edge_agent.factories import DEVICE, OPTIONS, announcement, invitation, make_config
 from tests.edge_agent.storage.test_state_store import make_job
+from tests.edge_agent.supervised import BUSY_S, SupervisedDevice, run, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -64,7 +67,7 @@ def test_it_ends_within_two_seconds_also_without_a_broker(tmp_path: Path) -> Non
     threading.Timer(0.5, supervisor.stop).start()
     begun = time.monotonic()
     assert supervisor.run() == 0
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 2.5 + BUSY_S
     assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == []
 
 
@@ -109,9 +112,9 @@ class Operator:
             self._client.subscribe(topic, 1)
 
     def say(self, topic: str, payload: bytes, retain: bool = False) -> None:
-        self._client.publish(topic, payload, 1, retain).wait_for_publish(5.0)
+        self._client.publish(topic, payload, 1, retain).wait_for_publish(60.0)
 
-    def wait(self, wanted: Callable[[topics.DeviceTopic, bytes], bool], timeout_s: float = 15.0) -> bytes:
+    def wait(self, wanted: Callable[[topics.DeviceTopic, bytes], bool], timeout_s: float = 60.0) -> bytes:
         deadline = time.monotonic() + timeout_s
         while True:
             topic, payload = self.heard.get(timeout=max(0.01, deadline - time.monotonic()))
@@ -124,14 +127,14 @@ class Operator:
 
 
 def wait_for_port(port: int, program: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         assert program.poll() is None, f"it ended with {program.returncode} before it listened on port {port}"
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise AssertionError(f"nothing listens on port {port} after 30 s")
+    raise AssertionError(f"nothing listens on port {port} after 120 s")
 
 
 @pytest.fixture
@@ -160,6 +163,7 @@ def is_kind(kind: str) -> Callable[[topics.DeviceTopic, bytes], bool]:
     return lambda topic, _payload: topic.kind == kind
 
 
+@pytest.mark.ci
 @pytest.mark.service
 def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, operator: tuple[Operator, int]) -> None:
     person, port = operator
@@ -178,7 +182,7 @@ def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, ope
     try:
         begin = read(UpdateManifest, person.wait(is_kind("begin")))
         first.kill()  # no word to anyone: the last will speaks
-        first.wait(5)
+        first.wait(60)
         person.wait(is_state("offline"))
 
         second = started(path)
@@ -191,8 +195,8 @@ def test_a_killed_device_resends_its_outbox_and_says_offline(tmp_path: Path, ope
             assert status.examples > 0
             begun = time.monotonic()
             second.send_signal(signal.SIGTERM)
-            assert second.wait(5) == 0
-            assert time.monotonic() - begun < 2.5
+            assert second.wait(60) == 0
+            assert time.monotonic() - begun < 2.5 + BUSY_S
             person.wait(is_state("offline"))
         finally:
             second.kill()
@@ -219,6 +223,29 @@ def answer_with(person: Operator, manifest: UpdateManifest) -> dict[int, bytes]:
             chunks[topic.chunk] = payload
         return topic.kind == "end"
 
-    person.wait(collected, timeout_s=40.0)
+    person.wait(collected, timeout_s=120.0)
     person.say(ack, write(Acknowledgement(update_id=manifest.update_id, nonce=manifest.nonce, status="accepted")))
     return chunks
+
+
+@pytest.mark.slow  # two trainings and two exports, each in a process of its own
+@pytest.mark.parametrize("supervised_device", [2], indirect=True)
+def test_a_model_whose_export_lost_to_the_next_round_is_judged_after_it(supervised_device: SupervisedDevice) -> None:
+    device = supervised_device
+
+    def play() -> None:
+        device.invite()
+        until(lambda: (device.folder / "candidates" / "r1.safetensors").exists(), 90.0)
+        again = {"model": device.model}
+        device.post(Invited(invitation(2).model_copy(update=again)))
+        device.post(Announced(announcement(2, plan=device.plan).model_copy(update=again)))
+        until(lambda: device.status_of_adoption("personalized model of round 1"), 300.0)
+        until(lambda: not list((device.folder / "candidates").iterdir()))
+
+    run(device.supervisor, play)
+    store = StateStore(device.folder)
+    assert [row.round for row in store.adoptions()] == [2, 1]
+    compared = summary(store, DEVICE)["compared"]
+    assert {row["round"] for row in compared["models"]} == {1, 2}
+    assert [row["in_use"] for row in compared["models"]].count(True) == 1
+    store.close()

@@ -17,8 +17,8 @@ from models import build
 
 MEAN, STD = (1.0, -2.0, 9.0, 0.0, 0.1, 0.0), (3.0, 3.0, 4.0, 1.0, 1.5, 1.0)
 SIZES: dict[str, dict[str, Any]] = {
-    "cnn": {"channels": [16, 32]},
-    "cnn_alp": {"channels": [16, 32], "prototypes": [20]},
+    "har_cnn": {"channels": [16, 32]},
+    "har_cnn_alp": {"channels": [16, 32], "prototypes": [20]},
     "hart_alp": {"blocks": 1, "prototypes": [40], "head_width": 64},
 }
 
@@ -61,7 +61,10 @@ class Exported:
     report: ExportReport
 
 
-@pytest.fixture(scope="session", params=SIZES)
+@pytest.fixture(
+    scope="session",
+    params=["har_cnn", *(pytest.param(name, marks=pytest.mark.ci) for name in SIZES if name != "har_cnn")],
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """A trained model of each family, exported with int8 on 300 labelled windows."""
     name: str = request.param

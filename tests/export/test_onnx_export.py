@@ -18,6 +18,7 @@ from export.gates import GateError, check_int8, check_parity
 from export.onnx_export import export_onnx
 from export.runtime import InputError, ModelFileError, Session
 from export.sample_examples import generated_windows
+from federation.tasks.classification import Classification
 from gaitway.input_spec import InputSpec
 from gaitway.scores import macro_f1
 from models import ModelOutput
@@ -45,8 +46,8 @@ def test_the_file_computes_what_torch_does_on_raw_windows(exported: Exported) ->
 
 
 def test_the_model_learned_so_the_scores_mean_something(exported: Exported) -> None:
-    assert exported.report.macro_f1 is not None
-    assert exported.report.macro_f1 > 0.8
+    assert exported.report.score is not None
+    assert exported.report.score > 0.8
 
 
 def test_the_file_format(exported: Exported) -> None:
@@ -91,8 +92,8 @@ def test_alp_by_row_is_compared_with_the_papers_batches(exported: Exported) -> N
         normal = torch.from_numpy((x - np.float32(MEAN)) / np.float32(STD))
         plan = torch.cat([exported.module(part).logits for part in normal.split(64)]).numpy().argmax(axis=1)
     assert exported.report.alp.argmax_agreement == pytest.approx(np.mean(row == plan))
-    assert exported.report.alp.macro_f1_row == pytest.approx(macro_f1(y, row))
-    assert exported.report.alp.macro_f1_plan == pytest.approx(macro_f1(y, plan))
+    assert exported.report.alp.score_row == pytest.approx(macro_f1(y, row))
+    assert exported.report.alp.score_plan == pytest.approx(macro_f1(y, plan))
 
 
 class Linear(nn.Module):
@@ -120,6 +121,7 @@ def broken_after_export(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     monkeypatch.setattr(onnx_export, "float32_graph", broken)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("value", [1.01, float("nan")])
 def test_a_graph_that_differs_from_torch_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
@@ -163,13 +165,13 @@ def test_int8_gates_by_agreement_and_by_score() -> None:
     worse = exact.copy()
     worse[: 9 * 4 : 4] = np.eye(4, dtype=np.float32)[1]
     x = np.zeros((1000, 128, 6), np.float32)
-    quality = check_int8(FixedLogits(worse), FixedLogits(exact), x, None)
+    quality = check_int8(FixedLogits(worse), FixedLogits(exact), x, None, Classification())
     assert quality.argmax_agreement == pytest.approx(0.991)
     with pytest.raises(GateError, match="macro-F1"):
-        check_int8(FixedLogits(worse), FixedLogits(exact), x, y)
+        check_int8(FixedLogits(worse), FixedLogits(exact), x, y, Classification())
     worse[36:60:4] = np.eye(4, dtype=np.float32)[1]
     with pytest.raises(GateError, match=r"98\.50%"):
-        check_int8(FixedLogits(worse), FixedLogits(exact), x, None)
+        check_int8(FixedLogits(worse), FixedLogits(exact), x, None, Classification())
 
 
 def test_a_graph_whose_output_depends_on_the_batch_is_refused() -> None:
@@ -208,7 +210,7 @@ def test_wrong_windows_labels_and_metadata_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_module_is_not_changed_by_its_export(tmp_path: Path) -> None:
-    module = trained("cnn_alp", steps=0).train()
+    module = trained("har_cnn_alp", steps=0).train()
     before = {n: t.clone() for n, t in module.state_dict().items()}
     export_onnx(module, tmp_path / "m.onnx", metadata=metadata("x"), examples=waves(8, 3)[0], allow_few=True)
     assert module.training
@@ -227,7 +229,7 @@ def test_generated_windows_are_physical_and_repeatable() -> None:
 
 def test_gate_thresholds_are_those_of_the_specification() -> None:
     wanted = (1e-4, 256, 0.99, 0.005, (1, 2, 7))
-    found = (gates.MAX_LOGIT_DELTA, gates.MIN_EXAMPLES, gates.MIN_INT8_AGREEMENT, gates.MAX_F1_LOSS, gates.BATCHES)
+    found = (gates.MAX_LOGIT_DELTA, gates.MIN_EXAMPLES, gates.MIN_INT8_AGREEMENT, gates.MAX_SCORE_LOSS, gates.BATCHES)
     assert found == wanted
 
 
@@ -252,7 +254,7 @@ def test_every_kernel_is_stored_as_int8_and_none_in_float32(exported: Exported) 
     graph = _int8(exported).graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     kernels = [node.input[1] for node in graph.node if node.op_type == "Conv"]
-    assert bool(kernels) == exported.name.startswith("cnn")
+    assert bool(kernels) == exported.name.startswith("har_cnn")
     for name in kernels:
         assert name not in stored
         assert stored[f"{name}.int8"].dtype == np.int8

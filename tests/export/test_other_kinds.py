@@ -37,10 +37,13 @@ def by_hand(module: Model, raw: np.ndarray, mean: np.ndarray, std: np.ndarray) -
         return module(torch.from_numpy(((raw - mean) / std).astype(np.float32))).logits.numpy()
 
 
+@pytest.mark.ci
 def test_an_image_network_is_exported_and_runs_without_torch(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, "public_cnn", IMAGE_NET, RGB)
     out = tmp_path / "model.onnx"
-    ran = CliRunner().invoke(app, ["--checkpoint", str(path), "--out", str(out), "--int8"], env={"COLUMNS": "200"})
+    ran = CliRunner().invoke(
+        app, ["onnx", "--checkpoint", str(path), "--out", str(out), "--int8"], env={"COLUMNS": "200"}
+    )
     assert ran.exit_code == 0, ran.output
     session = Session.load(out)
     assert session.metadata.input == RGB

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from export.runtime import InputError, ModelFileError, ModelMetadata, Session
+from gaitway.input_spec import LowPass
 from tests.export.conftest import metadata
 
 
@@ -92,6 +94,21 @@ def test_windows_that_are_not_finite_are_refused() -> None:
         SESSION.predict(bad)
 
 
+def test_metadata_name_the_filter_and_the_axes() -> None:
+    """As another program reads them, in plain JSON."""
+    says = json.loads(metadata("m").to_properties()["input"])
+    assert (says["filter"]["name"], says["filter"]["cutoff_hz"]) == ("low-pass, windowed sinc", 22.0)
+    assert says["filter"]["slower"].startswith("below 0.9 of rate_hz: least-squares interpolation")
+    assert says["axes"].startswith("x right, y up, z out of the screen, right-handed")
+    assert (says["rate_hz"], says["gravity"], says["units"][::5]) == (50.0, "included", ["m/s^2", "rad/s"])
+    assert says["masked"] == []
+    assert metadata("m").input.filter == LowPass()
+    assert LowPass().in_words() == (
+        "low-pass 22 Hz (windowed sinc, half-width 0.13 s); sensors below 0.9 of rate_hz: least-squares "
+        "interpolation, up to 0.42 of the sensor's own rate"
+    )
+
+
 def test_metadata_round_trip() -> None:
     says = metadata("m", scores={"macro_f1": 0.25}, federation="läufer", parent_sha256="ab" * 32)
     assert Session.load(model_bytes(says)).metadata == says
@@ -122,6 +139,14 @@ REFUSED: list[tuple[bytes, str]] = [
     (model_bytes(edit=described(kind="image")), "shape"),
     (model_bytes(edit=described(shape=[64, 6])), r"expected x: float32 \[batch, 64, 6\]"),
     (model_bytes(edit=described(channels=["a"])), "channels"),
+    (model_bytes(edit=described(axes="x left")), "input's axes is 'x left'"),
+    (model_bytes(edit=described(gravity="removed")), "gravity"),
+    (model_bytes(edit=described(masked=["acc_x"])), "masked"),
+    (model_bytes(edit=described(filter=None)), "filter"),
+    (model_bytes(edit=described(filter={"cutoff_hz": 22})), "filter"),
+    (model_bytes(edit=described(filter=asdict(LowPass(name="median")))), "filter"),
+    (model_bytes(edit=described(filter=asdict(LowPass(half_width_s=0.05)))), "filter"),
+    (model_bytes(edit=described(filter=asdict(LowPass()) | {"cutoff_hz": "22"})), "filter"),
     (model_bytes(edit=described(channels=list("abcdef"))), "channels"),
     (model_bytes(shape=("batch", 100, 6)), r"inputs are .*100.*expected x: float32 \[batch, 128, 6\]"),
     (model_bytes(shape=(1, 128, 6)), "fixed at 1"),

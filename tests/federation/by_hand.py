@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tensors, Tree, Update
-from federation.training.client_round import Setup, train_one
+from federation.training.client_round import train_one
 from federation.training.forward import initial_client, network
+from federation.training.local_round import Setup
 
 
 class OneWeight(nn.Module):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 import models
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tree, Update
-from federation.training.client_round import Setup, train_one
+from federation.tasks import TASKS
+from federation.training.client_round import train_one
 from federation.training.forward import initial_client, initial_model, network
-from federation.training.local_round import LocalRound
+from federation.training.local_round import LocalRound, Setup
+from tests.federation.tiny_networks import WIDTH, TinyAutoencoder, TinySegmenter
 
 SIZES = {"ada": 11, "bob": 4, "cyd": 7}
 
@@ -51,28 +55,74 @@ class Federation(NamedTuple):
 def federation(
     method: Method,
     *,
+    task: str = "classification",
+    network_name: str | None = None,
     dropout: float = 0.0,
     epochs: int = 2,
     dtype: torch.dtype = torch.float64,
     autocast: torch.dtype | None = None,
 ) -> Federation:
-    """Build the federation for a method."""
+    """Build the federation for a method and a task; its network is a tiny one, or one of the table."""
+    learnt = NETWORKS[network_name or task]
     training = TrainingConfig(
-        classes=3, feature_dim=16, epochs=epochs, batch_size=4, optimizer="sgd", lr=0.05, momentum=0.5
+        classes=3,
+        feature_dim=learnt.feature_dim,
+        epochs=epochs,
+        batch_size=4,
+        optimizer="sgd",
+        lr=0.05,
+        momentum=0.5,
     )
-    options = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": dropout, "prototypes": [5]}
-    module = initial_model(lambda: models.build("cnn_alp", classes=3, **options), training.seed).to(dtype)
-    setup = Setup(method, training, network(module, autocast=autocast))
+    module = initial_model(lambda: learnt.build(dropout), training.seed).to(dtype)
+    setup = Setup(method, training, network(module, autocast=autocast), TASKS[task]())
     initial = method.init_client_state(initial_client(module), training)
     state = method.server_init(initial.params, initial.buffers, training)
-    examples = {name: mine._replace(x=mine.x.to(dtype)) for name, mine in _examples().items()}
+    examples = {name: mine._replace(x=mine.x.to(dtype)) for name, mine in _examples(network_name or task).items()}
     return Federation(setup, initial, examples, state)
 
 
+def _classifier(dropout: float) -> nn.Module:
+    options = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "dropout": dropout, "prototypes": [5]}
+    return models.build("har_cnn_alp", classes=3, **options)
+
+
+def _of_the_table(name: str, **options: Any) -> Callable[[float], nn.Module]:
+    return lambda dropout: models.build(name, classes=3, **options)
+
+
+class _Learnt(NamedTuple):
+    """A network, the length of its features, and the shapes of an example and of its target."""
+
+    build: Callable[[float], nn.Module]
+    feature_dim: int
+    x: tuple[int, ...]
+    y: tuple[int, ...] = ()
+
+
+NETWORKS = {
+    "classification": _Learnt(_classifier, 16, (128, 6)),
+    "segmentation": _Learnt(lambda dropout: TinySegmenter(3, dropout=dropout), WIDTH, (3, 8, 6), (8, 6)),
+    "masked_reconstruction": _Learnt(lambda dropout: TinyAutoencoder(dropout=dropout), WIDTH, (128, 6)),
+    "segmenter_small": _Learnt(
+        _of_the_table("segmenter_small", channels=[8, 8, 8, 8], feature_dim=8), 8, (3, 18, 10), (18, 10)
+    ),
+    "deeplab_v3plus": _Learnt(
+        _of_the_table("deeplab_v3plus", width=0.1, channels=8, quarter_channels=8, dilations=[2]), 8,
+        (3, 18, 10), (18, 10),
+    ),
+}  # fmt: skip
+"""By the name of a task, whose tiny network they have, or of the table."""
+
+
 @functools.cache
-def _examples() -> dict[str, Examples]:
-    rng = np.random.default_rng(7)
-    return {
-        name: Examples(torch.tensor(rng.normal(size=(n, 128, 6))), torch.tensor(rng.integers(0, 3, n)))
+def _examples(network_name: str) -> dict[str, Examples]:
+    """Generated examples; a twelfth of all pixels is ignored."""
+    rng, learnt = np.random.default_rng(7), NETWORKS[network_name]
+    found = {
+        name: Examples(torch.tensor(rng.normal(size=(n, *learnt.x))), torch.tensor(rng.integers(0, 3, (n, *learnt.y))))
         for name, n in SIZES.items()
     }
+    if learnt.y:
+        for mine in found.values():
+            mine.y.view(-1)[::12] = 255
+    return found

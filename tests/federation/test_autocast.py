@@ -36,7 +36,9 @@ def numbers(result: LocalRound) -> Tensors:
     return flatten({"client": result.client._asdict(), "upload": result.upload, "loss": result.loss})
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("fedavg", "fedali") else pytest.mark.ci) for name in METHODS]
+)
 def test_a_round_in_bfloat16_keeps_float32_and_stays_near_it(name: str) -> None:
     plain, cast = federation(METHODS[name](), dropout=0.3, dtype=F32), mixed(name)
     together = [numbers(result) for result in stacked(cast)]
@@ -61,15 +63,16 @@ def test_every_network_trains_stacked_in_bfloat16(case: str) -> None:
 
     def loss(params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Any]:
         output = train(params, buffers, x, None)
-        return output.logits.square().sum() + output.features.sum(), output
+        return output.logits.square().sum() + output.features.sum(), (output.features, output.logits, output.buffers)
 
     x = torch.randn(2, 3, *module.input_shape)
-    gradients, output = vmap(grad(loss, has_aux=True))(stack([client.params] * 2), stack([client.buffers] * 2), x)
+    together = stack([client.params] * 2), stack([client.buffers] * 2)
+    gradients, (features, logits, buffers) = vmap(grad(loss, has_aux=True))(*together, x)
     handle.remove()
     assert seen == {BF16}
-    assert {output.logits.dtype, output.features.dtype} == {F32}
+    assert {logits.dtype, features.dtype} == {F32}
     assert all(value.dtype == F32 and torch.isfinite(value).all() for value in gradients.values())
-    assert {name: value.dtype for name, value in output.buffers.items()} == {
+    assert {name: value.dtype for name, value in buffers.items()} == {
         name: value.dtype for name, value in client.buffers.items()
     }
 
@@ -87,6 +90,7 @@ class Twice(nn.Module):
 
 
 def test_each_step_sees_its_own_parameters() -> None:
+    torch.manual_seed(3)
     module = Twice()
     forward = network(module, autocast=BF16).train
     params = initial_client(module).params

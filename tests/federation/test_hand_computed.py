@@ -12,6 +12,7 @@ from federation.errors import RoundError, SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.plan import TrainingConfig
 from federation.records import Batch, Client, Output, Tensors, Tree, Update
+from federation.tasks.classification import Classification
 from federation.training.forward import Network
 from tests.federation.by_hand import Play, TwoWeights, one_round, scalars, sigmoid, update, weight
 
@@ -112,7 +113,7 @@ def test_moon(trained: float, contrast: float) -> None:
     memory = {"trained": torch.tensor(trained)}
     client, state = method.receive(Client({"z": across}, seen, memory), {"params": {"z": toward}})
     batch = Batch(torch.zeros(1, 1), torch.tensor([0]), torch.ones(1))
-    loss, moved = method.loss(Network(train, evaluate), client.params, seen, batch, state)
+    loss, moved = method.loss(Classification(), Network(train, evaluate), client.params, seen, batch, state)
     assert float(loss) == pytest.approx(math.log(2) + contrast)
     assert moved == {"seen": torch.tensor(1)}, "the network in training moves its buffers, the targets none"
 
@@ -176,6 +177,7 @@ def test_scaffold_with_momentum() -> None:
     assert weight(ada.memory["variate"]) == pytest.approx((1.5 * first + second) / 2.5) == pytest.approx(-0.45101627)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("momentum", "lr"), [(0.0, 0.5), (0.5, 0.25), (0.9, 0.05)])
 def test_scaffold_finds_the_optimum(momentum: float, lr: float) -> None:
     """Of (f_ada + f_bob)/2: (σ(w) − 1) + 2 σ(2w) = 0. Client drift ends elsewhere: fedavg is off by a tenth."""
@@ -270,7 +272,7 @@ def test_scaffold_refuses_adam() -> None:
         METHODS["scaffold"]().server_init(scalars(w=0.0), {}, TrainingConfig(classes=2, optimizer="adam"))
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].has_global_model])
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name]().has_global_model])
 def test_a_round_without_updates_is_refused(name: str) -> None:
     with pytest.raises(RoundError, match="at least one update"):
         METHODS[name]().aggregate({"params": {}}, [])

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from federation import wire
+from federation.aggregation.class_statistics import class_stats, empty_training_stats
 from federation.aggregation.prototypes import min_max_normalized
 from federation.errors import RoundError, SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedpac import combination_weights
 from federation.methods.fedproto_margin import class_margins
 from federation.plan import TrainingConfig
-from federation.records import Batch, Client, Output, Tree, Update
+from federation.records import Client, Output, Tree, Update
+from federation.tasks.task import LabelledFeatures
 from federation.training.client_round import train_stacked
-from federation.training.losses import class_stats, empty_training_stats
 from models.layers.alp import ALP
 from models.layers.matching import similarity, transport_plan
 from tests.federation.by_hand import Play, TwoWeights, scalars, sigmoid, update, weight
@@ -82,7 +83,7 @@ def test_prediction_by_the_nearest_prototype() -> None:
 
     def classes(known: list[float]) -> list[int]:
         memory = {"prototypes": rows(0.0, 4.0, 3.0), "known": torch.tensor(known), "counts": torch.zeros(3)}
-        return method.predict(forward, Client({}, {}, memory), rows(1.0, 3.2)).argmax(-1).tolist()
+        return method.predict(forward, Client({}, {}, memory), rows(1.0, 3.2)).logits.argmax(-1).tolist()
 
     assert classes([1.0, 1.0, 0.0]) == [0, 1]
     assert classes([1.0, 1.0, 1.0]) == [0, 2]
@@ -102,8 +103,8 @@ def test_prediction_among_a_clients_own_classes(name: str, own: list[int], expec
     def classes(predict_classes: str, known: torch.Tensor) -> list[int]:
         options = {"name": name, "predict_by": "prototype", "predict_classes": predict_classes}
         memory = {"prototypes": rows(0.0, 4.0, 3.0), "known": known, "counts": torch.tensor(own).double()}
-        scores = method_from_json(options).predict(forward, Client({}, {}, memory), rows(1.0, 3.2, 3.6))
-        return scores.argmax(-1).tolist()
+        found = method_from_json(options).predict(forward, Client({}, {}, memory), rows(1.0, 3.2, 3.6))
+        return found.logits.argmax(-1).tolist()
 
     assert classes("own", torch.ones(3)) == expected, "of who has never trained: among all"
     assert classes("all", torch.ones(3)) == [0, 2, 1]
@@ -132,8 +133,8 @@ def test_fedproto_sends_four_and_a_half_kilobytes_for_six_classes() -> None:
 
 def test_fedpac_measures_its_statistics() -> None:
     """Features 1, 3 of class 0 and 2 of class 1: h = (⅔·2, ⅓·2), v = ⅓(14/3 − (16/9 + 4/9)) = 22/27."""
-    batch = Batch(rows(0, 0, 0), torch.tensor([0, 0, 1]), torch.ones(3).double())
-    stats = class_stats(Output(rows(1.0, 3.0, 2.0), rows(0, 0, 0), {}), batch, 2)
+    labelled = LabelledFeatures(rows(1.0, 3.0, 2.0), torch.tensor([0, 0, 1]), torch.ones(3).double())
+    stats = class_stats(labelled, 2)
     stats = empty_training_stats(TrainingConfig(classes=2, feature_dim=1), torch.zeros(1).double())._replace(
         before=stats
     )

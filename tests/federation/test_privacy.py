@@ -35,8 +35,10 @@ def test_a_long_change_is_cut_a_short_one_is_not_and_both_weigh_the_same() -> No
 
 def test_the_noise_in_the_mean_of_n_has_the_deviation_z_c_over_n() -> None:
     rounds = RoundSettings(clip_norm=2.0, noise_multiplier=3.0)
-    same = [update(client, [1.0, 1.0], 0.0) for client in "wxyz"]
-    drawn = torch.stack([mean(rounds, same, seed)["b"] for seed in range(3000)])
+    state = {"params": {"a": torch.zeros(3000)}}
+    same = [Update(client, 100, 1, state, 0.5) for client in "wxyz"]
+    method = method_from_json({"name": "fedavg"})
+    drawn = method.aggregate(state, privatized(rounds, method, state, same, np.random.default_rng(0)))["params"]["a"]
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 4, rel=0.05)
     assert abs(float(drawn.mean())) < 4 * 1.5 / math.sqrt(3000)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 
@@ -17,12 +18,14 @@ from federation.protocol.chunks import Assembly, chunk_count, chunk_range
 from federation.protocol.messages import (
     MESSAGE_BYTES,
     Acknowledgement,
+    AdoptionReport,
     Announcement,
     BlobPointer,
     DeviceStatus,
     Invitation,
     UpdateManifest,
     VersionScore,
+    metrics_today,
     read,
     write,
 )
@@ -30,7 +33,10 @@ from federation.protocol.messages import (
 INSTANCE = "0" * 32
 POINTER = BlobPointer(sha256="a" * 64, size=10, url="/v1/blobs/" + "a" * 64)
 PLAN = Plan(
-    labels=("sit", "walk"), model=ModelSpec(name="cnn"), method={"name": "fedavg"}, training=TrainingConfig(classes=2)
+    labels=("sit", "walk"),
+    model=ModelSpec(name="har_cnn"),
+    method={"name": "fedavg"},
+    training=TrainingConfig(classes=2),
 )
 
 
@@ -181,6 +187,49 @@ def test_chunks_that_do_not_fit_are_refused(n: int, length: int) -> None:
 
 @pytest.mark.parametrize(("devices", "working"), [(1, 2), (0, 0), (3, -1)])
 def test_a_score_by_more_devices_than_there_are_is_refused(devices: int, working: int) -> None:
-    text = f'{{"macro_f1": 5, "most_frequent": 1, "devices": {devices}, "working": {working}, "measured": "version"}}'
+    text = f'{{"value": 5, "trivial": 1, "devices": {devices}, "working": {working}, "measured": "version"}}'
     with pytest.raises(WireError, match="VersionScore"):
         read(VersionScore, text.encode())
+
+
+DEFAULT = VersionScore(value=810_000, trivial=210_000, devices=4, working=3, measured="updates")
+
+
+def test_scores_of_classification_are_said_as_0_2_0_says_them() -> None:
+    said = json.loads(write(DEFAULT))
+    assert said == {"macro_f1": 810_000, "most_frequent": 210_000, "devices": 4, "working": 3, "measured": "updates"}
+    assert read(VersionScore, json.dumps(said).encode()) == DEFAULT
+    report = {
+        "instance": "a" * 32,
+        "round": 3,
+        "source": "global",
+        "answer": "kept",
+        "score": 0.5,
+        "most_frequent": 0.2,
+    }
+    found = read(AdoptionReport, json.dumps(report).encode())
+    assert (found.metric, found.score, found.trivial) == ("macro_f1", 0.5, 0.2)
+    assert json.loads(write(found)) == {**report, "epoch": 1, "reason": ""}
+
+
+def test_scores_of_other_tasks_name_their_metric() -> None:
+    score = VersionScore(metric="mse", value=2_500_000, trivial=4_000_000, devices=1, working=1, measured="version")
+    assert read(VersionScore, write(score)) == score
+    assert json.loads(write(score))["metric"] == "mse"
+    assert "mean squared error 2.500 on their holdouts against 4.000 of answering each channel's mean" in score.words
+
+
+@pytest.mark.parametrize(
+    "change", [{"value": 2_000_000}, {"macro_f1": 1}, {"metric": "mean_iou", "most_frequent": 1}, {"metric": "a b"}]
+)
+def test_a_score_that_is_none_is_refused(change: dict[str, object]) -> None:
+    values = {"metric": "mean_iou", "value": 1, "trivial": 1, "devices": 1, "working": 1, "measured": "version"}
+    with pytest.raises(WireError, match="not a valid VersionScore"):
+        read(VersionScore, json.dumps(values | change).encode())
+
+
+def test_the_trivial_answer_of_0_2_0_has_todays_name_once() -> None:
+    before = {"macro_f1_most_frequent": 0.25, "macro_f1_after": 0.5}
+    assert metrics_today(before) == {"macro_f1_trivial": 0.25, "macro_f1_after": 0.5}
+    both = {**before, "macro_f1_trivial": 0.75}
+    assert metrics_today(both) == both

@@ -30,6 +30,7 @@ from federation.rounds.rollout import (
 
 SETTINGS = RolloutSettings(mode="manual", soak_s=60, wave_timeout_s=600)
 PLACES = [32, 71, 77]
+GOOD = (Answer.ADOPTED, Answer.KEPT)
 BAD = (Answer.REFUSED, Answer.FAILED, Answer.ROLLED_BACK)
 
 
@@ -197,7 +198,7 @@ class Fleet:
 
     def check(self) -> None:
         told = [self.said[device] for device in self.told]
-        good, bad = told.count(Answer.ADOPTED), sum(told.count(answer) for answer in BAD)
+        good, bad = (sum(told.count(answer) for answer in kind) for kind in (GOOD, BAD))
         assert (self.rollout.members, self.rollout.good, self.rollout.bad) == (len(told), good, bad)
         limit = max(self.settings.halt_devices, math.ceil((good + bad) / 10))
         if self.rollout.phase in (RolloutPhase.ROLLING, RolloutPhase.PAUSED):

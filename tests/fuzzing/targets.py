@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.fuzzing.phone_target import Endpoint
 from tests.fuzzing.play import Target
+from tests.fuzzing.recordings_target import Recordings
 from tests.fuzzing.wire_targets import Messages, TopicsAndChunks, Trees, UploadSender
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
@@ -15,5 +16,6 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "messages": Messages,
     "topics": TopicsAndChunks,
     "sensor_logger": Endpoint,
+    "recordings": Recordings,
 }
-SHARES = {"trees": 0.3, "uploads": 0.1, "messages": 0.35, "topics": 0.1, "sensor_logger": 0.15}
+SHARES = {"trees": 0.3, "uploads": 0.1, "messages": 0.34, "topics": 0.1, "sensor_logger": 0.15, "recordings": 0.01}

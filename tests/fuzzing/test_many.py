@@ -20,7 +20,9 @@ from tests.fuzzing.targets import SHARES, TARGETS
 FEW = 300
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.ci if name == "recordings" else ()) for name in TARGETS]
+)
 def test_some_cases(name: str, tmp_path: Path) -> None:
     target = TARGETS[name](tmp_path)
     assert play(target, FEW, seed=0).cases == FEW

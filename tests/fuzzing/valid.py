@@ -28,7 +28,7 @@ HASH, INSTANCE = "ab" * 32, "cd" * 16
 POINTER = {"sha256": HASH, "size": 10, "url": "/v1/blobs/x"}
 PLAN = {
     "labels": ["still", "walking"],
-    "model": {"name": "cnn"},
+    "model": {"name": "har_cnn"},
     "method": {"name": "fedavg"},
     "training": {"classes": 2, "feature_dim": 8},
     "rounds": {"rounds": 3},

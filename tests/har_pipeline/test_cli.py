@@ -44,7 +44,7 @@ def test_info_lists_every_set_and_describes_one(call, tmp_path):
     merged = [line.replace("│", " ").split() for line in call("info", "union").output.splitlines()]
     assert ["sitting", "sit", "SITTING", "SEATED"] in merged
     assert ["turning", "TURNING"] in merged
-    assert call("info", "generic_csv").exit_code == 0
+    assert call("info", "described").exit_code == 0
 
 
 def test_prepare_counts_windows_and_the_second_run_is_the_same(call, tmp_path):
@@ -75,6 +75,12 @@ def test_refusals_are_one_line_and_exit_with_1(call, tmp_path):
     assert "DATA/sXX/sXX_YY" in result.output.replace("\n", "")
     assert call("prepare", "synthetic", "--options", "{").exit_code == 2
     assert call("prepare", "synthetic", "--options", "[]").exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"subjects": ' + "1" * 5000 + "}", "[1]"], ids=len)
+def test_options_that_are_no_json_object_are_refused(call, text):
+    done = call("prepare", "synthetic", "--options", text)
+    assert (done.exit_code, "JSON" in done.output, "Traceback" in done.output) == (2, True, False)
 
 
 def test_importing_the_package_loads_neither_pandas_nor_torch_nor_typer():

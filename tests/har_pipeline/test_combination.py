@@ -43,7 +43,7 @@ def root(tmp_path_factory) -> Path:
 def test_every_published_activity_has_one_common_name():
     published = [name for names in MERGED.values() for name in names]
     assert len(published) == len(set(published)) == len(SYNONYMS)
-    known = {label for name in READERS if name != "generic_csv" for label in dataset_labels(name)}
+    known = {label for name in READERS if name != "described" for label in dataset_labels(name)}
     assert set(published) <= known
     # a common name is no synonym of another one, or two activities would depend on the order of merging
     assert not set(MERGED) & set(SYNONYMS)
@@ -94,9 +94,10 @@ def test_options_are_given_by_member(root):
     options = {"synthetic": {"subjects": 1, "phones": 1, "minutes": 0.5}}
     dataset = prepare("motionsense+synthetic", root, options=options)
     assert list(dataset.clients) == ["motionsense-s01", "motionsense-s24", "synthetic-s00_phone100-waist"]
-    own = {"generic_csv": {"labels": ["walk", "hop"]}}
-    assert dataset_labels("motionsense+generic_csv", own)[-2:] == ("upstairs", "walking")
-    assert "hop" in dataset_labels("motionsense+generic_csv", own)
+    acc = {"columns": ["x", "y", "z"]}
+    own = {"described": {"labels": ["walk", "hop"], "activity": "what", "rate_hz": 50, "acc": acc}}
+    assert dataset_labels("motionsense+described", own)[-2:] == ("upstairs", "walking")
+    assert "hop" in dataset_labels("motionsense+described", own)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_options_are_given_by_member(root):
         ),
         ("hhar+hhar", None, "names a data set twice"),
         ("hhar+motionsens", None, "did you mean 'motionsense'"),
-        ("hhar+generic_csv", None, "member generic_csv: generic_csv needs the option labels"),
+        ("hhar+described", None, "member described: described: no description of the files"),
     ],
 )
 def test_what_fits_no_member_is_refused_by_name(root, name, options, message):

@@ -23,7 +23,7 @@ from tests.har_pipeline import layouts
         ("pamap2", "101_ankle", "101", "colibri", "ankle"),
         ("mobiact", "s07", "s07", "galaxy_s3", "pocket"),
         ("shl", "user1_bag", "user1", "mate9", "bag"),
-        ("generic_csv", "trial", "trial", "", ""),
+        ("described", "trial", "trial", "", ""),
         ("synthetic", "s00_phone100-waist", "s00", "phone100", "waist"),
     ],
 )

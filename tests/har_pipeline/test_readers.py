@@ -96,22 +96,21 @@ def test_of_several_places_under_a_common_root_the_fullest_wins(sources, tmp_pat
     assert list(prepare("motionsense", tmp_path).clients) == ["s01", "s24"]
 
 
-@pytest.mark.parametrize("name", [*EXPECTED, "generic_csv"])
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_wrong_path_says_what_was_expected_where(tmp_path, name):
-    options = {"labels": ["walk"]} if name == "generic_csv" else None
     with pytest.raises(SourceError, match=rf"no {name} files under .*expected"):
-        prepare(name, tmp_path, options=options)
+        prepare(name, tmp_path)
     with pytest.raises(SourceError, match="does not exist"):
-        prepare(name, tmp_path / "nothing", options=options)
+        prepare(name, tmp_path / "nothing")
     with pytest.raises(SourceError, match="needs the path"):
-        prepare(name, None, options=options)
+        prepare(name, None)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(SourceError, match="neither a folder nor a zip"):
-        prepare(name, tmp_path / "notes.txt", options=options)
+        prepare(name, tmp_path / "notes.txt")
     broken = tmp_path / "realworld human activity recognition motionsense uci_har sp_sw pamap mobiact SHL.zip"
     broken.write_bytes(b"PK\x03\x04 cut off")
     with pytest.raises(SourceError, match="cannot be read as an archive"):
-        prepare(name, broken, options=options)
+        prepare(name, broken)
 
 
 def test_motionsense_adds_gravity_in_metres_and_follows_the_protocol(sources):
@@ -263,48 +262,6 @@ def test_realworld_joins_parts_and_reads_zips_within_zips(sources, tmp_path):
     assert list(inner.clients) == ["7_shin", "7_waist"]
 
 
-@pytest.fixture
-def own_csv(tmp_path) -> Path:
-    rows = [[20 * i, 0, 0, 1, 180, 0, 0, "go" if i < 200 else "rest", "p1" if i < 400 else "p2"] for i in range(800)]
-    content = layouts.table(["ms", "ax", "ay", "az", "gx", "gy", "gz", "what", "who"], rows)
-    return layouts.unpacked({"one/trial.csv": content}, tmp_path)
-
-
-OWN = {
-    "labels": ["go", "rest"],
-    "time": "ms",
-    "acc": ["ax", "ay", "az"],
-    "gyro": ["gx", "gy", "gz"],
-    "activity": "what",
-    "time_unit": "ms",
-    "acc_unit": "g",
-    "gyro_unit": "deg/s",
-}
-
-
-def test_generic_csv_maps_columns_and_units(own_csv):
-    dataset = prepare("generic_csv", own_csv, options={**OWN, "client": "who"})
-    assert list(dataset.clients) == ["p1", "p2"]
-    assert dataset.labels == ("go", "rest")
-    np.testing.assert_allclose(dataset.clients["p2"].x[0, 0], [0, 0, G, np.pi, 0, 0], atol=1e-4)
-    assert set(dataset.clients["p2"].y) == {1}
-    assert list(prepare("generic_csv", own_csv, options=OWN).clients) == ["trial"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"labels": []}, SettingsError, "needs the option labels"),
-        ({"acc_unit": "mg"}, SettingsError, "option acc_unit is 'mg'"),
-        ({"tyme": "ms"}, SettingsError, "did you mean 'time'"),
-        ({"time": "t"}, SourceError, r"trial\.csv, line 1: no column \['t'\]"),
-    ],
-)
-def test_generic_csv_refuses_what_it_cannot_map(own_csv, changes, error, message):
-    with pytest.raises(error, match=message):
-        prepare("generic_csv", own_csv, options={**OWN, **changes})
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -345,7 +302,7 @@ def test_every_set_describes_itself_and_combinations_follow() -> None:
     assert (*READERS, "combined", "union", "pretraining") == DATASETS
     for name, reader in READERS.items():
         assert (reader.name, bool(reader.summary), bool(reader.expected(reader.defaults))) == (name, True, True)
-        assert reader.layouts(reader.defaults) or name == "synthetic"
+        assert reader.layouts(reader.defaults) or name in ("synthetic", "described")
 
 
 def test_an_unknown_set_is_refused_with_the_nearest_name() -> None:

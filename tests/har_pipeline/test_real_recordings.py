@@ -20,6 +20,7 @@ from tests.har_pipeline.streams import assert_same, cut
 pytestmark = pytest.mark.data
 
 
+@pytest.mark.ci
 def test_spsw_phone_and_watch_windows_do_not_depend_on_chunks_and_do_not_leak(data):
     clients = ["s02_sp", "s02_sw"]
     dataset = prepare("spsw", data / "sp_sw_har", clients=clients)

@@ -63,7 +63,7 @@ class Federation:
 
 
 def _with_cnn(method: str, **data: Any) -> Federation:
-    model = "cnn_alp" if METHODS[method].requires_alp else "cnn"
+    model = "har_cnn_alp" if METHODS[method].requires_alp else "har_cnn"
     rounds = 8 if method == "scaffold" else 4  # it starts with plain SGD, the others with Adam
     # at ten times the rate their heads learn from whatever a broken base gives: 86 of 91 points
     own = ("head_lr_factor=1",) if "head_lr_factor" in METHODS[method].__dataclass_fields__ else ()
@@ -74,7 +74,9 @@ def _with_cnn(method: str, **data: Any) -> Federation:
 _GENERATED = {"data": "synthetic", "set": ("data.subjects=3", "data.minutes=6", "data.phones=2")}
 
 FEDERATIONS: dict[str, Federation] = {
-    "MotionSense": Federation({"data": "motionsense", "method": "fedavg", "model": "cnn", "rounds": 4}, clients=None),
+    "MotionSense": Federation(
+        {"data": "motionsense", "method": "fedavg", "model": "har_cnn", "rounds": 4}, clients=None
+    ),
     "HART": Federation(
         {"data": "motionsense", "method": "fedavg", "model": "hart", "rounds": 6, "batch": 32, "set": SMALL_HART}
     ),

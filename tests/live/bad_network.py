@@ -14,7 +14,7 @@ class BadNetwork:
     """Forwards to a port on this machine; each connection is cut once it has carried so many bytes up."""
 
     def __init__(self, target: int, cut_after: list[int]) -> None:
-        self._target, self._cut_after = target, cut_after
+        self._target, self._cut_after = target, list(cut_after)
         self.cuts: list[int] = []
         """How much each connection that was cut had carried."""
         self._listener = socket.create_server(("127.0.0.1", 0))

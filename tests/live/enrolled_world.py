@@ -34,7 +34,7 @@ from tests.live.real_parts import Mosquitto, free_port
 FEDERATION = "f"
 
 
-def until(happened: Callable[[], Any], what: str = "it did not happen", seconds: float = 20.0) -> Any:
+def until(happened: Callable[[], Any], what: str = "it did not happen", seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := happened()):
         assert time.monotonic() < deadline, what
@@ -56,7 +56,7 @@ class World:
         plan = make_plan()
         rounds = plan.rounds.model_copy(update={"minimum_clients": 100})
         waits = plan.model_copy(update={"rounds": rounds})
-        service.create_federation(self.runtime, NewFederation(name=FEDERATION, plan=waits))
+        self.runtime.federations.create(NewFederation(name=FEDERATION, plan=waits))
 
     @property
     def runtime(self) -> Runtime:
@@ -114,7 +114,7 @@ class Agent:
         self._made = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        assert self._made.wait(20)
+        assert self._made.wait(60)
 
     def _run(self) -> None:
         mailbox: Mailbox = queue.SimpleQueue()
@@ -126,7 +126,7 @@ class Agent:
     @property
     def stop_reason(self) -> str:
         """Why the server has told it to stop; empty if it has not."""
-        return self.drivers.broker.stop_reason
+        return self.drivers.link.stop_reason
 
     @property
     def connected(self) -> bool:

@@ -175,7 +175,7 @@ class Fleet:
         """Ask the REST interface; with a body, post it."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.loads(answer.read())
 
     def listing(self, path: str) -> list[dict[str, Any]]:

@@ -24,11 +24,12 @@ from edge_agent.sensors import open_source
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training import trainer
-from edge_agent.training.job import make_job
+from edge_agent.training.job import CHECKPOINT, make_job
 from federation import wire
 from federation.plan import Plan
 from federation.protocol.messages import Precision, UpdateManifest
-from federation.records import Tree
+from federation.records import Tensors, Tree
+from models.checkpoint import load_checkpoint
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel
 
@@ -76,7 +77,7 @@ class Device(NamedTuple):
     def take_part(self, server: Bench) -> UpdateManifest:
         """Train for the round that the device is invited to, and upload until the server has accepted."""
         store = StateStore(self.folder)
-        store.put(identity=f"{server.now().instance}/plan")  # manifests name the founding
+        store.put(identity=f"{server.now().instance}/plan")  # manifests name the instance
         load_agent(store)
         save_round(store, self.train(server, store))
         ((update_id, path),) = store.outbox().items()
@@ -98,6 +99,20 @@ class Device(NamedTuple):
         job.out.mkdir(parents=True)
         trainer.train(trainer.build_context(job))
         return job
+
+    def final_model(self, server: Bench) -> Tensors:
+        """Lay the server's last model over the client, as the training process does in the end, and return it."""
+        model, announced = server.now().model, server.now()
+        assert model is not None
+        blob = self.folder / "blobs" / model.sha256
+        write_file(blob, server.runtime.blobs.read(model.sha256))
+        store = StateStore(self.folder)
+        command = StartJob("adopt", announced.round, model, announced.plan, announced.chunk_bytes)
+        job = make_job(self.config, command, blob, store.get("client_state"))
+        store.close()
+        job.out.mkdir(parents=True)
+        trainer.run(job)
+        return load_checkpoint(job.out / CHECKPOINT)[0].state_dict()
 
     def kept(self) -> Tree:
         """Read the client that its last round left."""

@@ -26,7 +26,7 @@ from aggregator_api.settings import Settings, load
 from edge_agent.storage.credentials import Login
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
-START_S = 30.0
+START_S = 120.0
 
 
 def free_port() -> int:
@@ -99,7 +99,7 @@ class Mosquitto:
         """End it, with its data saved, or with kill -9."""
         if self._process is not None:
             (self._process.kill if kill else self._process.terminate)()
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
 
 

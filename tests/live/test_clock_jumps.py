@@ -19,7 +19,7 @@ JUMPS = [sign * size for size in (3653 * DAY_S, HOUR_S, DAY_S) for sign in (-1, 
 DEADLINE_S = 1200.0
 """Far longer than a round takes; every jump but the hour is longer by far."""
 
-pytestmark = [pytest.mark.service, pytest.mark.ci]
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 
 class Clocks:

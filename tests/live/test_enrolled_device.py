@@ -22,7 +22,8 @@ from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login, read_credentials
 from edge_agent.storage.state_store import StateStore
-from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered
+from edge_agent.transport.link import Delivered, LinkEvent
+from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
 from tests.edge_agent.factories import DEVICE, OPTIONS, make_plan
@@ -45,11 +46,11 @@ class Device:
 
     def __init__(self, broker: Mosquitto, password: str = "secret", **settings: Any) -> None:
         section = BrokerSection(**{"port": broker.port, "tls": True, "ca_file": broker.ca, **settings})
-        name, self.posted = username("f", "a"), queue.SimpleQueue[BrokerEvent]()
+        name, self.posted = username("f", "a"), queue.SimpleQueue[LinkEvent]()
         given, verify = Given(Login(name, name, password)), Trust("f", "a", None).open
         self.broker = Broker(section, "f", "a", in_flight=4, post=self.posted.put, renewal=given, verify=verify)
 
-    def wait(self, kind: type[BrokerEvent], seconds: float = 30.0) -> Any:
+    def wait(self, kind: type[LinkEvent], seconds: float = 60.0) -> Any:
         deadline = time.monotonic() + seconds
         while not isinstance(event := self.posted.get(timeout=max(0.01, deadline - time.monotonic())), kind):
             pass

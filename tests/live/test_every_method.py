@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from sqlalchemy import select
 
 from aggregator_api.db.models import RoundRow
@@ -74,10 +75,14 @@ def in_rows(history: NormHistory) -> list[dict[str, Any]]:
     return [{group: typical._asdict() for group, typical in norms.items()} for norms in history.rounds]
 
 
-CASES = [(name, None) for name in LIVE] + [(name, "hart") for name in LIVE if METHODS[name].mixes_architectures]
+CASES = [(name, None) for name in LIVE] + [(name, "hart") for name in LIVE if METHODS[name]().mixes_architectures]
+ALWAYS = [("fedavg", None), ("fedali", None), ("fedproto", "hart")]
+"""Weights, prototypes beside weights, and prototypes of two architectures; CI has the others."""
 
 
-@pytest.mark.parametrize(("method", "other"), CASES)
+@pytest.mark.parametrize(
+    ("method", "other"), [pytest.param(*case, marks=[] if case in ALWAYS else pytest.mark.ci) for case in CASES]
+)
 def test_the_live_federation_is_the_simulation(method: str, other: str | None, recorded: Path, tmp_path: Path) -> None:
     settings = experiment_for(method, minutes=MINUTES, alternatives=(HART,) if other else ())
     simulation = simulated(settings)
@@ -96,6 +101,27 @@ def test_the_live_federation_is_the_simulation(method: str, other: str | None, r
     assert (first.keys() == second.keys()) is (other is None)
 
 
+@pytest.mark.ci
+def test_a_federation_in_which_nobody_trains_is_its_simulation(recorded: Path, tmp_path: Path) -> None:
+    settings = experiment_for("fedproto", minutes=MINUTES, backbone="frozen")
+    simulation = simulated(settings)
+    server = Bench(tmp_path / "server", plan_of(settings))
+    devices = devices_of(recorded, tmp_path / "devices", None, None)
+    uploads = played(server, devices)
+    state = wire.decode(server.state(), limit_bytes=1 << 24)
+    assert screened(server) == [(len(simulation.screening.capped), one) for one in in_rows(simulation.norms)]
+    model = devices[0].final_model(server)
+    server.runtime.stop()
+    assert [(upload.steps, upload.metrics.get("train_loss")) for upload in uploads] == [(0, None)] * 4
+    assert_same(state, simulation.state, "the server's state")
+    for device in devices:
+        assert_same(device.kept(), simulation.clients[device.name]._asdict(), device.name)
+    served = simulation.setup.method.serving_model(simulation.server_model()).params
+    assert_same({name: model[name] for name in served}, served, "the model for all")
+    assert not all(torch.equal(model[name], value) for name, value in simulation.initial.params.items())
+
+
+@pytest.mark.ci
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 @pytest.mark.parametrize("method", ["fedavg", "fedali", "scaffold", "fedpac", "fesem"])
 def test_what_a_lossy_wire_loses_is_the_same_live(

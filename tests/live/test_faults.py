@@ -12,20 +12,25 @@ from tests.live.test_kills import PATIENT, answered
 from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 MINUTES = 2.0
-CUTS = [4_000, 6_500, 9_000, 11_001, 5_000]
+CUTS = [4_000, 6_500, 9_000, 11_001, 5_000] * 3
 """Bytes after which a device's connections are cut, one after the other; an update has about 15 000."""
 
-pytestmark = [pytest.mark.service, pytest.mark.ci]
+pytestmark = pytest.mark.service
 
 
-def test_a_network_that_cuts_chunks_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "transport", [pytest.param("mqtt", marks=pytest.mark.ci), pytest.param("http", marks=pytest.mark.slow)]
+)
+def test_a_network_that_cuts_chunks_in_two(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAITWAY_CHUNK_BYTES", "1024")
     settings = experiment_for("fedavg", minutes=MINUTES)
     simulation = simulated(settings)
-    with fleet(tmp_path) as here, bad_network(here.mqtt, list(CUTS)) as network:
+    with fleet(tmp_path) as here, bad_network(here.http if transport == "http" else here.mqtt, CUTS) as network:
         here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})
-        for device, port in zip(DEVICES, (network.port, here.mqtt), strict=True):
-            config = agent_toml(tmp_path, device, here.url, port, MINUTES)
+        for device, cut in zip(DEVICES, (True, False), strict=True):
+            url = f"http://127.0.0.1:{network.port}" if cut and transport == "http" else here.url
+            port = network.port if cut and transport == "mqtt" else here.mqtt
+            config = agent_toml(tmp_path, device, url, port, MINUTES, transport=transport)
             config.write_text(config.read_text() + PATIENT)
             here.add_device(config)
         here.wait_for(lambda: over(here, tmp_path), "the federation does not finish")

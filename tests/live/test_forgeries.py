@@ -19,7 +19,8 @@ from edge_agent.persistence import save_round
 from edge_agent.storage.credentials import manifest_signer
 from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.chunk_sender import UploadSender
-from edge_agent.transport.mqtt import Broker, BrokerEvent
+from edge_agent.transport.link import LinkEvent
+from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.trust import Trust
 from federation.protocol import topics
@@ -30,7 +31,7 @@ from tests.edge_agent.storage.test_state_store import make_job
 from tests.live.fleet import Program, mosquitto_of
 from tests.live.real_parts import free_port, wait_for_port
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.ci, pytest.mark.service]
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 ANNOUNCE, ACK, INVITE = topics.announce("demo"), topics.ack("demo", DEVICE), topics.invitation("demo", DEVICE)
@@ -41,7 +42,7 @@ class World:
     """A broker that lets everybody do everything, an attacker, and an enrolled device's connection."""
 
     def __init__(self, folder: Path) -> None:
-        port, self.posted = free_port(), queue.SimpleQueue[BrokerEvent]()
+        port, self.posted = free_port(), queue.SimpleQueue[LinkEvent]()
         self.program = Program(mosquitto_of(folder, port), folder / "broker.log")
         self.program.start()
         wait_for_port(port, self.program.process, self.program.log)

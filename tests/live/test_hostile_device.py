@@ -19,6 +19,8 @@ from federation.records import Tree
 from tests.aggregator_api.generated_devices import Parcel, parcel, status, tiny_plan
 from tests.live.fleet import Fleet, embedded, fleet
 
+pytestmark = pytest.mark.ci
+
 HONEST = ("ada", "bob", "cyd")
 HOSTILE = "zed"
 CLAIMED = 10**9

@@ -22,6 +22,8 @@ from tests.live.walks import DEVICES, agent_toml, assert_same, experiment_for, p
 
 MINUTES = 2.0
 ROUNDS = 4
+Transports = tuple[str, str]
+BOTH_MQTT, BOTH_HTTP = ("mqtt", "mqtt"), ("http", "http")
 PATIENT = "[training]\nattempts = 1000\nretry_s = 0.1\n[uploads]\nack_timeout_s = 1.0\n"
 """A round's training is tried again however often it is killed, and soon."""
 
@@ -61,33 +63,41 @@ def settings() -> Any:
     return few.model_copy(update={"rounds": few.rounds.model_copy(update={"rounds": ROUNDS})})
 
 
-@pytest.mark.ci
 @pytest.mark.service
-def test_a_few_kills_change_nothing(undisturbed: Tree, tmp_path: Path) -> None:
-    episode(tmp_path, undisturbed, seed=0, kills=6)
+@pytest.mark.parametrize(
+    "transports",
+    [
+        pytest.param(("mqtt", "http"), marks=pytest.mark.ci, id="mixed"),
+        pytest.param(BOTH_MQTT, marks=pytest.mark.slow, id="mqtt"),
+        pytest.param(BOTH_HTTP, marks=pytest.mark.slow, id="http"),
+    ],
+)
+def test_a_few_kills_change_nothing(transports: Transports, undisturbed: Tree, tmp_path: Path) -> None:
+    episode(tmp_path, undisturbed, seed=0, kills=6, transports=transports)
 
 
 @pytest.mark.slow
 @pytest.mark.service
 @pytest.mark.timeout(7200)
-def test_two_hundred_kills_change_nothing(undisturbed: Tree, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transports", [BOTH_MQTT, BOTH_HTTP, ("mqtt", "http")], ids="-".join)
+def test_two_hundred_kills_change_nothing(transports: Transports, undisturbed: Tree, tmp_path: Path) -> None:
     wanted, kills = int(os.environ.get("GAITWAY_KILLS", "200")), Counter[str]()
     for seed in range(1, 1000):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        kills += episode(folder, undisturbed, seed=seed, kills=min(25, wanted - kills.total()))
+        kills += episode(folder, undisturbed, seed=seed, kills=min(25, wanted - kills.total()), transports=transports)
         print(f"after federation {seed}: {dict(kills)}", flush=True)
         if kills.total() >= wanted:
             break
     assert min(kills[kind] for kind in ("server", "broker", "device", "training")) >= wanted // 20
 
 
-def episode(folder: Path, undisturbed: Tree, *, seed: int, kills: int) -> Counter[str]:
+def episode(folder: Path, undisturbed: Tree, *, seed: int, kills: int, transports: Transports) -> Counter[str]:
     """Run one federation to its end while killing, and compare; returns what was killed."""
     with fleet(folder) as here:
         here.get("/v1/federations", {"name": "live", "plan": plan_of(settings()).model_dump(mode="json")})
-        for device in DEVICES:
-            config = agent_toml(folder, device, here.url, here.mqtt, MINUTES)
+        for device, transport in zip(DEVICES, transports, strict=True):
+            config = agent_toml(folder, device, here.url, here.mqtt, MINUTES, transport=transport)
             config.write_text(config.read_text() + PATIENT)
             here.add_device(config)
         reaper = Reaper(here, seed)

@@ -12,26 +12,40 @@ from tests.live.fleet import Fleet, embedded, fleet
 from tests.live.walks import DEVICES, HART, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 MINUTES = 2.0
+EXPORTS = ("fedali", "frozen")
+"""Whose devices adopt a model in the end."""
 
 
 @pytest.mark.service
 @pytest.mark.parametrize(
-    ("method", "models"),
+    ("method", "models", "transports"),
     [
-        pytest.param("fedavg", ("", ""), marks=pytest.mark.slow),  # the kills and the network's faults run it as well
-        pytest.param("fedali", ("", ""), marks=pytest.mark.ci),  # what the devices adopt they export first
-        pytest.param("fedproto", ("", "hart"), marks=pytest.mark.ci),
+        # the kills and the network's faults run it as well
+        pytest.param("fedavg", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedavg-mqtt"),
+        pytest.param("fedavg", ("", ""), ("mqtt", "http"), marks=pytest.mark.ci, id="fedavg-mixed"),
+        # what the devices adopt they export first
+        pytest.param("fedali", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.ci, id="fedali-mqtt"),
+        pytest.param("fedproto", ("", "hart"), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedproto-mqtt"),
+        pytest.param("fedproto", ("", "hart"), ("http", "http"), marks=pytest.mark.slow, id="fedproto-http"),
+        # nobody trains; the server exports for light clients, and the devices what they adopt
+        pytest.param("frozen", ("", ""), ("mqtt", "http"), marks=pytest.mark.slow, id="frozen-mixed"),
     ],
 )
-def test_the_live_federation_is_the_simulation(method: str, models: tuple[str, str], tmp_path: Path) -> None:
-    settings = experiment_for(method, minutes=MINUTES, alternatives=(HART,) if "hart" in models else ())
+def test_the_live_federation_is_the_simulation(
+    method: str, models: tuple[str, str], transports: tuple[str, str], tmp_path: Path
+) -> None:
+    if method == "frozen":
+        settings = experiment_for("fedproto", minutes=MINUTES, backbone="frozen")
+        settings = settings.model_copy(update={"light_clients": True})
+    else:
+        settings = experiment_for(method, minutes=MINUTES, alternatives=(HART,) if "hart" in models else ())
     simulation = simulated(settings)
     with fleet(tmp_path, broker=embedded) as here:
         here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})
-        for device, model in zip(DEVICES, models, strict=True):
-            config = agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, model)
+        for device, model, transport in zip(DEVICES, models, transports, strict=True):
+            config = agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, model, transport)
             here.add_device(config, "--until-finished")
-        if method == "fedali":  # what the devices adopt they export first, which costs more than the rounds
+        if method in EXPORTS:  # what the devices adopt they export first, which costs more than the rounds
             here.wait_for(lambda: all(one.has_left for one in here.devices.values()), "the devices do not leave")
             assert [one.process.returncode for one in here.devices.values()] == [0, 0]
         here.wait_for(lambda: is_over(here, tmp_path), "the federation does not finish")
@@ -44,7 +58,7 @@ def test_the_live_federation_is_the_simulation(method: str, models: tuple[str, s
     )
     for device in DEVICES:
         assert accepted_of(tmp_path, device) == [1, 2]
-        if method == "fedali":
+        if method in EXPORTS:
             summary = json.loads((tmp_path / device / "summary.json").read_text())
             assert Path(summary["model"]["path"]).is_file()
         (kept,) = (tmp_path / device / "clients").iterdir()

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -24,12 +25,14 @@ from tests.live.in_memory import Device
 from tests.live.test_every_method import played
 from tests.live.walks import DEVICES, assert_same, data_options
 
+pytestmark = pytest.mark.ci
+
 MINUTES = 1.0
 PLAN = """
 labels = ["sitting", "standing", "walking", "climbingup", "climbingdown", "running"]
 
 [model]
-name = "cnn"
+name = "har_cnn"
 options = { channels = [8, 8], feature_dim = 16, hidden = 8 }
 
 [method]
@@ -124,17 +127,24 @@ def test_a_servers_plan_is_simulated_by_the_command_that_it_tells(
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("changes", "words"),
     [
-        ({"normalization": "federated"}, "take them from the plan.json of a simulated run, or use 'client'"),
-        ({"normalization": "pooled"}, "use 'federated'"),
-        ({"split": "random80"}, "it is for simulations alone; use 'temporal'"),
-        ({"split": "kfold7_3"}, "leaks between windows that overlap"),
+        ({"data": {"normalization": "federated"}}, "take them from the plan.json of a simulated run, or use 'client'"),
+        ({"data": {"normalization": "pooled"}}, "use 'federated'"),
+        ({"data": {"split": "random80"}}, "it is for simulations alone; use 'temporal'"),
+        ({"data": {"split": "kfold7_3"}}, "leaks between windows that overlap"),
+        ({"task": {"name": "segmentation"}}, "needs pictures: say their shape in data.input"),
+        ({"task": {"name": "clasification"}}, "did you mean 'classification'"),
+        (
+            {"task": {"name": "masked_reconstruction"}, "rollout": {"mode": "manual"}},
+            "devices have no use for a model of masked_reconstruction",
+        ),
+        ({"task": {"name": "classification", "ignore": 3}}, "plan.task: unknown option of classification 'ignore'"),
     ],
 )
 def test_what_devices_cannot_do_is_refused_in_words(
-    data: dict[str, str], words: str, run: RunDirectory, client: TestClient
+    changes: dict[str, Any], words: str, run: RunDirectory, client: TestClient
 ) -> None:
     plan = json.loads((run.path / "plan.json").read_text())
-    answer = client.post("/v1/federations", json={"name": "refused", "plan": {**plan, "data": data}})
+    answer = client.post("/v1/federations", json={"name": "refused", "plan": {**plan, **changes}})
     assert words in problem(answer, 422)["detail"]

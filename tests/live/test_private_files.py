@@ -20,6 +20,8 @@ from tests.edge_agent.conftest import device, supervised_device
 from tests.edge_agent.factories import make_config
 from tests.edge_agent.supervised import SupervisedDevice, run, until
 
+pytestmark = pytest.mark.ci
+
 __all__ = ["device", "supervised_device"]
 
 

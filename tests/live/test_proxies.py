@@ -20,7 +20,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.live.real_parts import SYSTEM, free_port, wait_for_port
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.ci, pytest.mark.service]
 
 NAMES = ("127.0.0.1", "localhost", "evil@127.0.0.1", "gaitway.example")
 ROUTES = {

@@ -27,7 +27,7 @@ from tests.live.walks import DEVICES, agent_toml, experiment_for, plan_of
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
-ROUNDS, KEPT_ROUNDS = 4, 2
+KEPT_ROUNDS = 2
 MINUTES = 1.0
 DEVICE = DEVICES[0]
 HERE = "/v1/federations/live"
@@ -116,16 +116,22 @@ class Installation:
 
 
 @pytest.mark.parametrize(
-    ("database", "enrolled"),
+    ("database", "enrolled", "rounds"),
     [
-        pytest.param("sqlite", False, id="sqlite-open", marks=pytest.mark.ci),
-        pytest.param("sqlite", True, id="sqlite-enrolled", marks=pytest.mark.slow),
-        pytest.param("postgresql", False, id="postgresql-open", marks=pytest.mark.slow),
-        pytest.param("postgresql", True, id="postgresql-enrolled", marks=pytest.mark.ci),
+        pytest.param("sqlite", False, 4, id="sqlite-open", marks=pytest.mark.slow),
+        pytest.param("sqlite", True, 4, id="sqlite-enrolled", marks=pytest.mark.slow),
+        pytest.param("postgresql", False, 4, id="postgresql-open", marks=pytest.mark.slow),
+        pytest.param("postgresql", True, 4, id="postgresql-enrolled", marks=pytest.mark.slow),
+        pytest.param("postgresql", True, 3, id="postgresql-enrolled-short", marks=pytest.mark.ci),
     ],
 )
 def test_a_restored_server_finishes_all_rounds(
-    database: str, enrolled: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    database: str,
+    enrolled: bool,
+    rounds: int,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def new_database() -> None:
         if database == "postgresql":
@@ -139,8 +145,8 @@ def test_a_restored_server_finishes_all_rounds(
         here = Installation(tmp_path, parts, enrolled=enrolled)
         server = here.serve()
         settings = experiment_for("fedavg", minutes=MINUTES)
-        rounds = settings.rounds.model_copy(update={"rounds": ROUNDS, "minimum_clients": 1})
-        plan = plan_of(settings.model_copy(update={"rounds": rounds}))
+        changed = settings.rounds.model_copy(update={"rounds": rounds, "minimum_clients": 1})
+        plan = plan_of(settings.model_copy(update={"rounds": changed}))
         assert here.http.post("/v1/federations", json={"name": "live", "plan": plan.model_dump(mode="json")}).is_success
         here.add_device()
         here.wait_for(lambda: here.now()["round"] > KEPT_ROUNDS, f"round {KEPT_ROUNDS} does not end")
@@ -160,8 +166,8 @@ def test_a_restored_server_finishes_all_rounds(
         assert here.now()["model"]["sha256"] == before
         here.wait_for(lambda: device_words(tmp_path)[1][-1] == "accepted", "the device has not heard of its update")
     words, states = device_words(tmp_path)
-    assert states == ["accepted"] * (ROUNDS + ROUNDS - KEPT_ROUNDS)
-    assert f"while this device had trained up to round {ROUNDS}. The device trains again" in words
+    assert states == ["accepted"] * (rounds + rounds - KEPT_ROUNDS)
+    assert f"while this device had trained up to round {rounds}. The device trains again" in words
 
 
 def device_words(folder: Path) -> tuple[str, list[str]]:

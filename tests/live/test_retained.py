@@ -22,17 +22,9 @@ from aggregator_api.mqtt.client import secure
 from aggregator_api.settings import Login
 from federation.protocol import topics
 from tests.live.enrolled_world import FEDERATION, World, agent, until
-from tests.live.real_parts import Mosquitto, mosquitto
+from tests.live.real_parts import Mosquitto
 
-pytestmark = pytest.mark.service
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with mosquitto(tmp_path_factory.mktemp("broker")) as broker:
-        made = World(broker, tmp_path_factory.mktemp("server"))
-        yield made
-        made.stop()
+pytestmark = [pytest.mark.ci, pytest.mark.service]
 
 
 @contextmanager
@@ -45,7 +37,7 @@ def client(broker: Mosquitto, who: Login, client_id: str) -> Iterator[tuple[paho
     made.connect("127.0.0.1", broker.port)
     made.loop_start()
     try:
-        assert up.wait(10)
+        assert up.wait(60)
         yield made, retained
     finally:
         made.disconnect()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from aggregator_api.auth import api_keys
 from aggregator_api.cli.app import app as cli
 from aggregator_api.db import repositories
-from aggregator_api.devices import approval
 from aggregator_api.devices.accounts import username
 from aggregator_api.federations import service
 from aggregator_api.mqtt.mosquitto import certificates
@@ -26,21 +25,13 @@ from edge_agent.transport.renewal import CredentialRenewal
 from federation.protocol.messages import BlobPointer
 from tests.edge_agent.factories import make_config
 from tests.live.enrolled_world import FEDERATION, World, agent, until
-from tests.live.real_parts import mosquitto
 
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.service,
     # paho lets go of a socket whose handshake failed without closing it; it is closed as garbage, in any later test
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with mosquitto(tmp_path_factory.mktemp("broker")) as broker:
-        made = World(broker, tmp_path_factory.mktemp("server"))
-        yield made
-        made.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +63,7 @@ def test_a_device_reads_credentials_that_another_program_has_claimed(world: Worl
 
 
 def revoke_by_rest(world: World, device: str) -> None:
-    approval.revoke(world.runtime, FEDERATION, device)
+    world.runtime.devices.revoke(FEDERATION, device)
 
 
 def revoke_by_command(world: World, device: str) -> None:

@@ -17,7 +17,8 @@ from aggregator_api.devices.accounts import username
 from edge_agent.config.training import BrokerSection
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login
-from edge_agent.transport.mqtt import Broker, BrokerEvent, Delivered
+from edge_agent.transport.link import Delivered, LinkEvent
+from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.trust import Trust
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, write
@@ -69,7 +70,7 @@ class Sender:
     """The supervisor's part: it publishes a bounded number of chunks at a time, and counts what becomes of them."""
 
     def __init__(self, broker: Mosquitto) -> None:
-        self.posted = queue.SimpleQueue[BrokerEvent]()
+        self.posted = queue.SimpleQueue[LinkEvent]()
         section = BrokerSection(port=broker.port, tls=True, ca_file=broker.ca)
         name = username("f", "a")
         who = Login(name, name, "secret")
@@ -84,7 +85,7 @@ class Sender:
         )
         self.lost: list[str] = []
 
-    def take(self) -> BrokerEvent:
+    def take(self) -> LinkEvent:
         """Return the next event; notes each loss of the connection."""
         event = self.posted.get(timeout=30)
         if isinstance(event, Disconnected):

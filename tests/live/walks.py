@@ -22,7 +22,7 @@ from sim.simulation import Simulation
 DEVICES = ("s00_phone100-waist", "s00_phone200-waist")
 ROUNDS = 2
 FEATURES = 16
-CNN = {"channels": [8, 8], "feature_dim": FEATURES, "hidden": 8}
+CNN = {"channels": [8, 8], "feature_dim": FEATURES, "hidden": 24}
 HART = ModelSpec(name="hart", options={"feature_dim": FEATURES, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16})
 
 
@@ -32,20 +32,25 @@ def data_options(minutes: float) -> dict[str, Any]:
 
 
 def experiment_for(
-    method: str, *, minutes: float = 1.0, alternatives: tuple[ModelSpec, ...] = (), precision: Precision = "lossless"
+    method: str,
+    *,
+    minutes: float = 1.0,
+    alternatives: tuple[ModelSpec, ...] = (),
+    precision: Precision = "lossless",
+    **options: str,
 ) -> Experiment:
-    """Describe the simulation of a method: a CNN, with ALP layers where it sends their prototypes."""
+    """Describe the simulation of a method with its options: a CNN, with ALP layers where it sends their prototypes."""
     needs_alp = METHODS[method].requires_alp
     labels = dataset_labels("synthetic", data_options(minutes))
     return Experiment(
         labels=labels,
         dataset="synthetic",
         dataset_options=data_options(minutes),
-        model=ModelSpec(name="cnn_alp", options={**CNN, "prototypes": [8]})
+        model=ModelSpec(name="har_cnn_alp", options={**CNN, "prototypes": [8]})
         if needs_alp
-        else ModelSpec(name="cnn", options=CNN),
+        else ModelSpec(name="har_cnn", options=CNN),
         alternatives=alternatives,
-        method={"name": method},
+        method={"name": method, **options},
         training=TrainingConfig(
             classes=len(labels),
             feature_dim=FEATURES,
@@ -93,13 +98,15 @@ def assert_same(live: dict[str, Any], expected: dict[str, Any], what: str) -> No
         assert torch.equal(left[name], value), f"{what}: {name}"
 
 
-def agent_toml(folder: Path, device: str, url: str, mqtt: int, minutes: float, model: str = "") -> Path:
+def agent_toml(
+    folder: Path, device: str, url: str, mqtt: int, minutes: float, model: str = "", transport: str = "mqtt"
+) -> Path:
     """Write a device's config file."""
     options = ", ".join(f"{key} = {json.dumps(value)}" for key, value in data_options(minutes).items())
     path = folder / f"{device}.toml"
     path.write_text(
         f'[agent]\ndevice = "{device}"\nfederation = "live"\ndata_dir = "{device}"\nmodel = "{model}"\n'
-        f'[server]\nurl = "{url}"\n[broker]\nport = {mqtt}\n'
+        f'[server]\nurl = "{url}"\ntransport = "{transport}"\n[broker]\nport = {mqtt}\n'
         f'[sensors]\ndataset = "synthetic"\noptions = {{ {options} }}\n'
     )
     return path

@@ -318,7 +318,7 @@ def test_placement_is_an_option_of_the_transformers(name: str) -> None:
         small(name, placement="both")
 
 
-@pytest.mark.parametrize("name", ["hart", "vit_tiny", "cnn_alp"])
+@pytest.mark.parametrize("name", ["hart", "vit_tiny", "har_cnn_alp"])
 def test_placement_is_refused_where_no_block_has_alp(name: str) -> None:
     with pytest.raises(OptionError, match="has no option 'placement'"):
         build(name, classes=4, placement="branch")

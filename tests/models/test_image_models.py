@@ -35,6 +35,22 @@ def vit_count(tokens: int, patch: int, width: int, mlp: int, blocks: int, classe
     return (3 * patch**2 + 1) * width + tokens * width + blocks * block + 2 * width + (width + 1) * classes
 
 
+def segmenter_count(channels: tuple[int, ...], width: int, classes: int) -> int:
+    """Convolutions without bias, and two numbers a channel of each norm; the two before the join share one norm."""
+    stem = 27 * channels[0] + 2 * channels[0]
+    blocks = sum(9 * i * o + 9 * o * o + i * o + 6 * o for i, o in pairwise(channels))
+    join = (channels[1] + channels[3]) * width + 2 * width + 9 * width * width + 2 * width
+    return stem + blocks + join + (width + 1) * classes
+
+
+def deeplab_count(classes: int) -> int:
+    """MobileNet-V2 below its last convolution, and convolutions without bias, each with two numbers a channel."""
+    encoder = 3_504_872 - 1000 * 1281 - (320 + 2) * 1280
+    pyramid = 2 * (320 + 2) * 256 + 3 * (9 * 320 + 2) * 256 + (5 * 256 + 2) * 256
+    decoder = (24 + 2) * 48 + (9 * (256 + 48) + 2) * 256 + (9 * 256 + 2) * 256
+    return encoder + pyramid + decoder + (256 + 1) * classes
+
+
 # Worked out by hand from the papers' layers.
 PARAMETERS: dict[str, tuple[int, dict[str, Any], int]] = {
     "dense": (10, {}, dense_count(60, 128, 256, 10)),
@@ -50,10 +66,15 @@ PARAMETERS: dict[str, tuple[int, dict[str, Any], int]] = {
     "vit_tiny_alp": (10, {}, vit_count(64, 4, 192, 768, 6, 10) + 6 * dense_count(192, 384)),
     # 11 689 512 is torchvision's count with 1000 classes.
     "resnet18": (10, {}, 11_689_512 - 990 * 513),
+    # 3 504 872 is torchvision's count with 1000 classes.
+    "mobilenet_v2": (10, {}, 3_504_872 - 990 * 1281),
+    "deeplab_v3plus": (21, {}, deeplab_count(21)),
+    "segmenter_small": (11, {}, segmenter_count((16, 32, 64, 128), 48, 11)),
 }  # fmt: skip
 DOCUMENTED = {
     "dense": 43_402, "mnist_cnn": 21_840, "femnist_cnn": 849_332, "margin_cnn": 857_738, "celeba_cnn": 30_498,
     "public_cnn": 1_626_442, "vit_tiny": 2_692_042, "vit_tiny_alp": 3_136_714, "resnet18": 11_181_642,
+    "segmenter_small": 332_011, "mobilenet_v2": 2_236_682, "deeplab_v3plus": 5_816_053,
 }  # fmt: skip
 
 
@@ -106,7 +127,7 @@ def test_both_ways_to_cut_the_head_are_one_network() -> None:
     kept = {ours: tensor for ours, (theirs, tensor) in renamed if "noise" not in theirs}
     long.load_state_dict(long.state_dict() | kept)
     x = torch.randn(3, 1, 28, 28)
-    assert torch.equal(short.eval()(x).logits, long.eval()(x).logits)
+    torch.testing.assert_close(short.eval()(x).logits, long.eval()(x).logits)
 
 
 @pytest.mark.parametrize("channels", [18, 20, 22])
@@ -183,6 +204,9 @@ def test_vit_alp_counts_follow_the_blocks() -> None:
         ("vit_tiny", {"blocks": 10**9}, "32 blocks"),
         ("resnet18", {"norm": "batch"}, "group, frozen"),
         ("resnet18", {"stem_strides": [2]}, "two strides"),
+        ("segmenter_small", {"channels": [16, 32, 64]}, "four widths"),
+        ("segmenter_small", {"feature_dim": 20}, "multiples of 8"),
+        ("segmenter_small", {"input_shape": [180, 240]}, "channels, height, width"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, Any], message: str) -> None:

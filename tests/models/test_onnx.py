@@ -12,7 +12,7 @@ from tests.models.small_models import CASES, small
 
 # HART and the HAR CNN are exported for real in tests/export; of the rest the quickest in every run.
 ALWAYS = ("mnist_cnn",)
-WINDOWS = ("hart", "hart_alp", "cnn", "cnn_alp")
+WINDOWS = ("hart", "hart_alp", "har_cnn", "har_cnn_alp")
 
 
 def marked(case: str) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from models import CheckpointError, Model, build
-from models.layers.frozen_norm import FrozenBatchNorm
+from models.layers.normalization import FrozenBatchNorm
 from models.pretrained import load_pretrained
 
 State = dict[str, Tensor]

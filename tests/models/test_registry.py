@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from federation.head import is_base, is_head
+from federation.tasks import TASKS
 from gaitway.input_spec import InputSpec
 from models import MODELS, UnknownModelError, build
 from models.layers.alp import ALP
 from models.model import HEAD
-from models.registry import alp_models, family, models_for, with_alp
+from models.registry import alp_models, family, learners, models_for, with_alp
 from tests.models.small_models import SMALL
 
 
@@ -23,7 +24,7 @@ def test_a_model_that_names_its_twin_without_alp_has_alp_layers_and_the_others_h
 
 def test_families() -> None:
     assert {name: family(name) for name in alp_models()} == {
-        "hart_alp": "hart", "cnn_alp": "cnn", "vit_tiny_alp": "vit_tiny",
+        "hart_alp": "hart", "har_cnn_alp": "har_cnn", "vit_tiny_alp": "vit_tiny",
     }  # fmt: skip
     assert [with_alp(family(name)) for name in alp_models()] == alp_models()
     assert family("an_alp") == "an_alp"  # not of this table: nothing is read into the name
@@ -33,19 +34,24 @@ def test_families() -> None:
 
 def test_which_models_take_which_examples() -> None:
     none, one = (0.0,) * 6, (1.0,) * 6
-    assert models_for(InputSpec.windows(none, one)) == ["hart", "hart_alp", "cnn", "cnn_alp"]
-    assert models_for(InputSpec.windows(none, one, window=100)) == ["cnn", "cnn_alp"]
-    assert models_for(InputSpec.vectors(none, one)) == ["dense"]
-    pictures = models_for(InputSpec.images((1, 28, 28), (0.0,), (1.0,)))
+    learnt = "classification"
+    assert models_for(InputSpec.windows(none, one), learnt) == ["hart", "hart_alp", "har_cnn", "har_cnn_alp"]
+    assert models_for(InputSpec.windows(none, one, window=100), learnt) == ["har_cnn", "har_cnn_alp"]
+    assert models_for(InputSpec.vectors(none, one), learnt) == ["dense"]
+    picture = InputSpec.images((1, 28, 28), (0.0,), (1.0,))
+    pictures = models_for(picture, learnt)
     assert {"dense", "resnet18", "vit_tiny"} < set(pictures)
-    assert not {"hart", "cnn"} & set(pictures)
+    assert not {"hart", "har_cnn", "segmenter_small"} & set(pictures)
+    assert models_for(picture, "segmentation") == learners("segmentation")
+    assert models_for(InputSpec.windows(none, one), "segmentation") == []
+    assert all(set(model.tasks) <= TASKS.keys() for model in MODELS.values())
 
 
 def test_a_model_does_not_take_an_image_of_the_shape_of_its_windows_or_another_shape() -> None:
     module = build("dense", classes=2, input_shape=[6])
     assert module.takes(InputSpec.vectors((0.0,) * 6, (1.0,) * 6))
     assert not module.takes(InputSpec.vectors((0.0,) * 7, (1.0,) * 7))
-    assert not build("cnn", classes=2).takes(InputSpec.images((3, 128, 6), (0.0,) * 3, (1.0,) * 3))
+    assert not build("har_cnn", classes=2).takes(InputSpec.images((3, 128, 6), (0.0,) * 3, (1.0,) * 3))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("gaitway", "har_pipeline", "models", "federation", "edge_agent", "aggregator_api", "export", "sim")
+PACKAGES = ("gaitway", "har_pipeline", "models", "federation", "edge_agent", "aggregator_api", "export", "phone", "sim")
 
 
 class Import(NamedTuple):

@@ -23,11 +23,12 @@ PROGRAMS = {
     "sim": ("sim", "federation", "har_pipeline", "models"),
     "export": ("export", "models"),
 }
-# Imported only where a setting asks for it, from an extra of its own.
+# Imported only where a setting or a command asks for it, from another extra.
 ON_REQUEST = {
     "psycopg": "postgres",
     "dp-accounting": "privacy",
     "ray": "ray",
+    "pillow": "runtime",
 }
 # Required although no module of ours imports it, and why.
 NEEDED_BY_OTHERS = {
@@ -100,6 +101,12 @@ def test_an_extra_requires_what_its_programs_import(extra: str) -> None:
     assert all(name in requirements(other) for name, other in ON_REQUEST.items())
 
 
+def test_an_exported_model_needs_no_torch() -> None:
+    """What `export.recognizer` loads in a fresh process is in test_imports.py; files are read with pandas."""
+    assert {"numpy", "onnxruntime", "pandas"} <= requirements("runtime")
+    assert requirements("runtime") & {"torch", "scipy", "onnx", "onnxscript"} == set()
+
+
 def test_nothing_is_required_that_no_program_imports() -> None:
     used = frozenset().union(*(imported(package) for package in PACKAGES))
     asked = set().union(*(requirements(extra) for extra in PROGRAMS))
@@ -109,7 +116,7 @@ def test_nothing_is_required_that_no_program_imports() -> None:
 def test_dev_requires_what_tests_and_demo_import() -> None:
     files = [file for folder in ("tests", "demo") for file in (REPOSITORY / folder).rglob("*.py")]
     found = {entry.top for file in files for entry in imports_in("", file.read_text(), "")}
-    ours = {*PACKAGES, "tests", "deploy", *(file.stem for file in files)}
+    ours = {*PACKAGES, "tests", "deploy", "docs", *(file.stem for file in files)}
     known = packages_distributions()
     needed = {normalized(known[top][0]) for top in found - ours - sys.stdlib_module_names - {"", "None"}}
     assert needed - requirements("dev") == set()

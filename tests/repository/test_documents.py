@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
 from gaitway.__main__ import PROGRAMS as GAITWAY
+from models.registry import MODELS
 from tests.repository.imports import REPOSITORY, modules
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -27,6 +29,8 @@ RUN_BY = {
     "rest.md": RUN_HERE,
     "phones.md": RUN_HERE,
     "cluster.md": RUN_HERE,
+    "inference.md": RUN_HERE,
+    "your-data.md": RUN_HERE,
 }
 """Who runs the blocks of a document that do not say `not run`."""
 
@@ -67,6 +71,14 @@ def unknown_in(program: str, words: list[str]) -> str:
 def test_every_command_and_option_in_a_document_exists(file: Path) -> None:
     for program, words in commands_in(file.read_text()):
         assert unknown_in(program, words) == "", f"{file.name}: {program} {' '.join(words)}"
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_every_model_in_a_command_of_a_document_exists(file: Path) -> None:
+    for program, words in commands_in(file.read_text()):
+        named = [value for option, value in pairwise(words) if option == "--model" and re.fullmatch(r"[\w+]+", value)]
+        if program == "sim":
+            assert {name for value in named for name in value.split("+")} <= set(MODELS), f"{file.name}: {named}"
 
 
 def test_the_check_of_options_sees_a_wrong_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,15 +23,20 @@ from tests.repository.test_documents import DOCUMENTS, RUN_BY, RUN_HERE
 HERE = [file for file in DOCUMENTS if RUN_BY.get(file.name) == RUN_HERE]
 
 
-IN_CI = ("cluster.md",)
-"""Those that take less than a minute."""
+IN_CI = ("cluster.md", "inference.md", "your-data.md")
+"""Those that take little more than a minute."""
+
+
+def _marks(file: Path) -> list[pytest.MarkDecorator]:
+    alone = [pytest.mark.xdist_group("ray")] if file.name == "cluster.md" else []
+    return [pytest.mark.ci if file.name in IN_CI else pytest.mark.slow, *alone]
 
 
 @pytest.mark.service
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "file",
-    [pytest.param(one, marks=pytest.mark.ci if one.name in IN_CI else pytest.mark.slow, id=one.name) for one in HERE],
+    [pytest.param(one, marks=_marks(one), id=one.name) for one in HERE],
 )
 def test_a_documents_commands_work_in_their_order(file: Path, tmp_path: Path) -> None:
     shell = _shell()
@@ -62,12 +68,29 @@ def test_a_documents_commands_work_in_their_order(file: Path, tmp_path: Path) ->
                 if number is signal.SIGTERM:
                     subprocess.run(["sleep", "3"], check=True)
     assert code == 0, (tmp_path / "log").read_text()[-6000:]
+    if file.name == "your-data.md":
+        _assert_learnt(tmp_path)
+
+
+def _assert_learnt(folder: Path) -> None:
+    """What the page promises: good scores in the simulation, and on the device a good model of its own in use."""
+    scores = json.loads((folder / "runs/chest/summary.json").read_text())
+    assert scores["personalization"]["macro_f1"]["mean"] > 0.9
+    device = json.loads((folder / "device12/state/summary.json").read_text())
+    assert {each["source"] for each in device["compared"]["models"]} == {"personalized", "global"}
+    assert device["model"]["source"] == "personalized"
+    assert device["model"]["score"] > 0.9
+    assert device["not_adopted"] is None or "not shown to be better" in device["not_adopted"]
 
 
 def _shell() -> list[str]:
-    """A shell in a network of its own, where this user may make one; else the documents' ports must be free."""
+    """A shell that sees a network and processes of its own, where this user may make one; else ports must be free.
+
+    `ray stop`, with which a document ends, kills every Ray process that it sees: also those of another test.
+    """
     if os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip"):
-        return ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec bash "$0"']
+        own = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        return ["unshare", *own, "bash", "-c", 'ip link set lo up && exec bash "$0"']
     for port in (1883, 8080):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -35,6 +35,7 @@ from edge_agent.storage.state_store import (
 from edge_agent.storage.window_listing import Selection, by_class
 from edge_agent.storage.window_store import WindowStore
 from federation.plan import Plan
+from federation.protocol.messages import UpdateManifest
 from federation.protocol.signing import fingerprint
 from tests.edge_agent.window_factories import BEGAN_S, LABELS, SETTINGS, of_classes
 from tests.samples.messages import DEVICE_KEY, INSTANCE, NOW, SERVER_KEY, plan, public_bytes, samples
@@ -126,8 +127,11 @@ def _write_state(folder: Path) -> None:
     }
     store.put(**{name: messages[message].model_dump_json() for name, message in names.items()})
     manifest = messages["update_manifest"]
+    assert isinstance(manifest, UpdateManifest)
     result = {"metrics": {"works_after": 1.0}, "seconds": 2.5}
-    store.keep_update(manifest, folder / "outbox" / manifest.update_id, result, f"clients/{manifest.update_id}")  # type: ignore[attr-defined,arg-type]
+    store.keep_update(
+        manifest, folder / "outbox" / manifest.update_id, result, client_state=f"clients/{manifest.update_id}"
+    )
     store.leave_out(4, "cd" * 32, "the battery is low")
     store.note_adoption(AdoptionRow(3, "global", True, "better", {"round": 3}, NOW))
     store.close()

@@ -13,6 +13,7 @@ from federation.plan import (
     DataStatistics,
     GroupWave,
     ModelSpec,
+    PictureInput,
     Plan,
     RolloutSettings,
     RoundSettings,
@@ -64,8 +65,9 @@ def plan() -> Plan:
     """Return a plan in which every field is set; none of its values is a default by chance."""
     return Plan(
         labels=("still", "walking", "jogging"),
-        model=ModelSpec(name="cnn_alp", options={"channels": [8, 8], "feature_dim": 16, "prototypes": [8]}),
-        alternatives=(ModelSpec(name="cnn", options={"channels": [8, 8]}),),
+        task={"name": "segmentation", "ignore_index": 254},
+        model=ModelSpec(name="har_cnn_alp", options={"channels": [8, 8], "feature_dim": 16, "prototypes": [8]}),
+        alternatives=(ModelSpec(name="har_cnn", options={"channels": [8, 8]}),),
         method={"name": "fedali", "lambda": 0.25},
         training=TrainingConfig(
             classes=3, feature_dim=16, epochs=2, batch_size=8, optimizer="sgd", lr=0.05, momentum=0.5,
@@ -81,7 +83,7 @@ def plan() -> Plan:
             wave_timeout_s=3600.0, halt_share=0.2, halt_devices=3,
         ),
         data=DataSpec(
-            pipeline=PipelineSettings().to_json(), normalization="federated",
+            pipeline=PipelineSettings().to_json(), input=PictureInput(shape=(3, 32, 48)), normalization="federated",
             statistics=DataStatistics(count=640, total=(1.0, 2.0, 3.0, 0.1, 0.2, 0.3), square=(9.0,) * 6),
             split="temporal", test_share=0.25,
         ),
@@ -90,19 +92,19 @@ def plan() -> Plan:
 
 def samples() -> dict[str, Sample]:
     """Return the messages by the name of their file."""
-    score = VersionScore(macro_f1=810_000, most_frequent=210_000, devices=4, working=3, measured="updates")
+    score = VersionScore(value=810_000, trivial=210_000, devices=4, working=3, measured="updates")
     pointer = BlobPointer(sha256="ab" * 32, size=10, url="/v1/blobs/" + "ab" * 32, score=score)
     release = Release(rollout=2, version=3, round=3, model=pointer)
     order = ReleaseOrder(serial=41, released=release, candidate=release, millionths=250_000, withdrawn=(1,))
     place: dict[str, Any] = {"instance": INSTANCE, "epoch": 2}
     report = ReleaseReport(**place, rollout=2, answer="rolled_back", score=0.5, reason="worse")
     adoption = AdoptionReport(
-        **place, round=3, source="global", answer="refused", score=0.6, most_frequent=0.2, reason="worse"
+        **place, round=3, source="global", answer="refused", score=0.6, trivial=0.2, reason="worse"
     )
     announcement = Announcement(
         schema_version=1, federation=FEDERATION, **place, restored=NOW - 60, serial=40, state="collecting", round=3,
-        invited=4, deadline=NOW + 600, plan=plan(), model=pointer, release=order, chunk_bytes=4096, roll_call="a1b2",
-        created=NOW, expires=1_795_086_401,
+        invited=4, deadline=NOW + 600, plan=plan(), model=pointer, release=order, chunk_bytes=4096,
+        presence_check="a1b2", created=NOW, expires=1_795_086_401,
     )  # fmt: skip
     status = DeviceStatus(
         schema_version=1, state="ready", round=3, examples=120, detail="waits", metrics={"loss": 0.5}, release=report,

@@ -21,7 +21,7 @@ METADATA = "model.json"
 """What both files say of themselves."""
 OPTIONS: dict[str, Any] = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "prototypes": [8]}
 INFO = CheckpointInfo(
-    model="cnn_alp", options=OPTIONS, labels=("still", "walking", "jogging"),
+    model="har_cnn_alp", options=OPTIONS, labels=("still", "walking", "jogging"),
     input=InputSpec.windows((0.5, -0.5, 9.5, 0.0, 0.1, 0.0), (2.0, 2.0, 3.0, 1.0, 1.5, 1.0)),
     method="fedali", round=3, federation="walk", parent_sha256="ab" * 32,
     scores={"macro_f1": 0.5},

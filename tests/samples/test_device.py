@@ -62,7 +62,9 @@ def test_a_device_writes_on_into_its_databases(folder: Path) -> None:
     before = len(state.rounds()), len(state.adoptions())
     (update_id,) = state.outbox()
     path = folder / "outbox" / "other"
-    state.keep_update(state.manifest(update_id).model_copy(update={"update_id": "other"}), path, {}, "clients/other")
+    state.keep_update(
+        state.manifest(update_id).model_copy(update={"update_id": "other"}), path, {}, client_state="clients/other"
+    )
     state.forget_update(update_id, "accepted", "")
     state.leave_out(9, "ab" * 32, "why")
     state.note_adoption(AdoptionRow(9, "global", False, "why", {}, 1.0))

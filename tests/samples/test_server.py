@@ -76,7 +76,8 @@ def test_a_program_written_for_the_rest_interface_still_works(sample: Path) -> N
 
 
 def _schemas(document: dict[str, Any]) -> dict[str, Any]:
-    return document["components"]["schemas"]  # type: ignore[no-any-return]
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    return schemas
 
 
 NARROWER: dict[str, Callable[[dict[str, Any]], object]] = {

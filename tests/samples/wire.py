@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from federation import wire
+from federation.aggregation.class_statistics import empty_training_stats
 from federation.methods import METHODS, method_to_json
 from federation.protocol import messages, signing
 from federation.protocol.signing import fingerprint
 from federation.records import Tree
-from federation.training.losses import empty_training_stats
 from federation.tree import flatten, unflatten
 from federation.wire import uploads
 from sim.networks.architectures import architectures

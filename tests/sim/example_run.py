@@ -27,7 +27,7 @@ def write_run(
     clients: int = 24,
     rounds: int = 12,
     method: str = "fedavg",
-    model: str = "cnn",
+    model: str = "har_cnn",
     seed: int = 0,
     personalization: float = 0.9,
     generalization: float = 0.6,

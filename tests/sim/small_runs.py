@@ -28,21 +28,21 @@ def settings_for(method: str = "fedavg", **options: Any) -> Experiment:
     more = options.pop("set", [])
     given = {
         "method": method,
-        "model": "cnn_alp",
+        "model": "har_cnn_alp",
         "rounds": 2,
         "lr": 2e-3,
         "engine": "serial",
         "optimizer": "sgd" if method == "scaffold" else "adam",
         **options,
-        "set": [*DATA, *_network(options.get("model", "cnn_alp")), *more],
+        "set": [*DATA, *_network(options.get("model", "har_cnn_alp")), *more],
     }
     return build_experiment(with_defaults(None, given), dataset_labels("synthetic", dataset_options(DATA)), None)
 
 
 def _network(model: str) -> list[str]:
-    if model == "cnn_alp":
+    if model == "har_cnn_alp":
         return ALP
-    return CNN if model.startswith("cnn") else []
+    return CNN if model.startswith("har_cnn") else []
 
 
 def in_double(data: FederatedData) -> FederatedData:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from federation.methods import METHODS
-from federation.methods.fedavg import FedAvg
 from federation.plan import ModelSpec, RoundSettings, TrainingConfig
 from federation.records import Examples
-from federation.training.client_round import Setup
+from federation.tasks.classification import Classification
 from federation.training.forward import functional, initial_client, network
+from federation.training.local_round import Setup
 from federation.tree import flatten
 from models.model import Model, ModelOutput
 from sim import checkpoint
@@ -50,12 +50,9 @@ def test_the_gradient_by_hand(batch: int) -> None:
     # ∂L/∂W = mean of (½ − [class])·x: ½((−½, ½)ᵀ(2, 0) + (½, −½)ᵀ(0, 4))
     model = Linear()
     examples = Examples(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 1]))
-    assert mean_gradient(functional(model, training=False), initial_client(model), examples, batch).tolist() == [
-        -0.5,
-        1.0,
-        0.5,
-        -1.0,
-    ]
+    evaluate = functional(model, training=False)
+    found = mean_gradient(Classification(), evaluate, initial_client(model), examples, batch)
+    assert found.tolist() == [-0.5, 1.0, 0.5, -1.0]
 
 
 def test_dissimilarity_is_the_definition() -> None:
@@ -76,12 +73,14 @@ def test_clients_that_agree_have_none() -> None:
 # ---- in the rounds of a run
 
 
-def test_each_round_by_hand() -> None:
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_each_round_by_hand(method: str) -> None:
     """Logits (w·x, 0): ∇L_k = mean of (σ(w·x) − [y = 0])·x; ada has (1, class 0), bob twice (2, class 1)."""
     module = OneWeight()
-    setup = Setup(FedAvg(), TrainingConfig(classes=2, feature_dim=1, optimizer="sgd", lr=1.0), network(module))
+    setup = Setup(METHODS[method](), TrainingConfig(classes=2, feature_dim=1, optimizer="sgd", lr=1.0), network(module))
+    initial = setup.method.init_client_state(initial_client(module), setup.training)
     simulation = Simulation(
-        networks=[Architecture(ModelSpec(name="dense"), setup, initial_client(module))],
+        networks=[Architecture(ModelSpec(name="dense"), setup, initial)],
         rounds=RoundSettings(rounds=3),
         data=FederatedData(("a", "b"), {name: ClientData(own, own) for name, own in EXAMPLES.items()}, {}, False),
         engine=Serial(),
@@ -107,6 +106,7 @@ def lines(path: Path) -> list[dict[str, float] | None]:
     return [json.loads(line).get("gradient_dissimilarity") for line in (path / "rounds.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.ci
 def test_it_is_off_by_default_and_changes_nothing_else(few: FederatedData, tmp_path: Path) -> None:
     """Dropout, ALP's moving prototypes and the forks of processes included."""
     for name, options in {"off": {}, "on": {"gradient_dissimilarity": True}}.items():
@@ -122,7 +122,7 @@ def test_it_is_off_by_default_and_changes_nothing_else(few: FederatedData, tmp_p
 
 
 def test_a_round_measures_what_the_analysis_of_the_run_before_it_does(few: FederatedData, tmp_path: Path) -> None:
-    two, three = (settings_for(model="cnn", rounds=n, gradient_dissimilarity=True) for n in (2, 3))
+    two, three = (settings_for(model="har_cnn", rounds=n, gradient_dissimilarity=True) for n in (2, 3))
     run(two, few, tmp_path / "two")
     run(three, few, tmp_path / "three")
     section = gradients(FinishedRun(RunDirectory(tmp_path / "two"), two, few))
@@ -140,7 +140,7 @@ def test_only_the_rounds_clients_are_compared(few: FederatedData) -> None:
 
 
 def test_a_resumed_run_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
-    settings = settings_for(model="cnn", rounds=3, gradient_dissimilarity=True)
+    settings = settings_for(model="har_cnn", rounds=3, gradient_dissimilarity=True)
     whole, begun, resumed = (build_simulation(settings, few) for _ in range(3))
     measured = [record["gradient_dissimilarity"] for record in whole.play()]
     next(begun.play())
@@ -150,8 +150,8 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(few: FederatedData, tmp_path:
 
 
 def test_the_report_draws_it_where_it_was_measured(few: FederatedData, tmp_path: Path) -> None:
-    run(settings_for(model="cnn"), few, tmp_path / "off")
-    run(settings_for(model="cnn", gradient_dissimilarity=True), few, tmp_path / "on")
+    run(settings_for(model="har_cnn"), few, tmp_path / "off")
+    run(settings_for(model="har_cnn", gradient_dissimilarity=True), few, tmp_path / "on")
     assert gradient_dissimilarity(RunDirectory(tmp_path / "off")) is None
     figure = gradient_dissimilarity(RunDirectory(tmp_path / "on"))
     assert figure is not None
@@ -160,7 +160,7 @@ def test_the_report_draws_it_where_it_was_measured(few: FederatedData, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "method", [name for name, each in METHODS.items() if each.pools_data or not each.has_global_model]
+    "method", [name for name, each in METHODS.items() if each.pools_data or not each().has_global_model]
 )
 def test_methods_without_a_model_of_all_clients_say_so(method: str, few: FederatedData) -> None:
     settings = settings_for(method, gradient_dissimilarity=True)

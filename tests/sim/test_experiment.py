@@ -26,7 +26,7 @@ def plan(**changes: Any) -> Plan:
     return Plan.model_validate(
         {
             "labels": LABELS,
-            "model": {"name": "cnn", "options": {"channels": [8, 8], "feature_dim": 16}},
+            "model": {"name": "har_cnn", "options": {"channels": [8, 8], "feature_dim": 16}},
             "method": {"name": "fedprox", "mu": 0.5},
             "training": {"classes": len(LABELS), "feature_dim": 16, "lr": 0.02, "batch_size": 8},
             "rounds": {"rounds": 7, "over_selection": 1.5},
@@ -68,7 +68,7 @@ def test_options_and_set_win_over_a_plan() -> None:
     assert (found.training.lr, found.training.batch_size, found.rounds.rounds) == (0.5, 8, 3)
     assert (found.rounds.late, found.rounds.over_selection) == ("next", 1.5)
     assert found.method["mu"] == 0.1
-    assert found.model == ModelSpec(name="cnn", options={"channels": [8, 8], "feature_dim": 24})
+    assert found.model == ModelSpec(name="har_cnn", options={"channels": [8, 8], "feature_dim": 24})
     assert found.training.feature_dim == 24
     assert (found.data.test_share, found.data.pipeline) == (0.1, {"window": 64, "stride": 16})
     assert found.dataset_options == {"minutes": 2}
@@ -81,7 +81,10 @@ def test_another_method_takes_nothing_of_the_plans() -> None:
 
 
 def test_windows_of_another_length_are_refused_before_anything_is_read() -> None:
-    with pytest.raises(SettingsError, match=r"hart is not .* windows \(64, 6\); models that are: cnn, cnn_alp$"):
+    with pytest.raises(
+        SettingsError,
+        match=r"hart is not .* windows \(64, 6\); models for classification that are: har_cnn, har_cnn_alp$",
+    ):
         experiment(plan(), model="hart")
 
 

@@ -10,11 +10,12 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Examples
+from federation.tasks.classification import Classification
 from federation.training.client_round import train_one
-from gaitway.scores import scores_of
-from sim.data.federated_data import FederatedData
+from sim.data.federated_data import ClientData, FederatedData
+from sim.data.few_labels import few_shot
 from sim.evaluation import Model
-from sim.new_clients import few_shot, score_new_clients
+from sim.new_clients import score_new_clients
 from sim.run import build_simulation, load_data, run
 from tests.sim.small_runs import first, settings_for
 
@@ -31,12 +32,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
 def test_few_are_so_many_of_each_class_and_the_five_are_among_the_ten() -> None:
     y = torch.tensor([0] * 12 + [2] * 3 + [1] * 20)
     examples = Examples(torch.arange(len(y)), y)
-    ten, five = (few_shot(examples, shots, "bob", 7) for shots in (10, 5))
+    bob = ClientData(examples, examples)
+    ten, five = (few_shot(Classification(), bob, shots, "bob", 7) for shots in (10, 5))
     assert torch.bincount(ten.y).tolist() == [10, 10, 3]
     assert set(five.x.tolist()) < set(ten.x.tolist())
-    assert few_shot(examples, 5, "eve", 7).x.tolist() != five.x.tolist()
+    assert few_shot(Classification(), bob, 5, "eve", 7).x.tolist() != five.x.tolist()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_path: Path) -> None:
     summary = run(settings_for(method, rounds=1, **HOLDOUT), data, tmp_path)
@@ -44,7 +47,7 @@ def test_every_method_serves_new_clients(method: str, data: FederatedData, tmp_p
     assert found["clients"] == ["bob"]
     assert list(found["shots"]) == ["0", "5", "10"]
     assert all(0 <= scores["macro_f1"]["mean"] <= 1 for scores in found["shots"].values())
-    assert (found["client_models"] is None) == METHODS[method].has_global_model
+    assert (found["client_models"] is None) == METHODS[method]().has_global_model
 
 
 def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedData) -> None:
@@ -55,15 +58,15 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
     found = score_new_clients(simulation, settings.holdout)["shots"]
     new_client, setup = data.new_clients["bob"], simulation.setup
     served = simulation.evaluator.own(Model(setup, simulation.server_model()), new_client.test)
-    assert found["0"]["macro_f1"]["mean"] == scores_of(served).macro_f1
+    assert found["0"]["macro_f1"]["mean"] == simulation.task.metrics(served)["macro_f1"]
     longer = replace(setup, training=setup.training.model_copy(update={"epochs": 2}))
     result = train_one(
         longer,
         simulation.initial,
         setup.method.broadcast(simulation.state, "bob"),
-        few_shot(new_client.train, 5, "bob", setup.training.seed),
+        few_shot(setup.task, new_client, 5, "bob", setup.training.seed),
         client_id="bob",
         round_number=2,
     )
     own = simulation.evaluator.own(Model(longer, result.client), new_client.test)
-    assert found["5"]["macro_f1"]["mean"] == scores_of(own).macro_f1
+    assert found["5"]["macro_f1"]["mean"] == simulation.task.metrics(own)["macro_f1"]

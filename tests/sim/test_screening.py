@@ -36,7 +36,9 @@ def three() -> FederatedData:
 
 def attacked(kind: Kind, data: FederatedData, *more: str) -> Simulation:
     attack = Attack(kind, frozenset([HOSTILE]))
-    simulation = build_simulation(settings_for(model="cnn", batch=4, set=[*UNSCREENED, *more]), attack.on_data(data))
+    simulation = build_simulation(
+        settings_for(model="har_cnn", batch=4, set=[*UNSCREENED, *more]), attack.on_data(data)
+    )
     simulation.attack = attack
     return simulation
 

@@ -87,6 +87,7 @@ def test_robust_rules_come_as_near_as_the_mean(rule: str, few: FederatedData) ->
     assert 0 < (off / moved) ** 0.5 < 0.01  # 0.22 to 0.28 %
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["scaffold", "fedproto"])
 def test_engines_and_the_disk_give_the_same(method: str, few: FederatedData, tmp_path: Path) -> None:
     def on_disk(simulation: Simulation) -> None:

@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 from re import Pattern
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -14,15 +15,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api import openapi
 from aggregator_api.api.middleware.problems import replay
+from aggregator_api.auth import scopes
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Intent
-from aggregator_api.runtime import Runtime
+from aggregator_api.db.database import Database
+from aggregator_api.observability.refusals import Refusals
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-ENROL, CLAIM = "/v1/enrol", "/v1/enrol/claim"
+ENROL, CLAIM, TOKEN = "/v1/enrol", "/v1/enrol/claim", "/v1/enrol/token"
 UNKNOWN = "unknown.request"
+LOGIN, LOGOUT, CHECK = "/login", "/logout", "/new-federation/check"
+_OF_PAGES = {LOGIN: "sessions.create", LOGOUT: "sessions.delete", "/new-federation": "federations.create"}
+_SECRET = frozenset({"key", "csrf"})
+"""Fields of forms that the audit must not hold."""
 _VERBS = {"post": "create", "put": "set", "patch": "change", "delete": "delete"}
 _BODY_CHARS = 300
+_UNTOLD = (201, 202)
+"""Answers of those that wait: a token for some minutes, which devices ask for again and again; not approved yet."""
 _ANSWER_CHARS = 200
 
 
@@ -37,6 +46,8 @@ class Target(NamedTuple):
 class AuditRequests:
     """Hands the entry to the request's first transaction; a refused or failed request gets one that says so.
 
+    What devices say passes by, as it does at a broker: the journal has what came of it.
+
     It stands behind authentication, which knows who asks, and behind Idempotency, which answers repeats by itself.
     """
 
@@ -45,13 +56,14 @@ class AuditRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, and see how it ends before its caller does."""
-        if scope["type"] != "http" or scope["method"] in SAFE:
+        changes_nothing = scope["type"] != "http" or scope["method"] in SAFE or scope["path"] == CHECK
+        if changes_nothing or scopes.is_device_message(scope["path"]):
             await self._app(scope, receive, send)
             return
         body = (await receive()).get("body", b"")  # all of it: BodyLimit has put it together
         intent = _intent(scope, body)
-        runtime: Runtime = scope["app"].state.runtime
-        answered = _Answered(runtime, intent, send, waits=scope["path"] == CLAIM)
+        state = scope["app"].state
+        answered = _Answered(state.database, state.refusals, intent, send, waits=scope["path"] in (CLAIM, TOKEN))
         if answered.waits:
             await self._app(scope, replay(body, receive), answered)
             return
@@ -62,8 +74,9 @@ class AuditRequests:
 class _Answered:
     """Sends an answer once the audit holds what it means; of a refusal that is its problem's words."""
 
-    def __init__(self, runtime: Runtime, intent: Intent, send: Send, *, waits: bool) -> None:
-        self._runtime = runtime
+    def __init__(self, database: Database, refusals: Refusals, intent: Intent, send: Send, *, waits: bool) -> None:
+        self._database = database
+        self._refusals = refusals
         self._intent = intent
         self._send = send
         self.waits = waits
@@ -87,9 +100,9 @@ class _Answered:
         if status >= 400:
             words = f"answered {status}: {_reason(body)}"
             intent.detail = f"{words}; {intent.detail}" if intent.detail else words
-            self._runtime.refusals.note(intent)
-        elif not was_written and not (self.waits and status == 202):
-            with self._runtime.database.write() as session:
+            self._refusals.note(intent)
+        elif not was_written and not (self.waits and status in _UNTOLD):
+            with self._database.write() as session:
                 audit.write(session, intent)
 
 
@@ -105,11 +118,17 @@ def _operations(app: FastAPI) -> list[tuple[Pattern[str], dict[str, str]]]:
 
 
 def target(app: FastAPI, method: str, path: str) -> Target:
-    """Name what a request does, and to what."""
+    """Name what a request does, and to what; a page's form does what REST does at the path of the same name."""
+    if path in _OF_PAGES:
+        return Target(_OF_PAGES[path])
+    is_page = scopes.is_page(path)
     for pattern, actions in _operations(app):
-        if found := pattern.match(path):
+        if found := pattern.match(f"/v1{path}" if is_page else path):
             named = found.groupdict()
-            return Target(actions.get(method.lower(), UNKNOWN), named.get("name", ""), named.get("device", ""))
+            done = actions.get(method.lower()) or (actions.get("put") if is_page else None)  # forms only POST
+            if done is None and is_page and method == "POST":
+                done = action("put", path, has_list=True)  # to a list, naming which one of it in a field
+            return Target(done or UNKNOWN, named.get("name", ""), named.get("device", ""))
     return Target(UNKNOWN)
 
 
@@ -118,7 +137,7 @@ def action(method: str, path: str, *, has_list: bool) -> str:
 
     What is POSTed to a path that can be listed (`has_list`) is made there; else the path ends in a verb.
     """
-    if path in (ENROL, CLAIM):
+    if path in (ENROL, CLAIM, TOKEN):
         return f"devices.{path.rpartition('/')[2]}"
     nouns = [part for part in path.split("/")[2:] if not part.startswith("{")]
     if method == "post" and not has_list and len(nouns) > 1:
@@ -131,15 +150,18 @@ def _intent(scope: Scope, body: bytes) -> Intent:
     client = scope["client"][0] if scope.get("client") else ""
     caller, address = state.get("caller"), state.get("client_address", client)
     found = target(scope["app"], scope["method"], scope["path"])
-    said = _object(body)
+    is_form = scopes.is_page(scope["path"]) or scope["path"] in _OF_PAGES
+    said = _fields(body) if is_form else _object(body)
     federation = found.federation or _text(said, "federation")
     if found.action == "federations.create":
         federation = _text(said, "name")
     device = found.device or _text(said, "device")
     # what a device sends to enrol holds a secret
-    shown = "" if scope["path"] in (ENROL, CLAIM) else body[:_BODY_CHARS].decode(errors="replace")
+    text = json.dumps(said, ensure_ascii=False) if is_form else body[:_BODY_CHARS].decode(errors="replace")
+    shown = "" if scope["path"] in (ENROL, CLAIM, TOKEN) else text[:_BODY_CHARS]
     detail = shown if found.action != UNKNOWN else f"{scope['method']} {scope['path'][:200]}"
-    return Intent(caller.id if caller else "device", address, found.action, federation, device, detail)
+    unnamed = "unknown" if is_form else "device"
+    return Intent(caller.id if caller else unnamed, address, found.action, federation, device, detail)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -148,6 +170,15 @@ def _object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """Read a form as far as it can be read, without its secrets."""
+    try:
+        fields = parse_qsl(body.decode(errors="replace"), max_num_fields=200)
+    except ValueError:
+        return {}
+    return {name: value for name, value in fields if name not in _SECRET}
 
 
 def _text(said: dict[str, Any], name: str) -> str:

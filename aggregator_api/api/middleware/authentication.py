@@ -2,26 +2,37 @@
 
 A good key has its own limit and no other: what comes from the same address, through the same proxy, does not count
 against it. Requests without a key are limited by the client's address, and wrong keys by a limit of their own there.
+
+The operator's pages are opened by a session's cookie, which REST never takes: no other site can make a browser use it.
 """
 
 from __future__ import annotations
 
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.middleware.problems import send_problem
-from aggregator_api.api.middleware.rate_limit import TokenBuckets
-from aggregator_api.auth import api_keys, insecure_local, scopes
+from aggregator_api.auth import api_keys, insecure_local, scopes, web_sessions
 from aggregator_api.auth.api_keys import LOCAL, Caller
 from aggregator_api.auth.callers import CallerCache
 from aggregator_api.auth.client_address import network, peer_of
 from aggregator_api.db.audit import Intent
 from aggregator_api.errors import ForbiddenError, RequestError, TooManyError, UnauthorizedError
-from aggregator_api.runtime import Runtime
+from aggregator_api.observability.refusals import Refusals
 from aggregator_api.settings import Settings
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
+MOST_CALLERS = 10_000
+"""With a bucket in memory; the one used longest ago makes room, and a caller that comes back then starts full."""
 
 
 class AuthMiddleware:
@@ -34,6 +45,9 @@ class AuthMiddleware:
         self._by_address = _buckets(settings.address_requests_per_s)
         self._failures = _buckets(settings.failed_keys_per_s)
         self._callers = CallerCache()
+        self._sessions = CallerCache(find=web_sessions.find, is_well_formed=web_sessions.is_well_formed)
+        self._local_session = secrets.token_urlsafe(32)
+        """Stands for the session of whoever sits at this machine, so that the pages' forms have a token then too."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""
@@ -48,22 +62,50 @@ class AuthMiddleware:
             await send_problem(scope, send, error)
             return
         scope["state"]["caller"] = caller
-        await self._app(scope, receive, send if scope["method"] in _READS else self._forgetting(send))
+        scope["state"]["wrong_key"] = partial(self._failed, scope)  # for the login, which reads a key itself
+        changes_nothing = scope["method"] in _READS or scopes.is_device_message(scope["path"])
+        await self._app(scope, receive, send if changes_nothing else self._forgetting(send))
 
     async def _admit(self, scope: Scope) -> Caller | None:
         headers = Headers(scope=scope)
-        if self._insecure_local and (reason := insecure_local.refusal(peer_of(scope), headers, scope["http_version"])):
+        if self._is_local(scope) and (reason := insecure_local.refusal(peer_of(scope), headers, scope["http_version"])):
             raise ForbiddenError(reason)
         needed = scopes.need(scope["method"], scope["path"])
         authorization = headers.get("authorization")
-        if needed is None or authorization is None:
-            return self._without_key(scope, needed)
-        return scopes.check(await self._with_key(scope, authorization), needed)
+        if needed is not None and authorization is not None:
+            return scopes.check(await self._with_key(scope, authorization), needed)
+        if not scope["path"].startswith(scopes.PROGRAMS):
+            caller = await self._with_session(scope, headers)
+            if caller is not None:
+                return caller if needed is None else scopes.check(caller, needed)
+        return self._without_key(scope, needed)
+
+    def _is_local(self, scope: Scope) -> bool:
+        """Whether no key is asked for: never over HTTPS, which other machines may reach.
+
+        The scheme is that of the connection itself, as `insecure_local` goes with no trusted proxies.
+        """
+        return self._insecure_local and scope["scheme"] != "https"
+
+    async def _with_session(self, scope: Scope, headers: Headers) -> Caller | None:
+        """Return whose browser it is; None if it was not logged in, or is no more."""
+        if self._is_local(scope):
+            scope["state"]["session"] = self._local_session
+            return LOCAL
+        name = web_sessions.cookie_name(scope["scheme"], scope.get("root_path", ""))
+        token = cookie_parser(headers.get("cookie", "")).get(name, "")
+        caller = await self._sessions.find(scope["app"].state.database, token)
+        if caller is None:
+            return None
+        if wait := self._by_key.take(caller.id):
+            raise TooManyError(f"too many requests with the key {caller.id}; the next in {wait:.1f} s", wait_s=wait)
+        scope["state"]["session"] = token
+        return caller
 
     def _without_key(self, scope: Scope, needed: scopes.Need | None) -> Caller | None:
         """Let everybody send what anybody may, and who sits at this machine the rest, where that is asked for."""
         address = network(scope["state"]["client_address"])
-        if self._insecure_local:
+        if self._is_local(scope):
             return None if needed is None else LOCAL
         if wait := self._by_address.take(address):
             raise TooManyError(f"too many requests from {address}; the next is taken in {wait:.1f} s", wait_s=wait)
@@ -73,8 +115,7 @@ class AuthMiddleware:
         scheme, _, key = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise self._failed(scope, "expected `Authorization: Bearer gw_…`")
-        runtime: Runtime = scope["app"].state.runtime
-        caller = await self._callers.find(runtime.database, key.strip())
+        caller = await self._callers.find(scope["app"].state.database, key.strip())
         if caller is None:
             raise self._failed(scope, "this key is unknown, expired or revoked; ask the operator for another")
         if wait := self._by_key.take(caller.id):
@@ -85,8 +126,8 @@ class AuthMiddleware:
         """Return the answer to a wrong key."""
         address = network(scope["state"]["client_address"])
         if wait := self._failures.take(address):
-            runtime: Runtime = scope["app"].state.runtime
-            runtime.refusals.count(_refused(scope, "access.limit", "too many wrong keys"))
+            refusals: Refusals = scope["app"].state.refusals
+            refusals.count(_refused(scope, "access.limit", "too many wrong keys"))
             return TooManyError(f"too many wrong keys from {address}; the next is read in {wait:.1f} s", wait_s=wait)
         return UnauthorizedError(reason)
 
@@ -96,6 +137,7 @@ class AuthMiddleware:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._callers.forget()
+                self._sessions.forget()
             await send(message)
 
         return sending
@@ -103,8 +145,8 @@ class AuthMiddleware:
 
 def _note_refusal(scope: Scope, reason: str) -> None:
     """Write a missing, wrong or insufficient key into the audit, with the part of it that is no secret."""
-    runtime: Runtime = scope["app"].state.runtime
-    runtime.refusals.note(_refused(scope, "access.refuse", reason))
+    refusals: Refusals = scope["app"].state.refusals
+    refusals.note(_refused(scope, "access.refuse", reason))
 
 
 def _refused(scope: Scope, action: str, reason: str) -> Intent:
@@ -115,3 +157,32 @@ def _refused(scope: Scope, action: str, reason: str) -> Intent:
 
 def _buckets(rate_per_s: float) -> TokenBuckets:
     return TokenBuckets(rate_per_s, max(1.0, 2 * rate_per_s))
+
+
+class TokenBuckets:
+    """How many requests one caller may send, in bounded memory.
+
+    One bucket per caller: `rate_per_s` tokens flow in, up to `burst`, and each request takes some out.
+    """
+
+    def __init__(self, rate_per_s: float, burst: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate_per_s
+        self._burst = burst
+        self._clock = clock
+        self._lock = Lock()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, when
+
+    def take(self, caller: str, tokens: float = 1.0) -> float:
+        """Take tokens and return 0, or leave them and return the seconds until there are enough."""
+        with self._lock:
+            now = self._clock()
+            held, since = self._buckets.pop(caller, (self._burst, now))
+            held = min(self._burst, held + (now - since) * self._rate)
+            missing = min(tokens, self._burst) - held
+            self._buckets[caller] = (held if missing > 0 else held - tokens, now)
+            while len(self._buckets) > MOST_CALLERS:
+                self._buckets.popitem(last=False)
+        return max(0.0, missing / self._rate)
+
+    def __len__(self) -> int:
+        return len(self._buckets)

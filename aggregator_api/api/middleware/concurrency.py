@@ -1,7 +1,8 @@
 """How many requests are worked on at once, how many wait for it and for how long; one too many is told to come again.
 
-Requests that read and requests that write have places of their own: where writers wait for a locked database, readers
-are still answered. A place is given back when the answer begins, so that slow readers of long answers hold none.
+Requests that read, requests that write and what devices say have places of their own: where writers wait for a locked
+database, readers are still answered. A place is given back when the answer begins, so that slow readers of long
+answers hold none.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.middleware.problems import send_problem
+from aggregator_api.auth.scopes import is_device_message
 from aggregator_api.errors import OverloadedError
 
 AT_ONCE = 8
+DEVICES_AT_ONCE = 64
+"""Messages of devices: they take no thread, but wait for the one that handles them all, one after the other."""
 WAITING = 500
 WAIT_S = 10.0
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -26,13 +30,14 @@ class ConcurrencyLimit:
     def __init__(self, app: ASGIApp, *, at_once: int = AT_ONCE, waiting: int = WAITING, wait_s: float = WAIT_S) -> None:
         self._app = app
         self._reads, self._writes = (_Places(at_once, waiting, wait_s) for _ in range(2))
+        self._messages = _Places(DEVICES_AT_ONCE, waiting, wait_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on when there is a place for it."""
         if scope["type"] != "http" or scope["path"] in _FREE:
             await self._app(scope, receive, send)
             return
-        places = self._reads if scope["method"] in _READS else self._writes
+        places = self._places_for(scope)
         try:
             await places.take()
         except OverloadedError as error:
@@ -52,6 +57,11 @@ class ConcurrencyLimit:
         finally:
             if held:
                 places.give_back()
+
+    def _places_for(self, scope: Scope) -> _Places:
+        if is_device_message(scope["path"]):
+            return self._messages
+        return self._reads if scope["method"] in _READS else self._writes
 
 
 class _Places:

@@ -1,5 +1,7 @@
 """A POST with an Idempotency-Key is worked on once; sent again, it gets the stored answer.
 
+What devices say passes by: an update has an id of its own, and a status may be repeated.
+
 After draft-ietf-httpapi-idempotency-key-header-07, but for one thing: the key with another request is a 409, not a
 422, for that request in itself is fine. So it is while the first is still worked on. Keys belong to their caller and
 are kept for a day. An answer that holds a secret is not kept.
@@ -20,6 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.middleware.problems import replay, send_problem
+from aggregator_api.auth.scopes import is_device_message
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import IdempotentRequestRow
 from aggregator_api.errors import ConflictError, RequestError, UnprocessableError
@@ -104,11 +107,12 @@ class Idempotency:
         """Answer a repeated request as before, or work on it and keep the answer."""
         key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
         caller = scope.get("state", {}).get("caller")
-        if key is None or caller is None or scope["method"] != "POST":
+        ours = caller is not None and scope["method"] == "POST" and not is_device_message(scope["path"])
+        if key is None or not ours:
             await self._app(scope, receive, send)
             return
         body = (await receive()).get("body", b"")  # all of it: BodyLimit has put it together
-        repeats = IdempotentRequests(scope["app"].state.runtime.database)
+        repeats = IdempotentRequests(scope["app"].state.database)
         try:
             if not _KEY.fullmatch(key):
                 raise UnprocessableError("Idempotency-Key: expected 1 to 128 visible ASCII characters")

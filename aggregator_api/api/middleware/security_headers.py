@@ -12,6 +12,16 @@ DOCS = (
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 """Swagger UI: only files of this server; it styles elements inline, and its pictures are data URLs."""
+PAGES = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+"""The operator's pages: only files of this server, no code and no style within a page."""
+PHONE = (
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; object-src 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+"""The phone's page and its worker: only files of this server; ONNX Runtime compiles its WebAssembly."""
 ALWAYS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -39,7 +49,11 @@ class SecurityHeaders:
                 headers = MutableHeaders(raw=message.setdefault("headers", []))
                 for name, value in ALWAYS.items():
                     headers[name] = value
-                headers["content-security-policy"] = DOCS if path == "/docs" else NOTHING
+                is_page = path != "/docs" and headers.get("content-type", "").startswith("text/html")
+                policy = DOCS if path == "/docs" else PAGES if is_page else NOTHING
+                headers["content-security-policy"] = PHONE if path.startswith("/phone/") else policy
+                if is_page:  # without a referrer a browser would not say from which site a form comes
+                    headers["referrer-policy"] = "same-origin"
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aggregator_api.api.routes import (
     audit,
     blobs,
+    device_messages,
     enrolment,
     events,
     federations,
@@ -21,7 +22,7 @@ ROUTERS = tuple(
     module.router
     for module in (
         *(federations, progress, models, rollouts, events),
-        *(enrolment, keys, audit, blobs),
+        *(enrolment, device_messages, keys, audit, blobs),
         *(health, metrics),
     )
 )

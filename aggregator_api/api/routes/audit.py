@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from aggregator_api.api import queries
+from aggregator_api.api.dependencies import DatabaseDep, PageDep
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import AuditEntry, Page
 from aggregator_api.db.audit import Filters
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 @router.get("", summary="List what was done, and by whom", responses=responses(422))
 def listing(
-    runtime: RuntimeDep,
+    database: DatabaseDep,
     page: PageDep,
     since: Annotated[float | None, Query(ge=0, le=1e12, description="from this time on, in Unix seconds")] = None,
     actor: Annotated[str | None, Query(max_length=96, description="only of this key's id, or other actor")] = None,
@@ -26,5 +26,5 @@ def listing(
     device: Annotated[str | None, Query(max_length=64, description="only about devices of this name")] = None,
 ) -> Page[AuditEntry]:
     """List the entries that fit, the oldest first; it needs an operator's key for the whole server."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         return queries.audit(session, Filters(since, actor, action, federation, device), page)

@@ -6,18 +6,16 @@ Only broadcasts are served: what a device uploaded, and the server's own state, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 from fastapi.responses import StreamingResponse
 
+from aggregator_api.api.dependencies import CallerDep, DatabaseDep, DownloadsDep
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import CallerDep, RuntimeDep
 from aggregator_api.db import repositories
 from aggregator_api.errors import BlobError, NotFoundError, UnavailableError
-from aggregator_api.runtime import Runtime
-from aggregator_api.storage.blob_cache import in_pieces
+from aggregator_api.storage.downloads import Downloads
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 
@@ -36,14 +34,15 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 @router.head("/{sha256}", summary="Ask for a model's size", response_class=Response, responses=_RESPONSES)
 def blob(
     request: Request,
-    runtime: RuntimeDep,
+    database: DatabaseDep,
+    downloads: DownloadsDep,
     caller: CallerDep,
     sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
     range_: Annotated[str | None, Header(alias="Range")] = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Send a broadcast's bytes; the name is their sha256, so they never change."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         if not repositories.is_broadcast(session, sha256, caller.federation):
             raise NotFoundError(f"there is no model {sha256}")
     headers = {
@@ -54,14 +53,15 @@ def blob(
     if if_none_match is not None and (sha256 in if_none_match or if_none_match.strip() == "*"):
         return Response(status_code=304, headers=headers)
     try:
-        return _answer(request, runtime, sha256, headers, range_)
+        return _answer(request, downloads, sha256, headers, range_)
     except BlobError as error:
-        runtime.coordinator.blob_damaged(sha256, str(error))
         raise UnavailableError(f"the server's copy of {sha256} is damaged or missing; the operator is told") from error
 
 
-def _answer(request: Request, runtime: Runtime, sha256: str, headers: dict[str, str], range_: str | None) -> Response:
-    size = runtime.blobs.size(sha256)
+def _answer(
+    request: Request, downloads: Downloads, sha256: str, headers: dict[str, str], range_: str | None
+) -> Response:
+    size = downloads.size(sha256)
     start, stop, status = 0, size, 200
     wanted = _RANGE.fullmatch(range_.strip()) if range_ else None
     if wanted is not None and any(wanted.groups()):  # anything else may be ignored
@@ -71,20 +71,7 @@ def _answer(request: Request, runtime: Runtime, sha256: str, headers: dict[str, 
     headers["Content-Length"] = str(stop - start)
     if request.method == "HEAD":
         return Response(None, status, headers, media_type=BINARY)
-    whole = runtime.blob_cache.get(sha256)
-    if whole is not None:
-        return StreamingResponse(in_pieces(whole[start:stop]), status, headers, media_type=BINARY)
-    # the whole is verified while it is sent, and cut short if it is damaged; of a part only the client knows the rest
-    pieces = _whole(runtime, sha256) if status == 200 else runtime.blobs.part(sha256, start, stop)
-    return StreamingResponse(pieces, status, headers, media_type=BINARY)
-
-
-def _whole(runtime: Runtime, sha256: str) -> Iterator[bytes]:
-    try:
-        yield from runtime.blobs.pieces(sha256)
-    except BlobError as error:
-        runtime.coordinator.blob_damaged(sha256, str(error))
-        raise
+    return StreamingResponse(downloads.pieces(sha256, start, stop), status, headers, media_type=BINARY)
 
 
 def _part(first: str, last: str, size: int) -> tuple[int, int]:

@@ -8,17 +8,28 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from aggregator_api.api import queries
+from aggregator_api.api.dependencies import (
+    MAX_ID,
+    DatabaseDep,
+    DeletionServiceDep,
+    DeviceServiceDep,
+    EnrolmentServiceDep,
+    FederationName,
+    IdentityDep,
+    PageDep,
+    TokenServiceDep,
+)
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.credentials import MadeToken, NewToken, Token
 from aggregator_api.api.schemas.resources import Deleted, Device, DeviceTags, Page
 from aggregator_api.db import audit
+from aggregator_api.db.database import Database
 from aggregator_api.db.models import EnrolmentTokenRow
-from aggregator_api.devices import approval, enrolment, enrolment_tokens, tags
-from aggregator_api.devices.requests import Claim, Enrol, Enrolment
+from aggregator_api.devices import enrolment_tokens
+from aggregator_api.devices.requests import Claim, DeviceToken, Enrol, Enrolment, TokenRequest
+from aggregator_api.devices.service import find
 from aggregator_api.errors import NotFoundError
 from aggregator_api.federations import service
-from aggregator_api.retention import deletion
 
 router = APIRouter(prefix="/v1", tags=["enrolment"])
 
@@ -28,10 +39,10 @@ TokenId = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
 @router.post("/enrol", status_code=201, summary="Enrol a device", responses=responses(401, 403, 409, 413, 422, 503))
-def enrol(runtime: RuntimeDep, said: Enrol, response: Response) -> Enrolment:
+def enrol(enrolment: EnrolmentServiceDep, said: Enrol, response: Response) -> Enrolment:
     """Show a token and a public key; with `auto_approve` the answer holds the credentials."""
     _shown_once(response)
-    return enrolment.enrol(runtime, said)
+    return enrolment.enrol(said)
 
 
 @router.post(
@@ -39,27 +50,39 @@ def enrol(runtime: RuntimeDep, said: Enrol, response: Response) -> Enrolment:
     summary="Claim a device's credentials",
     responses={202: {"model": Enrolment, "description": "not approved yet"}, **responses(401, 403, 409, 413, 422, 503)},
 )
-def claim(runtime: RuntimeDep, said: Claim, response: Response) -> Enrolment:
+def claim(enrolment: EnrolmentServiceDep, said: Claim, response: Response) -> Enrolment:
     """Get new credentials with the key that the device enrolled with; the ones before are void."""
     _shown_once(response)
-    answer = enrolment.claim(runtime, said)
+    answer = enrolment.claim(said)
     if answer.credentials is None:
         response.status_code = 202
     return answer
 
 
+@router.post(
+    "/enrol/token",
+    status_code=201,
+    summary="Get a device's key for some minutes",
+    responses=responses(401, 403, 409, 413, 422),
+)
+def device_token(tokens: TokenServiceDep, said: TokenRequest, response: Response) -> DeviceToken:
+    """Get a key that ends by itself; those before go on, and a request that was sent before gets none."""
+    _shown_once(response)
+    return tokens.make(said)
+
+
 @router.get(TOKENS, summary="List the enrolment tokens", responses=responses(404, 422))
-def list_tokens(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[Token]:
+def list_tokens(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[Token]:
     """List the tokens without their secrets, and who used them."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.tokens(session, federation, page)
 
 
 @router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))
-def make_token(runtime: RuntimeDep, name: str, new: NewToken, response: Response) -> MadeToken:
+def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: NewToken, response: Response) -> MadeToken:
     """Make a token that lets one device in, once; the answer is the only place where it is shown."""
-    with runtime.database.write() as session:
+    with database.write() as session:
         federation = service.named(session, name)
         row, token = enrolment_tokens.make(
             session,
@@ -67,7 +90,7 @@ def make_token(runtime: RuntimeDep, name: str, new: NewToken, response: Response
             device=new.device,
             auto_approve=new.auto_approve,
             lifetime_s=new.lifetime_s,
-            server_key=runtime.identity.public_key,
+            server_key=identity.public_key,
             tags=new.tags,
         )
         audit.mention(f"token {row.id}")
@@ -77,9 +100,9 @@ def make_token(runtime: RuntimeDep, name: str, new: NewToken, response: Response
 
 
 @router.post(TOKENS + "/{token}/revoke", summary="Revoke an enrolment token", responses=responses(404, 422))
-def revoke_token(runtime: RuntimeDep, name: str, token: TokenId) -> Token:
+def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
     """Let a token that was not used let nobody in."""
-    with runtime.database.write() as session:
+    with database.write() as session:
         federation, row = service.named(session, name), session.get(EnrolmentTokenRow, token)
         if row is None or row.federation_id != federation.id:
             raise NotFoundError(f"federation {name!r} has no enrolment token {token}")
@@ -89,40 +112,40 @@ def revoke_token(runtime: RuntimeDep, name: str, token: TokenId) -> Token:
 
 
 @router.post(DEVICE + "/approve", summary="Approve a device", responses=responses(404, 409, 422))
-def approve(runtime: RuntimeDep, name: str, device: str) -> Device:
+def approve(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
     """Let a device that has enrolled claim its credentials."""
-    approval.approve(runtime, name, device)
-    return _device(runtime, name, device)
+    devices.approve(name, device)
+    return _device(database, name, device)
 
 
 @router.post(DEVICE + "/revoke", summary="Revoke a device", responses=responses(404, 422, 503))
-def revoke(runtime: RuntimeDep, name: str, device: str) -> Device:
+def revoke(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
     """Void its keys and its account at the broker, and wait for it no longer; what was accepted of it stays."""
-    approval.revoke(runtime, name, device)
-    return _device(runtime, name, device)
+    devices.revoke(name, device)
+    return _device(database, name, device)
 
 
 @router.put(DEVICE + "/tags", summary="Set a device's groups", responses=responses(404, 413, 422))
-def set_tags(runtime: RuntimeDep, name: str, device: str, wanted: DeviceTags) -> Device:
+def set_tags(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str, wanted: DeviceTags) -> Device:
     """Put a device into these groups and no others; a plan's `rounds.cohort_tags` draws cohorts from groups."""
-    tags.set_tags(runtime, name, device, wanted.tags)
-    return _device(runtime, name, device)
+    devices.set_tags(name, device, wanted.tags)
+    return _device(database, name, device)
 
 
 @router.delete(DEVICE, summary="Delete a device", responses=responses(404, 409, 422, 503))
 def delete(
-    runtime: RuntimeDep,
+    deletion: DeletionServiceDep,
     name: str,
     device: str,
     dry_run: Annotated[bool, Query(description="only tell what would be deleted")] = False,
 ) -> Deleted:
     """Delete it with all that it said, sent and measured, its keys and its broker account; the audit stays."""
-    return Deleted(dry_run=dry_run, rows=deletion.delete_device(runtime, name, device, dry_run=dry_run))
+    return Deleted(dry_run=dry_run, rows=deletion.delete_device(name, device, dry_run=dry_run))
 
 
-def _device(runtime: RuntimeDep, name: str, device: str) -> Device:
-    with runtime.database.read() as session:
-        return Device.model_validate(approval.find(session, name, device)[1])
+def _device(database: Database, name: str, device: str) -> Device:
+    with database.read() as session:
+        return Device.model_validate(find(session, name, device)[1])
 
 
 def _shown_once(response: Response) -> None:

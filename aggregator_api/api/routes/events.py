@@ -8,18 +8,32 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
 from aggregator_api.api import queries
+from aggregator_api.api.dependencies import MAX_ID, DatabaseDep, FederationName, PageDep
 from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import Event, Page
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"])
 
+# each event, as OpenAPI 3.2 describes a stream; older readers pass over the word `itemSchema`
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/Event"},
+        },
+    },
+    "required": ["id", "event", "data"],
+}
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "id, event and data (JSON) of each",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"itemSchema": _EVENT}},
     }
 }
 
@@ -32,12 +46,12 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 )
 def follow(
     request: Request,
-    runtime: RuntimeDep,
+    database: DatabaseDep,
     name: FederationName,
     last_event_id: Annotated[int, Header(ge=0, le=MAX_ID, description="continue after this event")] = 0,
 ) -> StreamingResponse:
     """Send every event after Last-Event-ID, then those to come; without the header, all from the beginning."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         service.named(session, name)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     feed: EventFeed = request.app.state.event_feed
@@ -46,7 +60,7 @@ def follow(
 
 
 @router.get("/journal", summary="List what happened", responses=responses(404, 422))
-def journal(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[Event]:
+def journal(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[Event]:
     """List the same events in pages."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         return queries.events(session, service.named(session, name), page)

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Response
 from sqlalchemy.orm import Session
 
 from aggregator_api.api import queries
+from aggregator_api.api.dependencies import CallerDep, DatabaseDep, PageDep
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import CallerDep, PageDep, RuntimeDep
 from aggregator_api.api.schemas.credentials import Key, MadeKey, NewKey
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.auth import api_keys
@@ -26,18 +26,18 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="the part of 
 
 
 @router.get("", summary="List the keys", responses=responses(422))
-def listing(runtime: RuntimeDep, caller: CallerDep, page: PageDep) -> Page[Key]:
+def listing(database: DatabaseDep, caller: CallerDep, page: PageDep) -> Page[Key]:
     """List every key, those that were revoked too, without the secrets."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         return queries.keys(session, caller.federation, page)
 
 
 @router.post("", status_code=201, summary="Make a key", responses=responses(404, 413, 422))
-def make(runtime: RuntimeDep, caller: CallerDep, new: NewKey, response: Response) -> MadeKey:
+def make(database: DatabaseDep, caller: CallerDep, new: NewKey, response: Response) -> MadeKey:
     """Make a key; the answer is the only place where it is shown."""
     if caller.federation is not None and new.federation != caller.federation:
         raise ForbiddenError(f"the key {caller.id} makes keys for the federation {caller.federation!r} only")
-    with runtime.database.write() as session:
+    with database.write() as session:
         federation = None
         if (
             new.federation is not None
@@ -53,9 +53,9 @@ def make(runtime: RuntimeDep, caller: CallerDep, new: NewKey, response: Response
 
 
 @router.post("/{id}/revoke", summary="Revoke a key", responses=responses(404, 422))
-def revoke(runtime: RuntimeDep, caller: CallerDep, id: KeyId) -> Key:
+def revoke(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
     """Let a key open nothing any more, from now on."""
-    with runtime.database.write() as session:
+    with database.write() as session:
         row = _owned(session, caller, id)
         api_keys.revoke(row)
         audit.mention(f"key {id}")

@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from aggregator_api.api import queries
+from aggregator_api.api.dependencies import AliasServiceDep, DatabaseDep, DeletionServiceDep, FederationName, PageDep
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import Alias, AliasTarget, ModelVersion, Page
-from aggregator_api.federations import changes, service
-from aggregator_api.retention import deletion
+from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["models"], responses=responses(404, 422))
 
@@ -20,42 +19,44 @@ AliasName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
 
 
 @router.get("/models", summary="List the model versions")
-def models(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[ModelVersion]:
+def models(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[ModelVersion]:
     """List the global models; version 0 is the initial one."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.model_versions(session, federation, page)
 
 
 @router.get("/models/{version}", summary="Describe a model version")
-def model(runtime: RuntimeDep, name: FederationName, version: Version) -> ModelVersion:
+def model(database: DatabaseDep, name: FederationName, version: Version) -> ModelVersion:
     """Tell which round made a model, where its bytes are, and what names it has."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.model_version(session, federation, version)
 
 
 @router.delete("/models/{version}", summary="Delete a model version's bytes", responses=responses(409), status_code=200)
-def delete(runtime: RuntimeDep, name: str, version: Version) -> ModelVersion:
+def delete(deletion: DeletionServiceDep, database: DatabaseDep, name: str, version: Version) -> ModelVersion:
     """Serve its bytes no longer, and free them with the next garbage; not the newest, nor one that something needs."""
-    deletion.delete_version(runtime, name, version)
-    with runtime.database.read() as session:
+    deletion.delete_version(name, version)
+    with database.read() as session:
         return queries.model_version(session, service.named(session, name), version)
 
 
 @router.get("/aliases", summary="List the models' names")
-def aliases(runtime: RuntimeDep, name: FederationName) -> list[Alias]:
+def aliases(database: DatabaseDep, name: FederationName) -> list[Alias]:
     """List the names and what they stand for; there are at most 32."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.aliases(session, federation)
 
 
 @router.put("/aliases/{alias}", summary="Move a name to a model version", responses=responses(409, 413))
-def move(runtime: RuntimeDep, name: str, alias: AliasName, target: AliasTarget) -> ModelVersion:
+def move(
+    names: AliasServiceDep, database: DatabaseDep, name: str, alias: AliasName, target: AliasTarget
+) -> ModelVersion:
     """Name a version; `stable` is what the next round starts from and devices adopt: moving it back is a rollback."""
-    changes.move_alias(runtime, name, alias, target.version)
-    with runtime.database.read() as session:
+    names.move(name, alias, target.version)
+    with database.read() as session:
         return queries.model_version(session, service.named(session, name), target.version)
 
 
@@ -66,6 +67,6 @@ def move(runtime: RuntimeDep, name: str, alias: AliasName, target: AliasTarget) 
     response_class=Response,
     responses=responses(409),
 )
-def remove(runtime: RuntimeDep, name: str, alias: AliasName) -> None:
+def remove(names: AliasServiceDep, name: str, alias: AliasName) -> None:
     """Forget a name; the version stays. `stable` and `previous` are moved by rounds and cannot be removed."""
-    changes.remove_alias(runtime, name, alias)
+    names.remove(name, alias)

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from aggregator_api.api import queries
+from aggregator_api.api.dependencies import MAX_ID, DatabaseDep, FederationName, PageDep, RoundNumber
 from aggregator_api.api.device_history import history
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import MAX_ID, FederationName, PageDep, RoundNumber, RuntimeDep
 from aggregator_api.api.schemas.resources import (
     Device,
     DeviceHistory,
@@ -22,87 +22,87 @@ from aggregator_api.api.schemas.resources import (
     UpdateStatus,
     UpdateView,
 )
-from aggregator_api.devices import approval
+from aggregator_api.devices.service import find
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], responses=responses(404, 422))
 
 
 @router.get("/rounds", summary="List the rounds")
-def rounds(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[RoundView]:
+def rounds(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[RoundView]:
     """List the rounds, the first one first."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.rounds(session, federation, page)
 
 
 @router.get("/rounds/{number}", summary="Describe a round")
-def round_detail(runtime: RuntimeDep, name: FederationName, number: RoundNumber) -> RoundDetail:
+def round_detail(database: DatabaseDep, name: FederationName, number: RoundNumber) -> RoundDetail:
     """Tell a round's phase and how many updates have come."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         row = service.round_numbered(session, name, number)
         return queries.round_detail(session, row)
 
 
 @router.get("/rounds/{number}/participants", summary="List the devices of a round")
-def participants(runtime: RuntimeDep, name: FederationName, number: RoundNumber, page: PageDep) -> Page[Participant]:
+def participants(database: DatabaseDep, name: FederationName, number: RoundNumber, page: PageDep) -> Page[Participant]:
     """List the invited devices and late comers, with what they sent."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         row = service.round_numbered(session, name, number)
         return queries.participants(session, row, page)
 
 
 @router.get("/updates", summary="List the updates")
 def updates(
-    runtime: RuntimeDep,
+    database: DatabaseDep,
     name: FederationName,
     page: PageDep,
     status: Annotated[UpdateStatus | None, Query(description="only these")] = None,
 ) -> Page[UpdateView]:
     """List the updates that were accepted, and those left out or in quarantine with the reason."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.updates(session, federation, status, page)
 
 
 @router.get("/metrics", summary="List the metrics that devices reported")
 def metrics(
-    runtime: RuntimeDep,
+    database: DatabaseDep,
     name: FederationName,
     page: PageDep,
     round_number: Annotated[int | None, Query(alias="round", ge=1, le=MAX_ID, description="only this round's")] = None,
 ) -> Page[Metric]:
     """List what the devices measured themselves, of all rounds or of one."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.metrics(session, federation, round_number, page)
 
 
 @router.get("/devices", summary="List the devices")
 def devices(
-    runtime: RuntimeDep,
+    database: DatabaseDep,
     name: FederationName,
     page: PageDep,
     enrolment: Annotated[EnrolmentState | None, Query(description="only these")] = None,
     tag: Annotated[str | None, Query(max_length=64, description="only those in this group")] = None,
 ) -> Page[Device]:
     """List the devices, their last words, their groups and where their enrolment stands."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return queries.devices(session, federation, enrolment, tag, page)
 
 
 @router.get("/devices/{device}", summary="Describe a device")
-def device_detail(runtime: RuntimeDep, name: FederationName, device: str) -> Device:
+def device_detail(database: DatabaseDep, name: FederationName, device: str) -> Device:
     """Tell a device's last word and where its enrolment stands."""
-    with runtime.database.read() as session:
-        row = approval.find(session, name, device)[1]
+    with database.read() as session:
+        row = find(session, name, device)[1]
         return Device.model_validate(row)
 
 
 @router.get("/devices/{device}/history", summary="Tell what a device did")
-def device_history(runtime: RuntimeDep, name: FederationName, device: str, page: PageDep) -> DeviceHistory:
+def device_history(database: DatabaseDep, name: FederationName, device: str, page: PageDep) -> DeviceHistory:
     """Tell a device's part in each round, what it sent and what became of that, and what it measured."""
-    with runtime.database.read() as session:
-        row = approval.find(session, name, device)[1]
+    with database.read() as session:
+        row = find(session, name, device)[1]
         return history(session, row, page)

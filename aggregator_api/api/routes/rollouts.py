@@ -8,16 +8,16 @@ from fastapi import APIRouter, Body, Path, Query, Response
 from sqlalchemy.orm import Session
 
 from aggregator_api.api import rollout_queries
+from aggregator_api.api.dependencies import DatabaseDep, FederationName, PageDep, RolloutServiceDep
 from aggregator_api.api.middleware.problems import responses
-from aggregator_api.api.routes.dependencies import FederationName, PageDep, RuntimeDep
 from aggregator_api.api.schemas.resources import Page
 from aggregator_api.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
+from aggregator_api.db.database import Database
 from aggregator_api.db.models import RolloutRow
 from aggregator_api.federations import service
-from aggregator_api.rollouts import operations, transitions
+from aggregator_api.rollouts import transitions
 from aggregator_api.rollouts.requests import NewRollout
-from aggregator_api.runtime import Runtime
-from federation.rounds.rollout import Event, Halted, Paused, Resumed
+from aggregator_api.rollouts.service import unknown
 
 router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))
 
@@ -30,76 +30,75 @@ Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 @router.post("", status_code=201, summary="Start a rollout", responses=responses(409, 413))
 def start(
-    runtime: RuntimeDep,
+    rollouts: RolloutServiceDep,
+    database: DatabaseDep,
     name: str,
     new: Annotated[NewRollout, Body(openapi_examples=EXAMPLES)],
     response: Response,
 ) -> RolloutDetail:
     """Release a version in waves, as the body or the federation's `plan.rollout` says; training continues as before."""
-    number = operations.start(runtime, name, new)
+    number = rollouts.start(name, new)
     response.headers["Location"] = f"/v1/federations/{name}/rollouts/{number}"
-    return _describe(runtime, name, number)
+    return _describe(database, name, number)
 
 
 @router.get("", summary="List the rollouts")
-def listing(runtime: RuntimeDep, name: FederationName, page: PageDep) -> Page[RolloutView]:
+def listing(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[RolloutView]:
     """List the rollouts, the first one first."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         federation = service.named(session, name)
         return rollout_queries.listing(session, federation, page)
 
 
 @router.get("/{number}", summary="Describe a rollout")
-def detail(runtime: RuntimeDep, name: FederationName, number: Number) -> RolloutDetail:
+def detail(database: DatabaseDep, name: FederationName, number: Number) -> RolloutDetail:
     """Tell how far a rollout has come, wave by wave."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         return rollout_queries.detail(session, _rollout(session, name, number))
 
 
 @router.get("/{number}/devices", summary="List the devices of a rollout")
 def devices(
-    runtime: RuntimeDep,
+    database: DatabaseDep,
     name: FederationName,
     number: Number,
     page: PageDep,
     answer: Annotated[AnswerName | None, Query(description="only these")] = None,
 ) -> Page[RolloutDevice]:
     """List the devices that were told so far, with their scores and reasons."""
-    with runtime.database.read() as session:
+    with database.read() as session:
         row = _rollout(session, name, number)
         return rollout_queries.devices(session, row, answer, page)
 
 
 @router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
-def pause(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+def pause(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
     """Let no further wave begin; it is halted all the same where too many devices fail."""
-    return _steer(runtime, name, number, Paused())
+    rollouts.pause(name, number)
+    return _describe(database, name, number)
 
 
 @router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
-def resume(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+def resume(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
     """Resume it; the present wave begins anew."""
-    return _steer(runtime, name, number, Resumed(runtime.clock()))
+    rollouts.resume(name, number)
+    return _describe(database, name, number)
 
 
 @router.post("/{number}/halt", summary="Halt a rollout, or take a completed one back", responses=responses(409))
-def halt(runtime: RuntimeDep, name: str, number: Number) -> RolloutDetail:
+def halt(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
     """Have every device that uses the version go back to the model that it used before."""
-    return _steer(runtime, name, number, Halted("halted by the operator"))
+    rollouts.halt(name, number)
+    return _describe(database, name, number)
 
 
-def _steer(runtime: Runtime, name: str, number: int, event: Event) -> RolloutDetail:
-    operations.steer(runtime, name, number, event)
-    return _describe(runtime, name, number)
-
-
-def _describe(runtime: Runtime, name: str, number: int) -> RolloutDetail:
-    with runtime.database.read() as session:
+def _describe(database: Database, name: str, number: int) -> RolloutDetail:
+    with database.read() as session:
         return rollout_queries.detail(session, _rollout(session, name, number))
 
 
 def _rollout(session: Session, name: str, number: int) -> RolloutRow:
     found = transitions.numbered(session, service.named(session, name), number)
     if found is None:
-        raise operations.unknown(name, number)
+        raise unknown(name, number)
     return found

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aggregator_api.fields import Tags, Whole
+from aggregator_api.fields import WHOLE, Tags
 from federation.plan import Plan, Strict
 
 Item = TypeVar("Item")
-AdoptionAnswer = Literal["adopted", "refused", "failed", "undecided"]
+AdoptionAnswer = Literal["adopted", "kept", "refused", "failed", "undecided"]
 UpdateStatus = Literal["accepted", "held", "left_out", "refused", "quarantined"]
 EnrolmentState = Literal["open", "pending", "approved", "revoked"]
 
@@ -48,8 +48,11 @@ class FederationSummary(View):
 class Score(View):
     """What devices have measured of a model version, those whose holdout can tell whether a model works."""
 
-    macro_f1: float = Field(description="mean over the devices, each on its own holdout")
-    most_frequent: float = Field(description="mean macro-F1 of always answering the most frequent class there")
+    metric: str = Field(description="the primary metric of the plan's task")
+    value: float = Field(description="mean of the metric over the devices, each on its own holdout")
+    trivial: float = Field(description="mean of the metric there of the task's trivial answer, which needs no learning")
+    macro_f1: float | None = Field(deprecated=True, description="`value` where that is the metric; else null")
+    most_frequent: float | None = Field(deprecated=True, description="`trivial` where it is macro_f1; else null")
     devices: int = Field(description="that have measured it")
     working: int = Field(description="of them found that it works; devices that cannot check it go by the majority")
     measured: Literal["version", "updates"] = Field(
@@ -72,6 +75,14 @@ class ModelVersion(View):
     aliases: list[str] = Field(default_factory=list, description="stable is the present one")
 
 
+class LightModel(View):
+    """An ONNX file for devices that cannot train, such as a phone's browser."""
+
+    sha256: str = Field(description="name of its blob")
+    size: int
+    url: str = Field(description="where the file is")
+
+
 class FederationDetail(FederationSummary):
     """A federation, what it has agreed on, and where it stands."""
 
@@ -84,6 +95,9 @@ class FederationDetail(FederationSummary):
     devices: int
     devices_online: int = Field(description="devices that could train now")
     model: ModelVersion = Field(description="the present global model")
+    light_model: LightModel | None = Field(
+        description="what devices that cannot train compute embeddings with; null: none may join"
+    )
 
     simulate: str = Field(default=SIMULATE, description="simulates it; plan.json is the answer of GET …/plan")
 
@@ -206,11 +220,16 @@ class Adoption(View):
     """What a device has found about a model that it might have used."""
 
     source: Literal["personalized", "global"] = Field(description="its own of the round, or the one that came of it")
-    answer: AdoptionAnswer = Field(description="failed: it does not work there; undecided: nobody could check it")
-    score: float | None = Field(description="macro-F1 on the device's own holdout")
-    most_frequent: float | None = Field(
-        description="macro-F1 there of always answering the most frequent class; null: the holdout cannot tell"
+    answer: AdoptionAnswer = Field(
+        description="kept: it is not shown to be better than the present one, which stays; failed: it does not work "
+        "there; undecided: nobody could check it"
     )
+    metric: str = Field(description="the primary metric of the plan's task")
+    score: float | None = Field(description="of the metric, on the device's own holdout")
+    trivial: float | None = Field(
+        description="of the metric, by the task's trivial answer there; null: the holdout cannot tell"
+    )
+    most_frequent: float | None = Field(deprecated=True, description="`trivial`, whatever the metric is")
     reason: str
     recorded_at: float
 
@@ -251,7 +270,7 @@ class DeviceTags(Strict):
 class AliasTarget(Strict):
     """Where an alias should point."""
 
-    version: Whole = Field(ge=0, le=2**31 - 1)
+    version: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
 
 
 class Alias(View):

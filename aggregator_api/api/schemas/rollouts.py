@@ -9,7 +9,7 @@ from pydantic import Field
 from aggregator_api.api.schemas.resources import View
 from federation.plan import RolloutSettings
 
-AnswerName = Literal["pending", "adopted", "refused", "failed", "rolled_back"]
+AnswerName = Literal["pending", "adopted", "kept", "refused", "failed", "rolled_back"]
 
 
 class RolloutView(View):
@@ -25,7 +25,9 @@ class RolloutView(View):
     share: float = Field(description="of the devices, that the waves have reached")
     tags: list[str] = Field(description="groups that this wave goes to; none: it goes to the share")
     members: int = Field(description="devices of the wave, those of earlier waves included")
-    good: int = Field(description="of them have adopted it; at a halt, when it was decided")
+    good: int = Field(
+        description="of them have adopted it, or kept a model that is no worse; at a halt, when it was decided"
+    )
     bad: int = Field(description="of them have refused it, failed, or rolled back; at a halt, when it was decided")
     reason: str = Field(description="why it was halted")
     wave_at: float
@@ -41,6 +43,7 @@ class WaveProgress(View):
     devices: int
     pending: int = 0
     adopted: int = 0
+    kept: int = 0
     refused: int = 0
     failed: int = 0
     rolled_back: int = 0
@@ -59,7 +62,8 @@ class RolloutDevice(View):
     device: str
     wave: int = Field(description="in which it was told; 1 is the first")
     answer: AnswerName
-    score: float | None = Field(description="macro-F1 on the device's own holdout")
+    metric: str = Field(description="the primary metric of the plan's task")
+    score: float | None = Field(description="of the metric, on the device's own holdout")
     reason: str
     told_at: float
     answered_at: float | None

@@ -1,4 +1,4 @@
-"""A certificate authority for one installation, and the broker's certificate under it (X.509, P-256)."""
+"""A certificate authority for one installation, and the certificates of broker and server under it (X.509, P-256)."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ def issue(authority: Pair, hosts: Sequence[str], *, days: int) -> Pair:
         )
     )
     return _pair(builder.sign(parent_key, hashes.SHA256()), key)
+
+
+def hosts_of(certificate: bytes) -> tuple[str, ...]:
+    """Return the names and addresses that a certificate is for.
+
+    Raises:
+        ConfigError: if it cannot be read as PEM.
+    """
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise ConfigError(f"the certificate that is there cannot be read: {error}; give its names by --host") from error
+    return tuple(str(one.value) for one in names)
 
 
 def _read(authority: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -15,10 +15,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from aggregator_api.devices.accounts import BrokerAccounts, NoAccounts
 from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt.client import secure
 from aggregator_api.mqtt.mosquitto import roles
-from aggregator_api.settings import Login
+from aggregator_api.settings import Login, Settings
 
 ANSWER_S = 10.0
 QOS = 1
@@ -187,3 +188,9 @@ class _Session:
 
 def _removal(username: str) -> list[Command]:
     return [{"command": "deleteClient", "username": username}, {"command": "deleteRole", "rolename": username}]
+
+
+def accounts_of(settings: Settings) -> BrokerAccounts:
+    """Return who gives devices their accounts at the broker that the settings name."""
+    login = settings.broker_admin_login
+    return DynamicSecurity(settings.broker_host, settings.broker_port, login) if login else NoAccounts()

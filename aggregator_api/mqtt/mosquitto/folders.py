@@ -2,7 +2,7 @@
 
 authority/  ca.key                         the operator's; neither broker nor server needs it
 broker/     ca.pem server.pem server.key mosquitto.conf data/dynamic-security.json
-server/     ca.pem server.toml mqtt_password broker_admin_password
+server/     ca.pem server.toml mqtt_password broker_admin_password; https.pem https.key if it speaks HTTPS itself
 ca.pem                                     for every device
 """
 
@@ -100,6 +100,52 @@ def renew(wanted: Installation) -> None:
         raise ConfigError(f"{wanted.out} has no authority to renew with: {error}; leave --renew out") from error
     _write_certificate(wanted, certificates.issue(authority, wanted.hosts, days=wanted.days))
     _give(wanted.broker, wanted.user)
+
+
+@dataclass(frozen=True)
+class ServerCertificate:
+    """The files of the server's own HTTPS."""
+
+    certificate: Path
+    key: Path
+    hosts: tuple[str, ...]
+
+
+def issue_for_server(out: Path, hosts: Sequence[str], *, days: int) -> ServerCertificate:
+    """Write a certificate for the server's own HTTPS, or a new one in the place of that before.
+
+    The authority is that of `create`; where there is none yet, one is made. Without hosts the names are those of the
+    certificate that is there.
+
+    Raises:
+        ConfigError: for no host, a host that no certificate can name, or an authority that cannot be read.
+    """
+    folder = out / "server"
+    written = folder / "https.pem"
+    named = tuple(hosts) or (certificates.hosts_of(written.read_bytes()) if written.is_file() else ())
+    made = certificates.issue(_authority(out), named, days=days)
+    _make(folder)
+    folder.chmod(FOLDER)
+    write_file(folder / "https.key", made.key, mode=SECRET)
+    write_file(written, made.certificate, mode=PUBLIC)
+    return ServerCertificate(written, folder / "https.key", named)
+
+
+def _authority(out: Path) -> certificates.Pair:
+    """Return the installation's authority; a new one where there is neither its key nor its certificate."""
+    key, certificate = out / "authority" / "ca.key", out / "ca.pem"
+    if not key.exists() and not certificate.exists():
+        made = certificates.make_authority("Gaitway authority")
+        _make(key.parent)
+        key.parent.chmod(FOLDER)
+        write_file(key, made.key, mode=SECRET)
+        write_file(certificate, made.certificate, mode=PUBLIC)
+    try:
+        return certificates.Pair(certificate.read_bytes(), key.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"the authority of {out} cannot be read: {error}; bring {key} back to where it was, or choose a new folder"
+        ) from error
 
 
 def _write_certificate(wanted: Installation, certificate: certificates.Pair) -> None:

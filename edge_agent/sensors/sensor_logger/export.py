@@ -13,14 +13,14 @@ import logging
 import re
 import threading
 import zipfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from heapq import merge
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from edge_agent.errors import SensorError
-from edge_agent.sensors.replay import FileSource, PacedSink
+from edge_agent.sensors.replay import FileSource, PacedSink, Part
 from edge_agent.sensors.sensor_logger.calibration import signed, wrong_units
 from edge_agent.sensors.sensor_logger.inbox import Vocabulary
 from edge_agent.sensors.sensor_logger.message import batch_of
@@ -158,23 +158,23 @@ PAUSE_NS = 10 * 10**9
 """A chunk does not reach over a pause: the middle of its times would lie in neither part."""
 
 
-class ExportSource(FileSource):
+class ExportSource(FileSource[Part]):
     """Takes a zip, a JSON file or a folder of them."""
 
     kind = "export"
 
-    def files(self, path: Path) -> Sequence[Path]:
+    def parts(self, path: Path) -> list[Part]:
         """List the exports."""
-        return exports_in(path)
+        return [Part(found.name, (found,)) for found in exports_in(path)]
 
     def settings(self) -> str:
         """Return what the phone's settings say of signs, times and annotations."""
         wanted = {"platform", "annotations", "stop_words", "reorder_s"}
         return self.config.phone.model_dump_json(include=wanted)
 
-    def replay(self, path: Path, plan: Plan, sink: PacedSink, stop: threading.Event) -> None:
-        """Push one export."""
-        phone = self.config.phone
+    def replay(self, part: Part, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
+        """Push one export; nothing is left out."""
+        phone, (path,) = self.config.phone, part.paths
         platform = platform_of(path) or phone.platform
         stream = PhoneStream(sink, phone.reorder_s, Vocabulary(phone, plan.labels).activity_of)
         count = 0
@@ -186,10 +186,11 @@ class ExportSource(FileSource):
                 stream.accept(signed(batch, platform))
                 count += batch.samples
                 if stop.is_set():
-                    return
+                    return []
         stream.finish()
         left_out = ", ".join(f"{number} {name}" for name, number in sorted(stream.counts.items()) if number)
         log.info("%s: %d samples, signs of %s%s", path.name, count, platform, f"; {left_out}" if left_out else "")
+        return []
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:

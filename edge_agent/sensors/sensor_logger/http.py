@@ -8,85 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import socket
-import socketserver
 import ssl
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 from edge_agent.config.sensors import PhoneSection
+from edge_agent.http_server import SILENCE_S, BoundedServer, body_length, read_body
 from edge_agent.sensors.sensor_logger.inbox import Inbox, Outcome, Reply, Token
 
 PATH = "/v1/sensor-logger/"
 TELL_USER = 499
 STATUS = {Outcome.TAKEN: 200, Outcome.REFUSED: TELL_USER, Outcome.BROKEN: 400, Outcome.BUSY: 503}
-CONNECTIONS = 16
-SILENCE_S = 10.0
-"""Without a byte, after which a connection is closed."""
-REQUEST_S = 30.0
-"""For one whole request, whatever its pace."""
-BLOCK_BYTES = 1 << 16
 ENROL = "not enrolled: the token in the URL is not that of this device; see docs/phones.md"
 UNKNOWN = f"unknown path; set the app's Push URL to http://ADDRESS:PORT{PATH}TOKEN"
 
 
-class Listener(ThreadingHTTPServer):
-    """Runs until `close`, at most so many connections at a time."""
-
-    daemon_threads = True
-    request_queue_size = CONNECTIONS
+class Listener(BoundedServer):
+    """Runs until `close`."""
 
     def __init__(self, settings: PhoneSection, inbox: Inbox) -> None:
         self.inbox, self.token = inbox, Token(settings.token)
         self.most_bytes = settings.max_body_kb * 1024
-        self._slots = threading.BoundedSemaphore(CONNECTIONS)
-        if ":" in settings.listen:
-            self.address_family = socket.AF_INET6
-        super().__init__((settings.listen, settings.port), _Request)
+        super().__init__(settings.listen, settings.port, _Request)
         if settings.tls_cert and settings.tls_key:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(settings.tls_cert, settings.tls_key)
             # shaking hands here would let one slow client hold up all others
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
-        threading.Thread(target=self.serve_forever, args=(0.2,), name="phone", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self.server_address[1])
-
-    def close(self) -> None:
-        """Stop listening."""
-        self.shutdown()
-        self.server_close()
-
-    def server_bind(self) -> None:
-        """Bind without asking a name server who we are, as HTTPServer does."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread, or close it if there are too many."""
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:
-            self._slots.release()
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in its thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or speaks no HTTP, is none of our trouble."""
+        self.begin("phone")
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -99,12 +47,12 @@ class _Request(BaseHTTPRequestHandler):
         """Take a message."""
         if not self._is_enrolled():
             return
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
+        length = body_length(self.headers.get("Content-Length", ""), self.server.most_bytes)
+        if length is None:
             self._say(411, "a Content-Length is needed")
-        elif len(length) > 12 or int(length) > self.server.most_bytes:
+        elif length > self.server.most_bytes:
             self._say(413, f"a message may have {self.server.most_bytes:,} bytes; choose a shorter batch period")
-        elif (body := self._body(int(length))) is None:
+        elif (body := read_body(self.rfile, length)) is None:
             self.close_connection = True
         else:
             self._answer(self.server.inbox.take(body))
@@ -128,16 +76,6 @@ class _Request(BaseHTTPRequestHandler):
             self._say(TELL_USER, ENROL)
             return False
         return True
-
-    def _body(self, length: int) -> bytes | None:
-        deadline, parts, left = time.monotonic() + REQUEST_S, [], length
-        while left:
-            block = self.rfile.read1(min(left, BLOCK_BYTES)) if time.monotonic() < deadline else b""
-            if not block:
-                return None
-            parts.append(block)
-            left -= len(block)
-        return b"".join(parts)
 
     def _answer(self, answer: Reply) -> None:
         self._say(STATUS[answer.verdict], answer.words)

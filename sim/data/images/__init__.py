@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from sim.data.images import celeba, cifar, digits, emnist, folders, leaf
-from sim.data.images.assembly import image_federation
+from sim.data.images import camvid, celeba, cifar, digits, emnist, folders, leaf, mask_folder, voc
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import Moments, normalized
 from sim.data.images.reader import ImageReader
 
-__all__ = ["IMAGE_SETS", "ImageReader", "LabelledImages", "Moments", "image_federation", "normalized"]
+__all__ = ["IMAGE_SETS", "ImageReader", "LabelledImages"]
 
 IMAGE_SETS: dict[str, ImageReader] = {
     reader.name: reader
-    for reader in (*digits.READERS, emnist.READER, leaf.READER, *cifar.READERS, *folders.READERS, celeba.READER)
+    for reader in (
+        *(*digits.READERS, emnist.READER, leaf.READER, *cifar.READERS, *folders.READERS, celeba.READER),
+        *(camvid.READER, voc.READER, mask_folder.READER),
+    )
 }

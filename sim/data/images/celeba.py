@@ -112,6 +112,7 @@ READER = ImageReader(
     shape=lambda options: square(options, MOST_SIDE),
     layouts=lambda options: (LAYOUT,),
     images=read,
+    has_clients=lambda options: True,
     moments=COLOUR_TO_ONE,
     defaults={"side": 84, "identities": PEOPLE},
 )

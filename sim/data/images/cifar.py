@@ -11,12 +11,13 @@ import re
 
 import numpy as np
 
+from federation.training.pixels import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Member, Source
 from sim.data.images.bounded import read_at_most
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import CIFAR10, CIFAR100, Moments
+from sim.data.images.moments import CIFAR10, CIFAR100
 from sim.data.images.reader import ImageReader, Options
 
 SHAPE = (3, 32, 32)

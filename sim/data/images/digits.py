@@ -16,12 +16,13 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from federation.training.pixels import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.bounded import DAMAGED, read_at_most, read_rest
 from sim.data.images.idx import pattern, read_parts
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import FASHION_MNIST, MNIST, Moments
+from sim.data.images.moments import FASHION_MNIST, MNIST
 from sim.data.images.reader import ImageReader, Options
 
 DIGITS = tuple("0123456789")

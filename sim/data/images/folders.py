@@ -6,12 +6,13 @@ import re
 
 import numpy as np
 
+from federation.training.pixels import Moments
 from gaitway.errors import did_you_mean
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import CIFAR10, CIFAR100, COLOUR_TO_ONE, Moments
+from sim.data.images.moments import CIFAR10, CIFAR100, COLOUR_TO_ONE
 from sim.data.images.pictures import read_picture
 from sim.data.images.reader import ImageReader, Options, positive, square
 from sim.errors import SettingsError

@@ -75,5 +75,6 @@ READER = ImageReader(
     shape=lambda options: (1, SIDE, SIDE),
     layouts=lambda options: (LAYOUT,),
     images=read,
+    has_clients=lambda options: True,
     moments=GREY_TO_ONE,
 )

@@ -1,39 +1,93 @@
-"""Decoding JPEG and PNG files to bytes of one size, by Pillow; the only module that imports it."""
+"""Decoding JPEG and PNG files to bytes of one size, as `gaitway.pictures` opens them."""
 
 from __future__ import annotations
 
-import io
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from gaitway.pictures import MOST_BYTES, Bytes, Frame, PictureError, class_numbers, opened
+from gaitway.pictures import VOID as NO_CLASS
 from har_pipeline import SourceError
-from sim.data.images.bounded import DAMAGED, read_at_most
+from sim.data.images.bounded import read_at_most
 
-MOST_BYTES = 16 << 20
-MOST_PIXELS = 1 << 24
+VOID = NO_CLASS
+"""What a mask holds where a pixel has no class, and beside a picture of another shape."""
 
 
-def read_picture(stream: IO[bytes], name: str, side: int) -> npt.NDArray[np.uint8]:
+def read_picture(stream: IO[bytes], name: str, side: int) -> Bytes:
     """Decode one picture to (3, side, side) uint8; another size is resampled (Lanczos), whatever its aspect.
 
     Raises:
         SourceError: for a file that is no JPEG or PNG, is damaged, or claims more than 16 million pixels.
     """
-    content = io.BytesIO(read_at_most(stream, MOST_BYTES, name))
+    return read_picture_and_size(stream, name, Frame(side, side))[0]
+
+
+def read_picture_and_size(stream: IO[bytes], name: str, frame: Frame) -> tuple[Bytes, tuple[int, int]]:
+    """Decode one picture to (3, H, W) uint8, resampled by Lanczos; beside it the height and width that it had.
+
+    Raises:
+        SourceError: as `read_picture`.
+    """
+    content = read_at_most(stream, MOST_BYTES, name)
+    with _opened(content, name, ("JPEG", "PNG"), "a JPEG or PNG") as picture:
+        colour = picture.convert("RGB")
+    return frame.picture(colour), (colour.height, colour.width)
+
+
+def read_mask(stream: IO[bytes], name: str, frame: Frame, classes: Bytes) -> tuple[Bytes, tuple[int, int]]:
+    """Decode one mask to (H, W) uint8, each pixel that nearest to its centre; beside it the size that it had.
+
+    A mask is a PNG whose palette indices or grey values are numbers of classes, exactly: `classes` (256,) says what
+    each number becomes, VOID for no class, `UNKNOWN` for a number that has no meaning here. What a picture does not
+    reach is VOID.
+
+    Raises:
+        SourceError: for a file that is no such PNG, is damaged, claims more than 16 million pixels, or has a number
+            that is unknown, naming it.
+    """
+    content = read_at_most(stream, MOST_BYTES, name)
+    with _opened(content, name, ("PNG",), "a PNG whose palette or grey values are numbers of classes") as picture:
+        numbers = class_numbers(picture, content, name)
+    present = np.flatnonzero(np.bincount(numbers.ravel(), minlength=len(classes)))
+    strange = present[classes[present] == UNKNOWN].tolist()
+    if strange:
+        known = np.flatnonzero(classes != UNKNOWN).tolist()
+        raise SourceError(f"{name} has pixels of {_listed(strange)}; known are {_listed(known)}")
+    return frame.mask(classes[numbers], VOID), (numbers.shape[0], numbers.shape[1])
+
+
+UNKNOWN = 254
+"""Stands in a table of classes for numbers that no mask may hold."""
+
+
+def classes_table(numbers: dict[int, int]) -> Bytes:
+    """Return the table (256,) of numbers in masks and what they become; all others are UNKNOWN."""
+    table = np.full(256, UNKNOWN, dtype=np.uint8)
+    for number, becomes in numbers.items():
+        table[number] = becomes
+    return table
+
+
+@contextmanager
+def _opened(content: bytes, name: str, formats: tuple[str, ...], expected: str) -> Iterator[Image.Image]:
     try:
-        with warnings.catch_warnings(action="error"), Image.open(content, formats=("JPEG", "PNG")) as picture:
-            # the header alone was read: the pixels are decoded only after their number is known
-            if picture.width * picture.height > MOST_PIXELS:
-                raise SourceError(
-                    f"{name} claims {picture.width} × {picture.height} pixels; the limit is {MOST_PIXELS}"
-                )
-            colour = picture.convert("RGB")
-    except (*DAMAGED, UnidentifiedImageError, SyntaxError, ValueError, Warning, Image.DecompressionBombError) as error:
-        raise SourceError(f"{name} is no picture that can be read: {error}; expected a JPEG or PNG") from error
-    if colour.size != (side, side):
-        colour = colour.resize((side, side), Image.Resampling.LANCZOS)
-    return np.asarray(colour, dtype=np.uint8).transpose(2, 0, 1)
+        with opened(content, name, formats, expected) as picture:
+            yield picture
+    except PictureError as error:
+        raise SourceError(str(error)) from error
+
+
+def _listed(numbers: list[int]) -> str:
+    """Write ascending numbers, runs as `0 to 20`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from federation.training.pixels import Moments
+from gaitway.input_spec import Fit
 from har_pipeline import SourceError
-from har_pipeline.readers.archive import Source
+from har_pipeline.readers.archive import Member, Source
 from har_pipeline.readers.reader import DataSetReader, Options
 from sim.data.images.labelled import LabelledImages
-from sim.data.images.moments import Moments
 from sim.errors import SettingsError
 
-__all__ = ["ImageReader", "Options", "positive", "square"]
+__all__ = ["ImageReader", "Options", "chosen", "positive", "square"]
+
+Progress = Callable[[int, str], None]
+"""Called with the number of files that were looked at and the latest one's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageReader(DataSetReader):
     """A set of images: the shape (channels, height, width), how its files are read, and what normalizes its channels.
 
+    `target`: whether an image has one class, or a mask with a class of each pixel. `fit`: how pictures of other sizes
+    come into the shape. `has_clients`: whether the set itself says whose an image is, whatever its layout.
     `images` gets the files of the first layout that was found; where there are several, `source.layout` says which.
     """
 
     shape: Callable[[Options], tuple[int, int, int]]
     images: Callable[[Source, Options], LabelledImages]
     moments: Moments
+    target: Literal["class", "mask"] = "class"
+    fit: Callable[[Options], Fit] = lambda options: "stretch"
+    has_clients: Callable[[Options], bool] = lambda options: False
 
-    def read(self, root: Path | str | None, given: Options | None = None) -> LabelledImages:
+    def read(
+        self, root: Path | str | None, given: Options | None = None, progress: Progress | None = None
+    ) -> LabelledImages:
         """Read the first layout that lies under root, a folder, an archive or a file.
+
+        `progress` hears of the number of files that were looked at, and the latest.
 
         Raises:
             SettingsError: of har_pipeline for an unknown option, of sim for a value that does not fit.
@@ -40,7 +55,19 @@ class ImageReader(DataSetReader):
         source = self.open(root, options)
         if source is None:
             raise SourceError(f"{self.name} has no layout to look for")
-        return self.images(source, options)
+        return self.images(source if progress is None else _Watched(**vars(source), told=progress), options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Watched(Source):
+    """A source that tells of each file that it yields."""
+
+    told: Progress
+
+    def members(self) -> Iterator[tuple[re.Match[str], Member]]:
+        for number, (match, member) in enumerate(super().members(), 1):
+            self.told(number, member.name.rpartition("/")[2])
+            yield match, member
 
 
 def positive(options: Options, key: str, most: int) -> int:
@@ -55,3 +82,11 @@ def square(options: Options, most: int) -> tuple[int, int, int]:
     """Return the shape of colour pictures whose option `side` is at most so many pixels."""
     side = positive(options, "side", most)
     return 3, side, side
+
+
+def chosen(options: Options, key: str, among: tuple[str, ...]) -> str:
+    """Return an option that is one of some words; raises SettingsError where it is none of them."""
+    value = options[key]
+    if value not in among:
+        raise SettingsError(f"option {key} is {value!r}; expected {' or '.join(among)}")
+    return str(value)

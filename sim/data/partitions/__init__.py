@@ -15,6 +15,7 @@ from sim.data.partitions.equal import Equal
 from sim.data.partitions.n_way import NWay
 from sim.data.partitions.natural import Natural
 from sim.data.partitions.partition import Counts, Partition, Pool, Share, class_counts, with_validation
+from sim.data.partitions.power_law import PowerLaw
 from sim.data.partitions.shards import Shards
 from sim.errors import SettingsError
 
@@ -27,6 +28,7 @@ __all__ = [
     "Natural",
     "Partition",
     "Pool",
+    "PowerLaw",
     "Shards",
     "Share",
     "class_counts",
@@ -35,7 +37,9 @@ __all__ = [
     "with_validation",
 ]
 
-PARTITIONS: dict[str, type[Partition]] = {each.kind: each for each in (Natural, Dirichlet, NWay, Shards, Equal)}
+PARTITIONS: dict[str, type[Partition]] = {
+    each.kind: each for each in (Natural, Dirichlet, NWay, Shards, PowerLaw, Equal)
+}
 
 
 def partition_to_json(partition: Partition) -> dict[str, Any]:

@@ -79,17 +79,24 @@ class Dirichlet(LabelPartition):
         return table
 
     def _by_client(self, sizes: Sizes, examples: int, seed: int) -> Counts:
-        """Serve one client after another; where a class runs out its proportion goes to those that are left."""
-        left = sizes.copy()
-        prior = sizes[sizes > 0] / sizes.sum()
-        rows = np.zeros((self.clients, len(sizes)), dtype=np.int64)
-        for k, total in enumerate(apportion(examples, np.ones(self.clients))):
-            drawn = np.zeros(len(sizes))
-            random = generator(seed, "dirichlet", "client", k)
-            drawn[sizes > 0] = random.dirichlet(self.alpha * len(prior) * prior)
-            rows[k] = _taken(int(total), drawn, left)
-            left -= rows[k]
-        return rows
+        return deal_by_client(apportion(examples, np.ones(self.clients)), sizes, self.alpha, seed)
+
+
+def deal_by_client(totals: Sizes, sizes: Sizes, alpha: float, seed: int) -> Counts:
+    """Return (K, C): client k gets totals[k] examples, in proportions over the classes from Dir(α·C·prior).
+
+    One client is served after another; where a class runs out its proportion goes to those that are left.
+    """
+    left = sizes.copy()
+    prior = sizes[sizes > 0] / sizes.sum()
+    rows = np.zeros((len(totals), len(sizes)), dtype=np.int64)
+    for k, total in enumerate(totals):
+        drawn = np.zeros(len(sizes))
+        random = generator(seed, "dirichlet", "client", k)
+        drawn[sizes > 0] = random.dirichlet(alpha * len(prior) * prior)
+        rows[k] = _taken(int(total), drawn, left)
+        left -= rows[k]
+    return rows
 
 
 def _among(open_: np.ndarray, proportions: np.ndarray) -> np.ndarray:

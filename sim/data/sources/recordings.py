@@ -27,6 +27,7 @@ from har_pipeline import (
     split_client,
 )
 from har_pipeline.origin import Key
+from har_pipeline.signals.checks import grouped as grouped_findings
 from har_pipeline.splits import Split
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.holdout import leave_out
@@ -51,7 +52,11 @@ class Recordings:
         """Describe a window of the data set's own pipeline with these changes."""
         cut = PipelineSettings.from_json({**dataset_settings(self._name).to_json(), **pipeline})
         none, one = (0.0,) * len(SENSOR_CHANNELS), (1.0,) * len(SENSOR_CHANNELS)
-        return InputSpec.windows(none, one, window=cut.window, rate_hz=cut.rate_hz, stride=cut.stride)
+        return cut.input_spec(none, one)
+
+    def default_partition(self, options: Mapping[str, Any]) -> str | None:
+        """Return nothing: recordings come by person."""
+        return None
 
     def load(
         self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None
@@ -60,7 +65,8 @@ class Recordings:
         pipeline = PipelineSettings.from_json({**dataset_settings(self._name).to_json(), **settings.data.pipeline})
         options = settings.dataset_options or None
         dataset = prepare(self._name, root, pipeline, cache_dir=cache, progress=progress, options=options)
-        data = federated_data(dataset, settings)
+        odd = tuple(": ".join(row) for row in grouped_findings(dataset.findings, len(dataset.clients)))
+        data = replace(federated_data(dataset, settings), findings=odd)
         if settings.clients_by != "client":
             data = grouped(data, _groups(dataset, settings.clients_by, data))
         if settings.partition is not None:

@@ -25,6 +25,10 @@ class Source(Protocol):
         """Describe one example before normalization; `pipeline` are changes of how recordings become windows."""
         ...
 
+    def default_partition(self, options: Mapping[str, Any]) -> str | None:
+        """Return the kind of partition that is taken where none is named; None: nothing is to be divided."""
+        ...
+
     def load(
         self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None
     ) -> FederatedData:

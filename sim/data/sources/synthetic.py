@@ -30,6 +30,10 @@ class SyntheticLogistic:
         """Describe an input."""
         return InputSpec.vectors((0.0,) * DIMENSION, (1.0,) * DIMENSION)
 
+    def default_partition(self, options: Mapping[str, Any]) -> str | None:
+        """Return nothing: tasks are drawn client by client."""
+        return None
+
     def load(
         self, settings: Experiment, root: Path | None, cache: Path | None, progress: Progress | None
     ) -> FederatedData:

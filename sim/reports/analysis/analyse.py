@@ -14,6 +14,7 @@ from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.gradients import gradients
 from sim.reports.analysis.margin import margin
 from sim.reports.analysis.page import write_page
+from sim.reports.analysis.pixels import pixels
 from sim.reports.analysis.section import Section
 from sim.reports.analysis.tokens import tokens
 
@@ -21,6 +22,7 @@ Analysis = Callable[[FinishedRun], Section]
 
 ALWAYS: Mapping[str, Analysis] = {
     "features": embedding,
+    "pixels": pixels,
     "tokens": tokens,
     "convergence": convergence,
     "attention": attention,

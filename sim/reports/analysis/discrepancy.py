@@ -16,6 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from federation.records import Examples
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import Picture, Section
@@ -87,9 +88,10 @@ def _reference(centralized: FinishedRun) -> Tensor:
         raise AnalysisError(
             f"{centralized.directory.path} is a run of {centralized.method}; expected one of centralized"
         )
-    x = centralized.data.union_test().x
-    rows = subsample(len(x), MOST_VECTORS, centralized.settings.training.seed, "reference")
-    return centralized.features(centralized.server, x[rows])
+    union = centralized.data.union_test()
+    rows = subsample(len(union.y), MOST_VECTORS, centralized.settings.training.seed, "reference")
+    some = Examples(union.x[rows], union.y[rows])
+    return centralized.rows(centralized.server, some, MOST_VECTORS, "reference")[0]
 
 
 def _per_client(run: FinishedRun, reference: Tensor, width: float) -> dict[str, float]:

@@ -13,16 +13,19 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from federation.records import ClassStats
-from federation.training.losses import class_prototypes
+from federation.aggregation.class_statistics import class_prototypes
+from federation.records import ClassStats, Examples
+from federation.tasks.segmentation import Segmentation
 from federation.tree import total
+from models.model import Model
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, Look, bare, edged
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import Picture, Section
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
-TEXT = """Each dot is a test example, the same dots left and right. Stars are the aggregate prototypes
+TEXT = """Each dot is a test example, in segmentation one of its pixels of the features' resolution that is not of the
+background; the same dots left and right. Stars are the aggregate prototypes
 Σ n_k[c] p_k[c] / Σ n_k[c]; diamonds on the left are the clients' own prototypes p_k[c], measured on training examples.
 t-SNE keeps neighbourhoods: distances between clusters and their sizes mean nothing."""
 MOST_DOTS = 1500
@@ -53,34 +56,37 @@ def embedding(run: FinishedRun) -> Section:
 
 
 def _own(run: FinishedRun) -> Cloud:
-    chosen = {name: _drawn(run, name) for name in run.own_features}
-    return _cloud(run, {name: run.own_features[name][rows] for name, rows in chosen.items()}, chosen, run.own_stats)
+    return _cloud(run, {name: _drawn(run, name, run.model(name)) for name in run.own_features}, run.own_stats)
 
 
 def _server(run: FinishedRun) -> Cloud:
-    chosen = {name: _drawn(run, name) for name in run.own_features}
-    tests = {name: run.data.clients[name].test.x[rows] for name, rows in chosen.items()}
-    features = {name: run.features(run.server, x) for name, x in tests.items()}
-    return _cloud(run, features, chosen, run.server_stats)
+    return _cloud(run, {name: _drawn(run, name, run.server) for name in run.own_features}, run.server_stats)
 
 
-def _drawn(run: FinishedRun, name: str) -> Tensor:
-    """Draw a client's share of the dots; every client has the same, as far as it has examples."""
-    share = max(1, MOST_DOTS // len(run.own_features))
-    return subsample(len(run.data.clients[name].test.y), share, run.settings.training.seed, name)
+def _drawn(run: FinishedRun, name: str, model: Model) -> tuple[Tensor, Tensor]:
+    """Draw a client's share of the dots, features (m, D) and classes (m,); every client has the same, as far as it can.
+
+    In segmentation they are of pixels, as many as of other tasks examples, and none of the background.
+    """
+    share, test = max(1, MOST_DOTS // len(run.own_features)), run.data.clients[name].test
+    chosen = subsample(len(test.y), share, run.settings.training.seed, name)
+    return run.rows(model, Examples(test.x[chosen], test.y[chosen]), share, name, without=_background(run))
 
 
-def _cloud(
-    run: FinishedRun, features: Mapping[str, Tensor], chosen: Mapping[str, Tensor], stats: Mapping[str, ClassStats]
-) -> Cloud:
-    classes = torch.cat([run.data.clients[name].test.y[rows] for name, rows in chosen.items()])
+def _background(run: FinishedRun) -> int | None:
+    """Return the class that would hide all others."""
+    return run.task.background if isinstance(run.task, Segmentation) else None
+
+
+def _cloud(run: FinishedRun, dots: Mapping[str, tuple[Tensor, Tensor]], stats: Mapping[str, ClassStats]) -> Cloud:
+    features, classes = (torch.cat(parts) for parts in zip(*dots.values(), strict=True))
     numbers = {name: k for k, name in enumerate(run.clients)}
-    clients = np.concatenate([np.full(len(rows), numbers[name]) for name, rows in chosen.items()])
+    clients = np.concatenate([np.full(len(own), numbers[name]) for name, (_, own) in dots.items()])
     local, local_classes = _local(run, stats)
     shared = total(stats.values())
-    known = shared.counts > 0
+    known = _known(run, shared)
     return Cloud(
-        torch.cat(list(features.values())),
+        features,
         classes.numpy(),
         clients,
         local,
@@ -90,9 +96,14 @@ def _cloud(
     )
 
 
+def _known(run: FinishedRun, stats: ClassStats) -> Tensor:
+    """Return which classes (C,) have a prototype that is drawn."""
+    return (stats.counts > 0) & (torch.arange(len(stats.counts)) != (-1 if (b := _background(run)) is None else b))
+
+
 def _local(run: FinishedRun, stats: Mapping[str, ClassStats]) -> tuple[Tensor, Groups]:
     """Stack the clients' prototypes (m, D) and their classes (m,); too many to draw are subsampled."""
-    known = {name: each.counts > 0 for name, each in stats.items()}
+    known = {name: _known(run, each) for name, each in stats.items()}
     vectors = torch.cat([class_prototypes(each)[known[name]] for name, each in stats.items()])
     classes = torch.cat([mask.nonzero()[:, 0] for mask in known.values()])
     rows = subsample(len(vectors), MOST_DIAMONDS, run.settings.training.seed, "prototypes")

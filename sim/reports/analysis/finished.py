@@ -5,6 +5,7 @@ Client models are those of the best round, which both scores come from; the serv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +15,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from federation.aggregation.class_statistics import class_stats, empty_class_stats
 from federation.methods import METHODS
 from federation.records import Batch, ClassStats, Examples, Output
-from federation.training.losses import class_stats
+from federation.tasks import task_from_json
+from federation.tasks.task import LabelledFeatures, Task
+from federation.training.client_round import STATS_NUMBERS
+from federation.training.pixels import network_input
 from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
@@ -24,11 +29,16 @@ from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError, RunDirectoryError
 from sim.experiment import Experiment
 from sim.reports.analysis.diagnostics import Diagnostics
+from sim.reports.analysis.tsne import subsample
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
+
+
+MOST_PIXELS = 2000
+"""Of a client's test pictures so many pixels are kept: all of them would not fit into memory."""
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -48,6 +58,11 @@ class FinishedRun:
     def method(self) -> str:
         """Name of the run's method."""
         return self.directory.config.method_name
+
+    @property
+    def task(self) -> Task:
+        """What the run learnt."""
+        return task_from_json(self.settings.task)
 
     @property
     def pools_data(self) -> bool:
@@ -112,6 +127,8 @@ class FinishedRun:
     def own_features(self) -> dict[str, Tensor]:
         """Features (n_k, D) of each client's test examples under its own model; clients without any are left out.
 
+        In segmentation they are of pixels, some thousand a client.
+
         Raises:
             AnalysisError: if no client with a model has a test example.
         """
@@ -119,7 +136,10 @@ class FinishedRun:
         names = [name for name in self.clients if len(tests[name].y)]
         if not names:
             raise AnalysisError(f"no client with a model has a test example in {self.directory.path}")
-        return {name: self.features(self.model(name), tests[name].x) for name in self._counted("features", names)}
+        return {
+            name: self.rows(self.model(name), tests[name], MOST_PIXELS, name)[0]
+            for name in self._counted("features", names)
+        }
 
     @cached_property
     def own_stats(self) -> dict[str, ClassStats]:
@@ -133,16 +153,58 @@ class FinishedRun:
         names = self._counted("prototypes, by the server's model,", self.trained)
         return {name: self.stats(self.server, self.data.clients[name].train) for name in names}
 
-    @torch.no_grad()
     def features(self, model: Model, x: Tensor) -> Tensor:
         """Map x (n, ...) to features (n, D) in the batches of the run's evaluation."""
-        return torch.cat([model(part).features for part in torch.split(x, self.settings.eval_batch)])
+        return torch.cat([output.features for _, output in self.outputs(model, Examples(x, x))])
+
+    @torch.no_grad()
+    def outputs(self, model: Model, examples: Examples) -> Iterator[tuple[Batch, Output]]:
+        """Yield what a model makes of examples, in the batches of the run's evaluation; large pictures in smaller."""
+        together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
+        size = max(1, min(self.settings.eval_batch, together))
+        for x, y in zip(torch.split(examples.x, size), torch.split(examples.y, size), strict=True):
+            batch = Batch(network_input(x, self.data.moments), y, torch.ones(len(x)))
+            found = model(batch.x)
+            yield batch, Output(found.features, found.logits, {})
+
+    def rows(
+        self, model: Model, examples: Examples, limit: int, *what: str, without: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return features (m, D) and classes (m,): of every example, or, drawn by `what`, of up to `limit` pixels.
+
+        Pixels of the class `without`, and those that have none, are left out; of a task without classes all are 0.
+        """
+        kept: list[tuple[Tensor, Tensor]] = []
+        for number, (batch, output) in enumerate(self.outputs(model, examples)):
+            labelled = self._labelled(output, batch)
+            counted = (labelled.mask > 0) & (labelled.classes != (-1 if without is None else without))
+            some = counted.nonzero()[:, 0]
+            if output.features.dim() > 2:
+                some = some[subsample(len(some), limit, self.settings.training.seed, *what, str(number))]
+            kept.append((labelled.features[some], labelled.classes[some]))
+        features, classes = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        if len(classes) <= max(limit, len(examples.y)):
+            return features, classes
+        few = subsample(len(classes), limit, self.settings.training.seed, *what)
+        return features[few], classes[few]
+
+    def _labelled(self, output: Output, batch: Batch) -> LabelledFeatures:
+        if self.task.has_classes:
+            return self.task.labelled_features(output, batch)
+        return LabelledFeatures(output.features, torch.zeros(len(output.features), dtype=torch.int64), batch.mask)
 
     def stats(self, model: Model, examples: Examples) -> ClassStats:
-        """Sum the features of some examples by class."""
-        features = self.features(model, examples.x)
-        batch = Batch(examples.x, examples.y, torch.ones(len(examples.y)))
-        return class_stats(Output(features, features, {}), batch, self.settings.training.classes)
+        """Sum the features of some examples, or of their pixels, by class.
+
+        Raises:
+            AnalysisError: if the task has no classes.
+        """
+        if not self.task.has_classes:
+            raise AnalysisError(f"the task {self.task.name} has no classes that features could be told apart by")
+        stats = empty_class_stats(self.settings.training, torch.zeros(()))
+        for batch, output in self.outputs(model, examples):
+            stats = class_stats(self.task.labelled_features(output, batch), self.settings.training.classes, stats)
+        return stats
 
     def _counted(self, what: str, names: list[str]) -> Iterator[str]:
         for done, name in enumerate(names):

@@ -43,5 +43,5 @@ def _gradients(run: FinishedRun, model: Model) -> Iterable[tuple[str, int, Tenso
     names = run.trained
     for done, name in enumerate(names):
         run.progress(f"gradient of client {name}", done, len(names))
-        train = run.data.clients[name].train
-        yield name, len(train.y), mean_gradient(evaluate, server, train, run.settings.eval_batch)
+        train, batch = run.data.clients[name].train, run.settings.eval_batch
+        yield name, len(train.y), mean_gradient(run.task, evaluate, server, train, batch, run.data.moments)

@@ -25,5 +25,6 @@ class Section:
     text: str
     values: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[str, Picture] = field(default_factory=dict)
-    table: tuple[tuple[str, str], ...] = ()
-    """Rows (what, value) of the page."""
+    table: tuple[tuple[str, ...], ...] = ()
+    """Rows (what, value) of the page; or, with `columns`, of as many cells."""
+    columns: tuple[str, ...] = ()

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gaitway.metrics import Metric
 from sim.errors import AnalysisError
 from sim.reports.analysis.section import Picture, Section
 from sim.reports.comparison.comparability import settings_of
-from sim.reports.figures.style import COLOURS, DASHES, MEASURES, clean, new_figure, plain_text
+from sim.reports.figures.style import COLOURS, DASHES, clean, heading, new_figure, plain_text
 from sim.results.records import Summary
 from sim.results.run_directory import RunDirectory
 
 SCORES = ("personalization", "generalization", "global")
-TEXT = """Macro-F1 of runs that differ in {key} and, along one line, in nothing else but the seed."""
+TEXT = """{metric} of runs that differ in {key} and, along one line, in nothing else but the seed."""
 CAPTION = """Mean over seeds; bars are one standard deviation over seeds where there are several. Values stand at even
 distances, in ascending order."""
 MOST_LINES = 12
@@ -47,12 +48,14 @@ def sensitivity(paths: Sequence[Path]) -> list[Section]:
         AnalysisError: if a run is not finished, or no two differ in one option alone.
     """
     runs = [RunDirectory(path) for path in paths]
+    if len(tasks := sorted({run.config.learnt.name for run in runs})) > 1:
+        raise AnalysisError(f"the runs learnt {' and '.join(tasks)}, whose metrics differ; give runs of one task")
     if unfinished := [str(run.path) for run in runs if not run.finished]:
         raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to go on with them")
     settings = [settings_of(run) for run in runs]
     keys = sorted({key for each in settings for key in each if len({repr(other.get(key)) for other in settings}) > 1})
     found = {key: _lines(key, keys, runs, settings) for key in keys}
-    sections = [_section(key, lines) for key, lines in found.items() if lines]
+    sections = [_section(key, lines, runs[0].config.primary[1]) for key, lines in found.items() if lines]
     if not sections:
         differ = f"they differ in {', '.join(keys)} together" if keys else "they differ in nothing but the seed"
         raise AnalysisError(f"no two of these {len(runs)} runs differ in one option alone; {differ}")
@@ -74,7 +77,8 @@ def _lines(
     for rest, values in groups.items():
         ordered = sorted(values, key=lambda text: _order(values[text][0][0]))
         if len(ordered) > 1:
-            lines[rest] = {text: _points([summary for _, summary in values[text]]) for text in ordered}
+            metric, _ = runs[0].config.primary
+            lines[rest] = {text: _points([summary for _, summary in values[text]], metric) for text in ordered}
     return lines
 
 
@@ -92,11 +96,12 @@ def _order(value: Any) -> tuple[int, Any]:
     return (0, value) if isinstance(value, (int, float)) else (2, str(value))
 
 
-def _points(summaries: Sequence[Summary]) -> dict[str, Point]:
+def _points(summaries: Sequence[Summary], metric: str) -> dict[str, Point]:
+    served = [each.global_[metric] for each in summaries if each.global_]
     values = {
-        "personalization": [each.personalization.macro_f1.mean for each in summaries if each.personalization],
-        "generalization": [each.generalization.macro_f1.mean for each in summaries if each.generalization],
-        "global": [each.global_.macro_f1 for each in summaries if each.global_ and each.global_.macro_f1 is not None],
+        "personalization": [each.personalization[metric].mean for each in summaries if each.personalization],
+        "generalization": [each.generalization[metric].mean for each in summaries if each.generalization],
+        "global": [score for score in served if score is not None],
     }
     return {
         score: Point(statistics.fmean(each), statistics.pstdev(each), len(each))
@@ -105,7 +110,7 @@ def _points(summaries: Sequence[Summary]) -> dict[str, Point]:
     }
 
 
-def _section(key: str, lines: Mapping[str, Line]) -> Section:
+def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> Section:
     if len(lines) > MOST_LINES:
         raise AnalysisError(
             f"{key}: {len(lines)} combinations of the other options; give at most {MOST_LINES} at a time"
@@ -117,28 +122,30 @@ def _section(key: str, lines: Mapping[str, Line]) -> Section:
         for rest, line in lines.items()
     }
     name = key.replace(".", "_")
-    pictures = {"scores": Picture(_figure(key, lines), CAPTION)}
-    return Section(name, f"Sensitivity to {key}", TEXT.format(key=key), values, pictures, _table(lines))
+    text = TEXT.format(key=key, metric=metric.label[0].upper() + metric.label[1:])
+    pictures = {"scores": Picture(_figure(key, lines, metric), CAPTION)}
+    return Section(name, f"Sensitivity to {key}", text, values, pictures, _table(lines, metric))
 
 
-def _table(lines: Mapping[str, Line]) -> tuple[tuple[str, str], ...]:
+def _table(lines: Mapping[str, Line], metric: Metric) -> tuple[tuple[str, str], ...]:
     rows = []
     for rest, line in lines.items():
         for text, scores in line.items():
-            told = " / ".join(f"{100 * scores[score].mean:.2f}" if score in scores else "–" for score in SCORES)
+            told = " / ".join(metric.text(scores[score].mean) if score in scores else "–" for score in SCORES)
             rows.append((f"{text} ({rest})" if rest else text, told))
-    return (("value", " / ".join(SCORES) + ", macro-F1 (%)"), *rows)
+    return (("value", " / ".join(SCORES) + f", {heading(metric)}"), *rows)
 
 
-def _figure(key: str, lines: Mapping[str, Line]) -> Figure:
+def _figure(key: str, lines: Mapping[str, Line], metric: Metric) -> Figure:
     followed = [score for score in SCORES if any(score in each for line in lines.values() for each in line.values())]
     ticks = list(dict.fromkeys(text for line in lines.values() for text in line))
     figure = new_figure(3.6 + 0.2 * len(lines))
     panels = figure.subplots(1, len(followed), squeeze=False)[0]
     for axes, score in zip(panels, followed, strict=True):
         for index, (rest, line) in enumerate(lines.items()):
-            _line(axes, index, rest, {ticks.index(text): each[score] for text, each in line.items() if score in each})
-        clean(axes, MEASURES["macro_f1"], plain_text(key))
+            points = {ticks.index(text): each[score] for text, each in line.items() if score in each}
+            _line(axes, index, rest, points, metric.factor)
+        clean(axes, heading(metric), plain_text(key))
         axes.set_title(score, fontsize=11)
         axes.set_xticks(range(len(ticks)), ticks, rotation=0 if max(map(len, ticks)) < 7 else 30)
         axes.margins(x=0.08, y=0.15)
@@ -147,8 +154,10 @@ def _figure(key: str, lines: Mapping[str, Line]) -> Figure:
     return figure
 
 
-def _line(axes: Axes, index: int, rest: str, points: Mapping[int, Point]) -> None:
+def _line(axes: Axes, index: int, rest: str, points: Mapping[int, Point], factor: float) -> None:
     look: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
-    means = [100 * point.mean for point in points.values()]
-    bars = [100 * point.std for point in points.values()] if any(point.seeds > 1 for point in points.values()) else None
+    means = [factor * point.mean for point in points.values()]
+    bars = (
+        [factor * point.std for point in points.values()] if any(point.seeds > 1 for point in points.values()) else None
+    )
     axes.errorbar(list(points), means, bars, marker="o", capsize=4, label=plain_text(rest), **look)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from federation.records import Examples
+from federation.training.pixels import network_input
 from models.layers.alp import ALP
 from models.registry import alp_models
 from sim.errors import AnalysisError
@@ -109,7 +110,7 @@ def _tokens(run: FinishedRun, layers: Mapping[str, ALP]) -> tuple[dict[str, Tens
     rows = subsample(len(union.y), MOST_EXAMPLES, seed, "tokens")
     some = Examples(union.x[rows], union.y[rows])
     with watched(layers) as seen:
-        run.server(some.x)
+        run.server(network_input(some.x, run.data.moments))
     vectors, classes = {}, {}
     for name, entered in seen.items():
         vectors[name], chosen = _some(entered.flatten(0, 1), MOST_TOKENS, seed, name)

@@ -10,12 +10,14 @@ from typing import Any
 from sim.experiment import OPTIONS
 from sim.results.run_directory import RunDirectory
 
-_DERIVED = frozenset({"parameters", "split_leaks", "versions", "hardware", "schema_version", "preset", "rollout"})
+_DERIVED = frozenset(
+    {"parameters", "split_leaks", "findings", "versions", "hardware", "schema_version", "preset", "rollout"}
+)
 # What changes neither the data, nor the training, nor the scores beyond float order.
 _ENVIRONMENT = frozenset(name for name, option in OPTIONS.items() if option.affects in ("environment", "measurement"))
 # Runs that differ here were tested on other examples, so no rank between them means anything.
 _TESTED_ON = frozenset(option.path[-1] for option in OPTIONS.values() if option.affects == "data") - {"dataset"} | {
-    *("dataset_options", "pipeline", "test_share", "labels")
+    *("dataset_options", "pipeline", "test_share", "labels", "task")
 }
 # What a row is: runs that differ elsewhere, in how they were trained, can be ranked, but not by their method alone.
 _ROW = frozenset({"dataset", "method", "model", "alternatives"})
@@ -27,10 +29,23 @@ Runs = Sequence[RunDirectory]
 def settings_of(run: RunDirectory) -> Settings:
     """All settings but the seed and the environment, as `section.key`."""
     settings = {key: value for key, value in run.config.by_section().items() if key not in _ENVIRONMENT | _DERIVED}
+    settings["init"] = _starting_point(settings.get("init"), run.config.seed)
     model = settings.pop("model")
     flat = _flat({**settings, "model": model["name"], "model_options": model["options"]})
     flat.pop("training.seed", None)
     return flat
+
+
+def _starting_point(init: Mapping[str, Any] | None, seed: int) -> str | None:
+    """Name the weights that a run starts from; those that its own seed made are one starting point for all seeds.
+
+    They are where the file's path says the seed: of runs/masked-0 and runs/masked-1 both are runs/masked-SEED.
+    """
+    if init is None:
+        return None
+    before, found, after = str(init["path"]).rpartition(str(seed))
+    stands_alone = found and not before[-1:].isdigit() and not after[:1].isdigit()
+    return f"{before}SEED{after}" if stands_alone else f"{init['path']} (sha256 {init['sha256'][:12]})"
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Settings:

@@ -27,15 +27,13 @@ from sim.sweep.record import FILE as SWEEP_FILE
 from sim.sweep.record import run_directories
 
 FIGURES = {
-    "curves": "Macro-F1 by round; several seeds are averaged.",
+    "curves": "The primary metric by round; several seeds are averaged.",
     "bytes": "The same scores over what all clients together have moved so far, up and down (logarithmic).",
-    "differences": "Macro-F1 minus the baseline's, mean over seeds, with its 95 % interval by Student's t over seeds "
-    "(thick; none for a single seed). Filled: p below 0.05 by Holm. Thin and grey: one standard deviation over clients "
-    "to either side, which says who gains and not how sure the difference is.",
+    "differences": "The primary metric minus the baseline's, mean over seeds, with its 95 % interval by Student's t "
+    "over seeds (thick; none for a single seed). Filled: p below 0.05 by Holm. Thin and grey: one standard deviation "
+    "over clients to either side, which says who gains and not how sure the difference is.",
 }
 NOTES = (tables.RANKS_NOTE, tables.REFERENCE_NOTE, tables.SEEDS_NOTE, tables.TESTS_NOTE)
-STARTS = ("pers. F1", "pers. acc.", "up", "rounds", "seeds")
-"""Columns that begin a block of a table."""
 
 
 def compare(
@@ -79,9 +77,15 @@ def _html(comparison: Comparison, out: Path) -> str:
         choices={SELECTED[selection]: CHOICES[selection] for selection in SELECTIONS},
         notes=NOTES,
         ranking_note=tables.RANKING_NOTE,
-        starts=STARTS,
+        starts=_starts(comparison),
         overhead_note=OVERHEAD_NOTE,
     )
+
+
+def _starts(comparison: Comparison) -> set[str]:
+    """Name the columns that begin a block of a table."""
+    metrics = {metric.short for group in comparison.groups for metric in group.metrics.values()}
+    return {*(f"pers. {name}" for name in metrics), "up", "rounds", "seeds"}
 
 
 def _group(group: Group, out: Path) -> Mapping[str, Any]:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sim.reports.comparison.comparability import Runs, training_differences
-from sim.reports.comparison.records import PAIRED_COLUMNS, Group, OverDatasets, Row
+from sim.reports.comparison.records import PAIRED, Group, OverDatasets, Row, columns_of
 from sim.reports.comparison.scores import client_scores
 from sim.results.records import Selection
 from sim.results.statistics import PairedTest, holm, paired_test, rank_over_datasets
 
 DEFAULT_BASELINE = "fedavg"
-RANKED_COLUMNS = ("personalization.macro_f1", "generalization.macro_f1", "global.macro_f1")
+RANKED = ("personalization", "generalization", "global")
 
 
 def tested(
@@ -27,7 +27,7 @@ def tested(
     if not (chosen or notes) and asked:
         notes = [f"no row is {asked!r}, so none is tested; the rows are {', '.join(row.label for row in rows)}"]
     by_row: dict[int, dict[str, PairedTest]] = defaultdict(dict)
-    for column in PAIRED_COLUMNS:
+    for column in columns_of(members[0][0].config.metrics, PAIRED):
         found = dict(_tests(chosen, members, column, selection))
         known = {index: test.p for index, test in found.items() if test.p is not None}
         adjusted = dict(zip(known, holm(list(known.values())), strict=True))
@@ -57,7 +57,8 @@ def _tests(
     for index, baseline in chosen.items():
         ours, theirs = (client_scores(members[which], score, measure, selection) for which in (index, baseline))
         if test := paired_test(ours, theirs):
-            yield index, test
+            higher = members[index][0].config.metrics[measure].higher_is_better
+            yield index, test if higher else replace(test, spread=test.spread.turned())
 
 
 def _baselines(rows: Sequence[Row], members: Sequence[Runs], name: str) -> tuple[dict[int, int], list[str]]:
@@ -87,25 +88,27 @@ def _baselines(rows: Sequence[Row], members: Sequence[Runs], name: str) -> tuple
 
 def ranked_over_datasets(groups: Sequence[Group]) -> tuple[OverDatasets, ...]:
     """Rank the methods of each family of models over its data sets, where there are three of both."""
-    families: dict[str, list[Group]] = defaultdict(list)
+    families: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
         if not group.refused:
-            families[group.model].append(group)
-    found = (_ranked(model, members, column) for model, members in families.items() for column in RANKED_COLUMNS)
+            families[group.task, group.model].append(group)
+    found = (_ranked(members, score) for members in families.values() for score in RANKED)
     return tuple(ranked for ranked in found if ranked)
 
 
-def _ranked(model: str, groups: Sequence[Group], column: str) -> OverDatasets | None:
+def _ranked(groups: Sequence[Group], score: str) -> OverDatasets | None:
     """Rank by one score; data sets with several groups are left out: they are not independent of themselves."""
+    task, model, column = groups[0].task, groups[0].model, f"{score}.{groups[0].primary}"
     often = Counter(group.data for group in groups)
     tables = {group.data: _means(group, column) for group in groups if often[group.data] == 1}
     common = [name for name in next(iter(tables.values()), {}) if all(name in table for table in tables.values())]
     ranking = rank_over_datasets({name: [table[name] for table in tables.values()] for name in common})
-    return OverDatasets(model, column, tuple(tables), ranking) if ranking else None
+    return OverDatasets(task, model, column, tuple(tables), ranking) if ranking else None
 
 
 def _means(group: Group, column: str) -> dict[str, float]:
-    """Scores of the methods that have one row, so that it is clear which one is meant."""
+    """Scores, more is better, of the methods that have one row, so that it is clear which one is meant."""
+    sign = 1 if group.metric_of(column).higher_is_better else -1
     often = Counter(row.method for row in group.rows)
     rows = [row for row in group.rows if often[row.method] == 1 and not row.reference]
-    return {row.method: score.mean for row in rows if (score := row.scores[column])}
+    return {row.method: sign * score.mean for row in rows if (score := row.scores[column])}

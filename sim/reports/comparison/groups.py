@@ -98,15 +98,15 @@ def _group(data: str, model: str, where: str, runs: Runs, baseline: str | None, 
     for run in runs:
         by_settings[repr(sorted(settings_of(run).items()))].append(run)
     members = [sorted(same, key=lambda run: run.config.seed) for same in by_settings.values()]
-    labels = labels_of([same[0] for same in members])
+    labels, task = labels_of([same[0] for same in members]), runs[0].config.learnt
     refused = refusals(members)
     rows = [_row(label, same, selection) for label, same in zip(labels, members, strict=True)]
     notes: list[str] = []
     if not refused:
-        ranked = ranks([row.scores for row in rows], [not row.reference for row in rows])
+        ranked = ranks([row.scores for row in rows], [not row.reference for row in rows], task.metric_kinds)
         rows = [replace(row, ranks=mine) for row, mine in zip(rows, ranked, strict=True)]
         rows, notes = tested(rows, members, baseline, selection)
-    return Group(data, model, where, tuple(rows), refused, (*warnings_of(labels, members), *notes))
+    return Group(task.name, data, model, where, tuple(rows), refused, (*warnings_of(labels, members), *notes))
 
 
 def _row(label: str, runs: Runs, selection: Selection) -> Row:

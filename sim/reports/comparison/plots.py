@@ -9,27 +9,28 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sim.reports.comparison.records import FOLLOWED, PAIRED, Curve, Group, OverDatasets, Row
+from sim.reports.comparison.records import FOLLOWED, PAIRED, Curve, Group, OverDatasets
 from sim.reports.comparison.tables import significant
-from sim.reports.figures.style import BLACK, BLUE, COLOURS, DASHES, MEASURES, by_round, clean, new_figure, plain_text
+from sim.reports.figures.style import BLACK, BLUE, COLOURS, DASHES, by_round, clean, heading, new_figure, plain_text
+from sim.results.statistics import PairedTest
 
 SHOWN = {"global_per_client": "global, per client"}
 
 
 def over_rounds(group: Group) -> Figure | None:
-    """Macro-F1 by round of every row, one panel a score that was followed."""
+    """The primary metric by round of every row, one panel a score that was followed."""
 
     def axis(axes: Axes) -> None:
-        by_round(axes, MEASURES["macro_f1"], max(row.rounds for row in group.rows))
+        by_round(axes, heading(group.metrics[group.primary]), max(row.rounds for row in group.rows))
 
     return _overlay(group, lambda curve: curve.rounds, axis)
 
 
 def over_bytes(group: Group) -> Figure | None:
-    """Macro-F1 by what all clients together have moved so far, up and down; None where nothing is moved."""
+    """The primary metric by what all clients together have moved so far, up and down; None where nothing is moved."""
 
     def axis(axes: Axes) -> None:
-        clean(axes, MEASURES["macro_f1"], "moved up and down by all clients so far (MB)")
+        clean(axes, heading(group.metrics[group.primary]), "moved up and down by all clients so far (MB)")
         axes.set_xscale("log")
 
     federated = replace(group, rows=tuple(replace(row, curves={}) if row.reference else row for row in group.rows))
@@ -49,11 +50,11 @@ def _overlay(group: Group, abscissa: Callable[[Curve], Sequence[float]], axis: C
         return None
     figure = new_figure(4.2 + 0.22 * ((len(group.rows) + 3) // 4))
     panels = figure.subplots(1, len(followed), squeeze=False, sharey=True)[0]
-    handles = {}
+    handles, factor = {}, group.metrics[group.primary].factor
     for axes, score in zip(panels, followed, strict=True):
         for index, curve in shown[score].items():
             across = abscissa(curve)
-            values = [100 * value for value in curve.values[-len(across) :]]
+            values = [factor * value for value in curve.values[-len(across) :]]
             (handles[group.rows[index].label],) = axes.plot(across, values, **_look(index, len(values)))
         axis(axes)
         axes.set_title(score, fontsize=11)
@@ -70,21 +71,22 @@ def _look(index: int, points: int) -> dict[str, Any]:
 
 
 def differences(group: Group) -> Figure | None:
-    """Each row's macro-F1 minus the baseline's with its interval over seeds, filled where it is significant.
+    """Each row's primary metric minus the baseline's with its interval over seeds, filled where it is significant.
 
     Below it, thin and grey, the spread over clients: one standard deviation to either side.
     """
     rows = [row for row in group.rows if row.tests]
-    scores = [score for score in PAIRED if any(f"{score}.macro_f1" in row.tests for row in rows)]
+    metric = group.metrics[group.primary]
+    scores = [score for score in PAIRED if any(f"{score}.{group.primary}" in row.tests for row in rows)]
     if not scores:
         return None
     figure = new_figure(1.3 + 0.3 * len(rows))
     panels = figure.subplots(1, len(scores), squeeze=False, sharey=True)[0]
     for axes, score in zip(panels, scores, strict=True):
         for place, row in enumerate(rows):
-            _difference(axes, place, row, f"{score}.macro_f1")
+            _difference(axes, place, row.tests.get(f"{score}.{group.primary}"), metric.factor)
         axes.axvline(0, color=BLACK, linewidth=1)
-        clean(axes, "", "difference in macro-F1 (points)")
+        clean(axes, "", f"difference in {metric.label}" + (" (points)" if metric.is_share else ""))
         axes.grid(axis="x", color="#dddddd", linewidth=0.8)
         axes.set_title(SHOWN.get(score, score), fontsize=11)
     panels[0].set_yticks(range(len(rows)), [plain_text(f"{row.label} − {row.baseline}") for row in rows], fontsize=9)
@@ -92,16 +94,15 @@ def differences(group: Group) -> Figure | None:
     return figure
 
 
-def _difference(axes: Axes, place: int, row: Row, column: str) -> None:
-    test = row.tests.get(column)
+def _difference(axes: Axes, place: int, test: PairedTest | None, factor: float) -> None:
     if test is None:
         return
-    spread = [100 * (test.difference + side * test.spread.std) for side in (-1, 1)]
+    spread = [factor * (test.difference + side * test.spread.std) for side in (-1, 1)]
     axes.plot(spread, [place + 0.25] * 2, color="#777777", linewidth=0.8, marker="|", markersize=5)
     if test.low is not None and test.high is not None:
-        axes.plot([100 * test.low, 100 * test.high], [place, place], color=BLUE, linewidth=2.5)
+        axes.plot([factor * test.low, factor * test.high], [place, place], color=BLUE, linewidth=2.5)
     face = BLUE if significant(test) else "white"
-    axes.plot(100 * test.difference, place, "o", color=BLUE, markerfacecolor=face, markersize=6)
+    axes.plot(factor * test.difference, place, "o", color=BLUE, markerfacecolor=face, markersize=6)
 
 
 def critical_difference(over: OverDatasets) -> Figure:

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gaitway.metrics import Metric
 from sim.reports.comparison.overhead import NOTE as OVERHEAD_NOTE
 from sim.reports.comparison.overhead import overhead_table
-from sim.reports.comparison.records import MEASURES, SCORES, Comparison, Group, Row
+from sim.reports.comparison.records import SCORES, Comparison, Group, Row, columns_of
 from sim.reports.comparison.tables import (
     RANKING_NOTE,
     RANKS_NOTE,
@@ -39,6 +40,7 @@ from sim.results.records import SELECTIONS
 from sim.results.tables import CHOICES, DEFINITIONS, SELECTED, choice, duration
 
 _RANK_STYLES = ("", "bold", "underline")
+SERVED_BY_CLIENTS = ("personalization", "generalization")
 
 
 def markdown(comparison: Comparison) -> str:
@@ -83,7 +85,7 @@ def _escaped(text: str) -> str:
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Print of every group the scores (macro-F1, accuracy beneath it), the tests and the cost; all fit 80 columns."""
+    """Print of every group the scores (the primary metric first), the tests and the cost; all fit 80 columns."""
     console = console or Console()
     for warning in comparison.warnings:
         console.print(Text(f"! {warning}", style="yellow"))
@@ -100,11 +102,10 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 
 
 def _scores_table(group: Group, selection: str) -> Table:
-    table = _ruled(
-        f"{group.title}: macro-F1 over accuracy (%), {selection}", ("method", "pers.", "worst 10 %", "gen.", "global")
-    )
+    shown = " over ".join(metric.label for metric in group.metrics.values()) + group.metrics[group.primary].unit
+    table = _ruled(f"{group.title}: {shown}, {selection}", ("method", "pers.", "worst 10 %", "gen.", "global"))
     for row in group.rows:
-        table.add_row(Text(f"{row_name(row)}\n{row.model}"), *(_score_text(row, score) for score in SCORES))
+        table.add_row(Text(f"{row_name(row)}\n{row.model}"), *(_score_text(group, row, score) for score in SCORES))
     return table
 
 
@@ -126,33 +127,34 @@ def _overhead_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Tabl
 
 def _paired_table(group: Group) -> Table:
     """Personalization and generalization alone: the files have the rest."""
-    columns = ("personalization.macro_f1", "generalization.macro_f1")
-    table = _ruled("macro-F1 against the baseline, 95 % intervals over seeds", ("method", "pers.", "gen."))
+    columns, metric = columns_of([group.primary], SERVED_BY_CLIENTS), group.metrics[group.primary]
+    title = f"{metric.label} against the baseline, 95 % intervals over seeds"
+    table = _ruled(title, ("method", "pers.", "gen."))
     for row in group.rows:
         if row.tests:
-            table.add_row(Text(f"{row_name(row)}\n− {row.baseline}"), *(_paired_text(row, each) for each in columns))
+            cells = (_paired_text(row, each, metric) for each in columns)
+            table.add_row(Text(f"{row_name(row)}\n− {row.baseline}"), *cells)
     return table
 
 
-def _paired_text(row: Row, column: str) -> Text:
+def _paired_text(row: Row, column: str, metric: Metric) -> Text:
     test = row.tests.get(column)
-    cell = paired_cell(test)
+    cell = paired_cell(test, metric)
     lines = [Text(cell.text, style=_RANK_STYLES[cell.rank])]
     if test is not None:
         # a thought a line, so that two such columns fit 80 characters
-        said = (*chance(test).split(", ", 1), *client_spread(test).split(", ", 1))
+        said = (*chance(test).split(", ", 1), *client_spread(test, metric).split(", ", 1))
         lines += [Text(line, style="dim") for line in said]
     return Text("\n").join(lines)
 
 
 def _selected_table(group: Group) -> Table:
-    table = _ruled("macro-F1 in three rounds", ("method", "chosen", "round", "pers.", "gen.", "global"))
+    metric, shown = group.metrics[group.primary], (*SERVED_BY_CLIENTS, "global")
+    table = _ruled(f"{metric.label} in three rounds", ("method", "chosen", "round", "pers.", "gen.", "global"))
     for row in group.rows:
         for selection, found in row.selected.items():
-            scores = (
-                found.scores.get(f"{score}.macro_f1") for score in ("personalization", "generalization", "global")
-            )
-            cells = [plain_cell(score).text for score in scores]
+            scores = (found.scores.get(column) for column in columns_of([group.primary], shown))
+            cells = [plain_cell(score, metric).text for score in scores]
             table.add_row(Text(row_name(row)), SELECTED[selection], spanned(found.rounds), *cells)
     return table
 
@@ -166,11 +168,11 @@ def _ruled(title: str, head: Sequence[str]) -> Table:
     return table
 
 
-def _score_text(row: Row, score: str) -> Text:
+def _score_text(group: Group, row: Row, score: str) -> Text:
     lines = []
-    for measure in MEASURES:
-        cell = score_cell(row, f"{score}.{measure}")
+    for name, metric in group.metrics.items():
+        cell = score_cell(row, f"{score}.{name}", metric)
         lines.append(Text(cell.text, style=_RANK_STYLES[cell.rank]))
-        if cell.note and measure == "macro_f1":
+        if cell.note and name == group.primary:
             lines.append(Text(cell.note, style="dim"))
     return Text("\n").join(lines)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from federation.tasks import TASKS
+from gaitway.metrics import Metric
 from sim.results.records import Selection
 from sim.results.statistics import PairedTest, Ranking
 
 SCORES = ("personalization", "worst", "generalization", "global")
-MEASURES = ("macro_f1", "accuracy")
-COLUMNS = tuple(f"{score}.{measure}" for measure in MEASURES for score in SCORES)
 NEW_USERS = "new_users_"
 """Begins the columns, one for each k, of clients that took no part, after k labelled examples of each class."""
 FOLLOWED = ("personalization", "global")
 """The scores that runs have after every round."""
 PAIRED = ("personalization", "generalization", "global_per_client")
 """The scores that are tested: those that every client has one of, so that their spread over clients is known."""
-PAIRED_COLUMNS = tuple(f"{score}.{measure}" for measure in MEASURES for score in PAIRED)
+
+
+def columns_of(metrics: Iterable[str], scores: Sequence[str] = SCORES) -> tuple[str, ...]:
+    """Name the columns of these metrics, such as `personalization.macro_f1`, metric by metric."""
+    return tuple(f"{score}.{metric}" for metric in metrics for score in scores)
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score between 0 and 1; `clients_std` is the mean over seeds of the std over clients."""
+    """One metric of one score; `clients_std` is the mean over seeds of the std over clients."""
 
     mean: float
     clients_std: float | None = None
@@ -31,7 +35,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean over seeds of a macro-F1, by round, and the bytes that all clients together had moved by then."""
+    """Mean over seeds of the primary metric, by round, and the bytes that all clients together had moved by then."""
 
     rounds: tuple[int, ...]
     moved_bytes: tuple[float, ...]
@@ -81,17 +85,33 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that were tested on the same examples, with one family of models; unranked where `refused` gives a reason.
+    """Runs of one task that were tested on the same examples, with one family of models.
 
-    `where` names the settings that tell this group from others of the same data and family.
+    They are unranked where `refused` gives a reason. `where` names the settings that tell this group from others of the
+    same data and family.
     """
 
+    task: str
     data: str
     model: str
     where: str
     rows: tuple[Row, ...]
     refused: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The task's metrics, the primary one first."""
+        return TASKS[self.task].metric_kinds
+
+    @property
+    def primary(self) -> str:
+        """The name of the task's primary metric."""
+        return TASKS[self.task].primary_metric
+
+    def metric_of(self, column: str) -> Metric:
+        """Return the metric of a column."""
+        return self.metrics[column.split(".")[1]]
 
     @property
     def title(self) -> str:
@@ -103,6 +123,7 @@ class Group:
 class OverDatasets:
     """Ranks of methods over the data sets that all of them ran on, by one score, with one family of models."""
 
+    task: str
     model: str
     column: str
     datasets: tuple[str, ...]

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
+from gaitway.metrics import Metric
 from sim.reports.comparison.comparability import Runs
-from sim.reports.comparison.records import COLUMNS, FOLLOWED, NEW_USERS, Curve, Score, Selected
+from sim.reports.comparison.records import FOLLOWED, NEW_USERS, Curve, Score, Selected, columns_of
 from sim.results.records import SELECTIONS, MeanStd, Plain, RoundRecord, SelectedRound, Selection, Spread, Summary
 from sim.results.run_directory import RunDirectory
 
@@ -29,7 +30,7 @@ def client_scores(runs: Runs, score: str, measure: str, selection: Selection) ->
         for client, scores in run.client_scores.items()
         if (chosen := scores.selected(selection)) is not None
     }
-    values = {key: getattr(part, measure) for key, part in parts.items() if part is not None}
+    values = {key: part.get(measure) for key, part in parts.items() if part is not None}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -49,7 +50,8 @@ def selected(runs: Runs) -> dict[Selection, Selected]:
 def row_scores(runs: Runs, selection: Selection) -> dict[str, Score | None]:
     """Return every column's score in the chosen round, None where the method or a run has none."""
     shots = sorted({k for run in runs if (new := summary_of(run).new_users) for k in new.shots})
-    columns = (*COLUMNS, *(f"{NEW_USERS}{k}.macro_f1" for k in shots))
+    config = runs[0].config
+    columns = (*columns_of(config.metrics), *(f"{NEW_USERS}{k}.{config.primary[0]}" for k in shots))
     split = {column: column.split(".") for column in columns}
     return {column: _score(runs, score, measure, selection) for column, (score, measure) in split.items()}
 
@@ -75,25 +77,28 @@ def _value(run: RunDirectory, score: str, measure: str, selection: Selection) ->
     if score.startswith(NEW_USERS):
         shots = summary.new_users.shots if summary.new_users else {}
         part = shots.get(int(score.removeprefix(NEW_USERS)))
-        return getattr(part, measure) if part else None
+        return part[measure] if part else None
     chosen = summary.selected(selection)
     return _of(chosen, score, measure) if chosen else None
 
 
 def _of(record: SelectedRound | RoundRecord, score: str, measure: str) -> MeanStd | float | None:
     part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
-    return getattr(part, measure) if part else None
+    return part.get(measure) if part else None
 
 
-def ranks(scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool]) -> list[dict[str, int]]:
+def ranks(
+    scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool], metrics: Mapping[str, Metric]
+) -> list[dict[str, int]]:
     """1 for the best, 2 for the second, else 0; scores that print the same share a rank."""
     found = [dict.fromkeys(row, 0) for row in scores]
     for column in {column: None for row in scores for column in row}:
+        metric = metrics[column.split(".")[1]]
         printed = [
-            round(100 * score.mean, 2) if takes_part and (score := row.get(column)) else None
+            float(metric.text(score.mean)) if takes_part and (score := row.get(column)) else None
             for row, takes_part in zip(scores, ranked, strict=True)
         ]
-        places = sorted({value for value in printed if value is not None}, reverse=True)
+        places = sorted({value for value in printed if value is not None}, reverse=metric.higher_is_better)
         for rank, value in enumerate(places[:2] if len(places) > 1 else [], 1):
             for row_ranks, came in zip(found, printed, strict=True):
                 if came == value:
@@ -105,7 +110,7 @@ def ranks(scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool]) 
 
 
 def curves(runs: Runs) -> dict[str, Curve]:
-    """Return macro-F1 by round of the scores that were followed, over the rounds that all seeds evaluated."""
+    """Return the primary metric by round of the scores that were followed, over the rounds that all seeds evaluated."""
     found = {score: _curve(runs, score) for score in FOLLOWED}
     return {score: curve for score, curve in found.items() if curve.rounds}
 
@@ -114,14 +119,14 @@ def _curve(runs: Runs, score: str) -> Curve:
     by_round: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for run in runs:
         for record, moved in zip(run.rounds, accumulate(r.moved_bytes for r in run.rounds), strict=True):
-            for value in _macro_f1(record, score):
+            for value in _mean(record, score, run.config.primary[0]):
                 by_round[record.round].append((moved, value))
     full = {number: tuple(zip(*points, strict=True)) for number, points in by_round.items() if len(points) == len(runs)}
     means = [(number, *map(statistics.fmean, points)) for number, points in full.items()]
     return Curve(*zip(*means, strict=True)) if means else Curve((), (), ())
 
 
-def _macro_f1(record: RoundRecord, score: str) -> Iterator[float]:
-    value = _of(record, score, "macro_f1")
+def _mean(record: RoundRecord, score: str, metric: str) -> Iterator[float]:
+    value = _of(record, score, metric)
     if value is not None:
         yield value.mean if isinstance(value, MeanStd) else value

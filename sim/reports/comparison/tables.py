@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sim.reports.comparison.records import COLUMNS, NEW_USERS, PAIRED_COLUMNS, SCORES, Group, OverDatasets, Row, Score
+from federation.tasks import TASKS
+from gaitway.metrics import Metric
+from sim.reports.comparison.records import NEW_USERS, PAIRED, Group, OverDatasets, Row, Score, columns_of
 from sim.results.records import SELECTIONS
 from sim.results.statistics import PairedTest, least_sign_flip_p
-from sim.results.tables import SELECTED, byte_size, duration, percent
+from sim.results.tables import SELECTED, byte_size, duration
 
 SIGNIFICANT = 0.05
-RANKS_NOTE = "Best in bold, second underlined; equal after rounding shares a place. Scores in %, MB = 10⁶ bytes."
+RANKS_NOTE = "Best in bold, second underlined; equal after rounding shares a place. Shares in %, MB = 10⁶ bytes."
 SEEDS_NOTE = (
     "Over several seeds: the mean of the means, ± the mean of the standard deviations over clients; "
     "beside it the sample standard deviation of the means over seeds. ± over clients is how unlike clients are."
@@ -37,8 +39,6 @@ SHORT = {
     "generalization": "gen.",
     "global": "global",
     "global_per_client": "global p. c.",
-    "macro_f1": "F1",
-    "accuracy": "acc.",
 }
 
 
@@ -58,25 +58,31 @@ Table = tuple[list[str], list[list[Cell]]]
 def scores_table(group: Group) -> Table:
     """Scores and cost of a group's rows; the model has a column where rows differ in it."""
     mixed = len({row.model for row in group.rows}) > 1
-    columns = list(dict.fromkeys([*COLUMNS, *(column for row in group.rows for column in row.scores)]))
-    head = ["method", *(["model"] if mixed else []), *map(column_name, columns)]
+    columns = list(
+        dict.fromkeys([*columns_of(group.metrics), *(column for row in group.rows for column in row.scores)])
+    )
+    head = [
+        "method",
+        *(["model"] if mixed else []),
+        *(column_name(column, group.metric_of(column)) for column in columns),
+    ]
     head += ["up", "down", "time", "rounds", "round", "seeds"]
-    return head, [_score_row(row, columns, mixed) for row in group.rows]
+    return head, [_score_row(group, row, columns, mixed) for row in group.rows]
 
 
-def column_name(column: str) -> str:
+def column_name(column: str, metric: Metric) -> str:
     """Name a column in a few letters."""
-    score, measure = column.split(".")
+    score, _ = column.split(".")
     if score.startswith(NEW_USERS):
-        return f"new users, k = {score.removeprefix(NEW_USERS)} {SHORT[measure]}"
-    return f"{SHORT[score]} {SHORT[measure]}"
+        return f"new users, k = {score.removeprefix(NEW_USERS)} {metric.short}"
+    return f"{SHORT[score]} {metric.short}"
 
 
-def _score_row(row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
+def _score_row(group: Group, row: Row, columns: Sequence[str], mixed: bool) -> list[Cell]:
     model = [Cell(row.model)] if mixed else []
     cost = [*traffic(row), duration(row.seconds)]
     counts = [str(row.rounds), listed(row.chosen_rounds), listed(row.seeds)]
-    scores = [score_cell(row, column) for column in columns]
+    scores = [score_cell(row, column, group.metric_of(column)) for column in columns]
     return [Cell(row_name(row)), *model, *scores, *map(Cell, cost + counts)]
 
 
@@ -90,9 +96,9 @@ def traffic(row: Row) -> tuple[str, str]:
     return ("–", "–") if row.reference else (byte_size(row.bytes_up), byte_size(row.bytes_down))
 
 
-def score_cell(row: Row, column: str) -> Cell:
+def score_cell(row: Row, column: str, metric: Metric) -> Cell:
     """One score of a row, such as `personalization.macro_f1`."""
-    cell = plain_cell(score := row.scores.get(column))
+    cell = plain_cell(score := row.scores.get(column), metric)
     return cell if score is None else replace(cell, rank=row.ranks[column])
 
 
@@ -115,23 +121,26 @@ def paired_table(group: Group) -> Table | None:
     rows = [row for row in group.rows if row.tests]
     if not rows:
         return None
-    columns = [column for column in PAIRED_COLUMNS if any(column in row.tests for row in rows)]
-    head = ["method", "baseline", *map(column_name, columns), "seeds"]
-    return head, [_paired_row(row, columns) for row in rows]
+    columns = [column for column in columns_of(group.metrics, PAIRED) if any(column in row.tests for row in rows)]
+    named = [column_name(column, group.metric_of(column)) for column in columns]
+    head = ["method", "baseline", *named, "seeds"]
+    return head, [_paired_row(group, row, columns) for row in rows]
 
 
-def _paired_row(row: Row, columns: Sequence[str]) -> list[Cell]:
+def _paired_row(group: Group, row: Row, columns: Sequence[str]) -> list[Cell]:
     seeds = next(iter(row.tests.values())).seeds
-    cells = [paired_cell(row.tests.get(column)) for column in columns]
+    cells = [paired_cell(row.tests.get(column), group.metric_of(column)) for column in columns]
     return [Cell(row_name(row)), Cell(row.baseline or ""), *cells, Cell(listed(seeds))]
 
 
-def paired_cell(test: PairedTest | None) -> Cell:
+def paired_cell(test: PairedTest | None, metric: Metric) -> Cell:
     """A difference over seeds with its interval and p, then the spread over clients."""
     if test is None:
         return Cell("–")
-    bounds = "" if test.low is None or test.high is None else f" [{points(test.low)}, {points(test.high)}]"
-    return Cell(points(test.difference) + bounds, int(significant(test)), f"{chance(test)}; {client_spread(test)}")
+    told = metric.difference_text
+    bounds = "" if test.low is None or test.high is None else f" [{told(test.low)}, {told(test.high)}]"
+    note = f"{chance(test)}; {client_spread(test, metric)}"
+    return Cell(told(test.difference) + bounds, int(significant(test)), note)
 
 
 def significant(test: PairedTest) -> bool:
@@ -149,40 +158,36 @@ def chance(test: PairedTest) -> str:
     return f"p {p_text(test.p_holm)}, signs {p_text(test.p_signs)}{least}"
 
 
-def client_spread(test: PairedTest) -> str:
+def client_spread(test: PairedTest, metric: Metric) -> str:
     """Write the spread over clients."""
     std, better, equal, worse = test.spread
-    return f"clients ± {100 * std:.2f}, {better} ↑ {equal} = {worse} ↓"
+    return f"clients ± {metric.text(std)}, {better} ↑ {equal} = {worse} ↓"
 
 
 # ---- three rounds
 
 
 def selected_table(group: Group) -> Table:
-    """Macro-F1 of each row in the rounds chosen by validation, not at all, and by test."""
+    """The primary metric of each row in the rounds chosen by validation, not at all, and by test."""
     chosen = [selection for selection in SELECTIONS if any(selection in row.selected for row in group.rows)]
-    wanted = [f"{score}.macro_f1" for score in SCORES]
-    head = ["method", "model", "round chosen", "round", *map(column_name, wanted)]
+    wanted, metric = columns_of([group.primary]), group.metrics[group.primary]
+    head = ["method", "model", "round chosen", "round", *(column_name(column, metric) for column in wanted)]
     return head, [
         [Cell(row_name(row)), Cell(row.model), Cell(SELECTED[selection]), Cell(listed(found.rounds))]
-        + [plain_cell(found.scores.get(column)) for column in wanted]
+        + [plain_cell(found.scores.get(column), metric) for column in wanted]
         for row in group.rows
         for selection in chosen
         if (found := row.selected.get(selection))
     ]
 
 
-def plain_cell(score: Score | None) -> Cell:
+def plain_cell(score: Score | None, metric: Metric) -> Cell:
     """One score without a rank: mean and spread over clients, and over seeds beside it."""
     if score is None:
         return Cell("–")
-    std = "" if score.clients_std is None else f" ± {percent(score.clients_std)}"
-    return Cell(percent(score.mean) + std, 0, "" if score.seeds_std is None else f"seeds ± {percent(score.seeds_std)}")
-
-
-def points(difference: float) -> str:
-    """Write a difference between -1 and 1 in percentage points with its sign."""
-    return f"{100 * difference:+.2f}".replace("-", "−")
+    std = "" if score.clients_std is None else f" ± {metric.text(score.clients_std)}"
+    seeds = "" if score.seeds_std is None else f"seeds ± {metric.text(score.seeds_std)}"
+    return Cell(metric.text(score.mean) + std, 0, seeds)
 
 
 def p_text(p: float) -> str:
@@ -198,8 +203,8 @@ def ranking_table(over: OverDatasets) -> Table:
 
 def ranking_title(over: OverDatasets) -> str:
     """Say what was ranked."""
-    score, measure = over.column.split(".")
-    return f"{over.model}: {score}, {SHORT[measure]}, over {', '.join(over.datasets)}"
+    score, name = over.column.split(".")
+    return f"{over.model}: {score}, {TASKS[over.task].metric_kinds[name].short}, over {', '.join(over.datasets)}"
 
 
 def ranking_summary(over: OverDatasets) -> str:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from sim.reports.figures.style import BLUE, MEASURES, ORANGE, SCORE_STYLES, clean, new_figure, plain_text
+from sim.reports.figures.style import BLUE, ORANGE, SCORE_STYLES, axis_of, clean, heading, new_figure, plain_text
 from sim.results.records import Counts
 from sim.results.run_directory import RunDirectory
 
@@ -23,7 +23,8 @@ ANNOTATED_CLASSES = 12
 
 def client_scores(run: RunDirectory) -> Figure | None:
     """Both scores of every client, in the order of personalization."""
-    own = {name: s.personalization.macro_f1 for name, s in run.client_scores.items() if s.personalization}
+    metric, kind = run.config.primary
+    own = {name: s.personalization.get(metric) for name, s in run.client_scores.items() if s.personalization}
     known = {name: score for name, score in own.items() if score is not None}
     if not known:
         return None
@@ -32,11 +33,12 @@ def client_scores(run: RunDirectory) -> Figure | None:
     axes = figure.subplots()
     for score, (colour, marker) in list(SCORE_STYLES.items())[:2]:
         parts = [getattr(run.client_scores[name], score) for name in names]
-        values = [100 * (part.macro_f1 if part and part.macro_f1 is not None else np.nan) for part in parts]
+        scores = [part.get(metric) if part else None for part in parts]
+        values = [np.nan if value is None else kind.factor * value for value in scores]
         axes.plot(range(len(names)), values, marker, color=colour, label=score, markersize=5)
         axes.axhline(float(np.nanmean(values)), color=colour, linewidth=1, linestyle=":")
-    clean(axes, MEASURES["macro_f1"])
-    axes.set_ylim(0, 102)
+    clean(axes, heading(kind))
+    axis_of(axes, kind)
     _name_clients(axes, names, "client, in the order of personalization; dotted: the means")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     return figure
@@ -60,7 +62,7 @@ def partition(run: RunDirectory) -> Figure | None:
     """Examples of each client by part, and of each client and class (training)."""
     if not run.clients:
         return None
-    names, labels = list(run.clients), run.config.labels
+    names, labels = list(run.clients), run.config.partition_labels
     figure = new_figure(3.2 + 0.3 * min(len(labels), 30))
     sizes, classes = figure.subplots(2, 1, height_ratios=[1.6, 0.35 * min(len(labels), 30)], sharex=True)
     below = np.zeros(len(names))

@@ -11,20 +11,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gaitway.metrics import Metric
 from sim.reports.figures.client_figures import client_scores, confusion, partition
+from sim.reports.figures.segmentation import pictures
 from sim.reports.figures.style import (
     BLACK,
     BLUE,
     GREEN,
-    MEASURES,
     ORANGE,
     PURPLE,
     SCORE_STYLES,
     SKY,
     VERMILLION,
+    axis_of,
     by_round,
     clean,
     draw,
+    heading,
     new_figure,
 )
 from sim.results.records import MeanStd, Plain, RoundRecord, Spread
@@ -41,38 +44,41 @@ def learning_curves(run: RunDirectory) -> Figure | None:
     if not run.evaluated_rounds:
         return None
     figure = new_figure(4.2)
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, (measure, label) in zip(panels, MEASURES.items(), strict=True):
-        _score_lines(axes, run, measure)
-        by_round(axes, label, run.rounds[-1].round)
-        axes.set_ylim(0, 101)
+    panels = figure.subplots(1, len(run.config.metrics), squeeze=False, sharey=True)[0]
+    for axes, (name, metric) in zip(panels, run.config.metrics.items(), strict=True):
+        _score_lines(axes, run, name, metric)
+        by_round(axes, heading(metric), run.rounds[-1].round)
+        axis_of(axes, metric)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
-def _score_lines(axes: Axes, run: RunDirectory, measure: str) -> None:
+def _score_lines(axes: Axes, run: RunDirectory, name: str, metric: Metric) -> None:
     spreads = [(record.round, record.personalization) for record in run.rounds if record.personalization]
-    _band(axes, spreads, measure, "personalization (mean ± std over clients)", BLUE)
+    followed = [(number, spread[name]) for number, spread in spreads]
+    _band(axes, followed, metric, "personalization (mean ± std over clients)", BLUE)
     server = [(record.round, record.global_) for record in run.rounds if record.global_]
     if server:
-        values = [100 * (getattr(scores, measure) or np.nan) for _, scores in server]
+        values = [metric.factor * (scores[name] or np.nan) for _, scores in server]
         axes.plot([number for number, _ in server], values, "--", color=GREEN, label="global (server's model)")
     if run.summary:
         best = run.summary.best_round
         axes.axvline(best, color="#888888", linewidth=1, linestyle=":", label=f"best round by test ({best})")
     if run.summary and run.summary.generalization:
-        score = getattr(run.summary.generalization, measure)
+        score = run.summary.generalization[name]
         label = "generalization (best round by test)"
-        axes.errorbar(best, 100 * score.mean, 100 * score.std, fmt="s", color=VERMILLION, capsize=4, label=label)
+        mean, std = metric.factor * score.mean, metric.factor * score.std
+        axes.errorbar(best, mean, std, fmt="s", color=VERMILLION, capsize=4, label=label)
 
 
-def _band(axes: Axes, spreads: Sequence[tuple[int, Spread]], measure: str, label: str, colour: str) -> None:
+def _band(axes: Axes, spreads: Sequence[tuple[int, MeanStd]], metric: Metric, label: str, colour: str) -> None:
     numbers = [number for number, _ in spreads]
-    means = 100 * np.array([getattr(spread, measure).mean for _, spread in spreads])
-    stds = 100 * np.array([getattr(spread, measure).std for _, spread in spreads])
+    means = metric.factor * np.array([spread.mean for _, spread in spreads])
+    stds = metric.factor * np.array([spread.std for _, spread in spreads])
+    highest = np.full_like(means, metric.factor if metric.is_share else np.inf)
     marker = "o" if len(numbers) == 1 else ""
     axes.plot(numbers, means, color=colour, marker=marker, label=label)
-    axes.fill_between(numbers, np.maximum(means - stds, 0), np.minimum(means + stds, 100), color=colour, alpha=0.18)
+    axes.fill_between(numbers, np.maximum(means - stds, 0), np.minimum(means + stds, highest), color=colour, alpha=0.18)
 
 
 def train_loss(run: RunDirectory) -> Figure | None:
@@ -113,26 +119,26 @@ def score_over_bytes(run: RunDirectory) -> Figure | None:
     if not run.evaluated_rounds or not moved[-1]:
         return None
     figure = new_figure(3.6)
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, (measure, label) in zip(panels, MEASURES.items(), strict=True):
+    panels = figure.subplots(1, len(run.config.metrics), squeeze=False, sharey=True)[0]
+    for axes, (name, metric) in zip(panels, run.config.metrics.items(), strict=True):
         for score, (colour, marker) in SCORE_STYLES.items():
             points = [
-                (x, y) for x, record in zip(moved, run.rounds, strict=True) for y in _percent(record, score, measure)
+                (x, y) for x, record in zip(moved, run.rounds, strict=True) for y in _shown(record, score, name, metric)
             ]
             if points:
                 axes.plot(*zip(*points, strict=True), "-", marker=marker, markersize=3, color=colour, label=score)
-        clean(axes, label, "moved up and down by all clients so far (MB)")
-        axes.set_ylim(0, 101)
+        clean(axes, heading(metric), "moved up and down by all clients so far (MB)")
+        axis_of(axes, metric)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
-def _percent(record: RoundRecord, score: str, measure: str) -> Iterator[float]:
+def _shown(record: RoundRecord, score: str, name: str, metric: Metric) -> Iterator[float]:
     """Yield a round's score, the mean where it is of many clients, if it has one."""
     part: Spread | Plain | None = getattr(record, "global_" if score == "global" else score)
-    value: MeanStd | float | None = getattr(part, measure) if part else None
+    value: MeanStd | float | None = part.get(name) if part else None
     if value is not None:
-        yield 100 * (value.mean if isinstance(value, MeanStd) else value)
+        yield metric.factor * (value.mean if isinstance(value, MeanStd) else value)
 
 
 def cost(run: RunDirectory) -> Figure | None:
@@ -181,6 +187,7 @@ FIGURES: dict[str, Callable[[RunDirectory], Figure | None]] = {
     "confusion_generalization": lambda run: confusion(run, "generalization"),
     "confusion_global": lambda run: confusion(run, "global"),
     "partition": partition,
+    "pictures": pictures,
     "score_over_bytes": score_over_bytes,
     "cost": cost,
 }

@@ -14,6 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from gaitway.metrics import Metric
+
 WIDTH_IN = 10.0
 DPI = 150
 
@@ -29,7 +31,6 @@ BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
 COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK)
 DASHES = ("-", "--", "-.", ":")
 SCORE_STYLES = {"personalization": (BLUE, "o"), "generalization": (VERMILLION, "s"), "global": (GREEN, "^")}
-MEASURES = {"macro_f1": "macro-F1 (%)", "accuracy": "accuracy (%)"}
 
 
 def draw(figures: Mapping[str, Figure | None], folder: Path) -> list[Path]:
@@ -54,6 +55,16 @@ def clean(axes: Axes, ylabel: str, xlabel: str = "") -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def axis_of(axes: Axes, metric: Metric) -> None:
+    """Let an axis of scores show all that is possible of a share, and begin at 0."""
+    axes.set_ylim(0, 102 if metric.is_share else None)
+
+
+def heading(metric: Metric) -> str:
+    """Name a metric on an axis."""
+    return metric.label + metric.unit
 
 
 def by_round(axes: Axes, ylabel: str, last: int) -> None:

@@ -151,7 +151,7 @@ def test_a_request_that_fails_in_the_server_may_be_tried_again(
 
     careless = TestClient(app, raise_server_exceptions=False)
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator_api.federations.service.create_federation", broken)
+        patch.setattr("aggregator_api.federations.service.FederationService.create", broken)
         problem(create(careless, "twice", "k9"), 500)
     assert create(careless, "twice", "k9").status_code == 201
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +29,24 @@ def operations(app: FastAPI) -> list[tuple[str, str, dict[str, Any]]]:
 def test_the_document_is_checked_in(app: FastAPI) -> None:
     written = (REPOSITORY / "docs" / "openapi.json").read_text()
     assert written == text(app), "run `python -m aggregator_api openapi --out docs/openapi.json`"
+
+
+def keywords(schema: Any) -> Iterator[str]:
+    """Yield the words of a JSON schema that are no names of properties."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from keywords(each)
+    elif isinstance(schema, dict):
+        yield from schema
+        for word, value in schema.items():
+            yield from keywords(list(value.values()) if word == "properties" else value)
+
+
+def test_bounds_are_in_words_of_json_schema(app: FastAPI) -> None:
+    """Pydantic's own, which it writes where it cannot translate a bound, mean nothing to a client."""
+    found = {word for schema in app.openapi()["components"]["schemas"].values() for word in keywords(schema)}
+    assert found & {"minimum", "maximum"}
+    assert not found & {"ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length"}
 
 
 def test_every_operation_is_described(operations: list[tuple[str, str, dict[str, Any]]]) -> None:

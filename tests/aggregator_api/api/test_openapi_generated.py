@@ -60,6 +60,11 @@ class Started:
 STARTED = Started()
 
 
+def can_be_told_apart(context: Any, case: Any) -> bool:
+    """Leave out wrong queries that are right when sent: `limit=[5]` is written `limit=5`, an empty list not at all."""
+    return all(not isinstance(value, list | dict) or len(value) > 1 for value in (case.query or {}).values())
+
+
 def schema(examples: int, *, coverage: bool) -> Any:
     """Return the document with so many examples for each operation."""
     given = {
@@ -69,6 +74,7 @@ def schema(examples: int, *, coverage: bool) -> Any:
     }
     found = schemathesis.openapi.from_dict(STARTED.app.openapi(), config=schemathesis.Config.from_dict(given))
     found.app = STARTED
+    found.hook("filter_case")(can_be_told_apart)
     return found
 
 
@@ -97,7 +103,7 @@ def check(case: Any, key: str) -> None:
 
 
 @schema(FEW, coverage=False).parametrize()
-@settings(max_examples=FEW, suppress_health_check=list(HealthCheck), deadline=None, database=None)
+@settings(max_examples=FEW, suppress_health_check=list(HealthCheck), deadline=None, database=None, derandomize=True)
 def test_a_few_generated_requests(case: Any, key: str) -> None:
     check(case, key)
 

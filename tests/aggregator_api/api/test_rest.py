@@ -60,7 +60,7 @@ def test_a_new_federation_is_described_with_its_initial_model(client: TestClient
     assert described["plan"] == tiny_plan().model_dump(mode="json")
     # the initial model follows from the plan alone
     options = tiny_plan().model.options
-    expected = initial_client(initial_model(lambda: build("cnn", classes=2, **options), 0))
+    expected = initial_client(initial_model(lambda: build("har_cnn", classes=2, **options), 0))
     data = wire.encode({"params": expected.params})
     assert described["model"]["sha256"] == hashlib.sha256(data).hexdigest()
     assert client.get(described["model"]["url"]).content == data
@@ -72,7 +72,7 @@ def test_a_new_federation_is_described_with_its_initial_model(client: TestClient
     [
         ({"method": {"name": "fedavgg"}}, "did you mean 'fedavg'"),
         ({"method": {"mu": 1}}, "mu"),
-        ({"model": {"name": "cmm"}}, "cnn"),
+        ({"model": {"name": "har_cmm"}}, "har_cnn"),
         ({"model": {"options": {"channels": [3, 3], "feature_dim": 8}}}, "multiples of 8"),
         ({"model": {"options": {"nonsense": 1}}}, "nonsense"),
         ({"labels": ["still", "walking", "running"]}, "plan.labels has 3"),
@@ -95,7 +95,7 @@ def test_a_plan_that_cannot_work_is_refused_in_words(client: TestClient, changes
 
 def test_a_method_with_prototypes_is_accepted_with_an_alp_model(client: TestClient) -> None:
     options = {"channels": [8, 8], "feature_dim": 8, "hidden": 8, "prototypes": [4]}
-    request = body("prototypes", model={"name": "cnn_alp", "options": options}, method={"name": "fedali"})
+    request = body("prototypes", model={"name": "har_cnn_alp", "options": options}, method={"name": "fedali"})
     assert client.post("/v1/federations", json=request).status_code == 201
 
 
@@ -129,6 +129,8 @@ def test_a_parameter_that_a_route_does_not_have_is_refused(client: TestClient) -
     found = problem(client.get(f"{HERE}/devices", params={"limti": 3}), 422)
     assert found["detail"] == "query parameter 'limti': known here: cursor, enrolment, limit, tag"
     assert "none is known here" in problem(client.get(HERE, params={"limit": 3}), 422)["detail"]
+    twice = problem(client.get(f"{HERE}/devices", params={"tag": ["a", "b"]}), 422)
+    assert twice["detail"] == "query parameter 'tag': given more than once; send it once"
     assert client.get("/healthz", params={"verbose": 1}).status_code == 200
 
 

@@ -64,6 +64,7 @@ def test_wrong_settings_are_named(tmp_path: Path, text: str, words: str) -> None
         load(tmp_path / "server.toml")
 
 
+@pytest.mark.ci
 def test_the_application_loads_neither_trainer_nor_device_nor_simulation() -> None:
     code = "import sys, aggregator_api.app; print(*sys.modules)"
     output = subprocess.run(

@@ -140,7 +140,7 @@ class Two:
 def two(tmp_path: Path, url: str) -> Iterator[Two]:
     """Two servers, of which the first leads a federation of two devices."""
     found = Two(tmp_path, url)
-    service.create_federation(found.first.runtime, _federation())
+    found.first.runtime.federations.create(_federation())
     wait_for(lambda: found.leads(found.first) or found.leads(found.second))
     if found.leads(found.second):
         found.first, found.second = found.second, found.first
@@ -170,11 +170,11 @@ def test_one_leads_listens_and_announces(two: Two) -> None:
 
 def test_what_the_operator_says_to_the_other_is_done_by_the_leader(two: Two) -> None:
     ready(two.first)
-    service.pause(two.second.runtime, FEDERATION)
+    two.second.runtime.federations.pause(FEDERATION)
     wait_for(lambda: two.first.wires.announcements()[-1].state == "paused")
     for device in ("a", "b"):
         assert two.first.upload(two.first.update_of(device)).status == "accepted"
-    service.resume(two.second.runtime, FEDERATION)  # all updates are in: the leader aggregates
+    two.second.runtime.federations.resume(FEDERATION)  # all updates are in: the leader aggregates
     wait_for(lambda: two.first.wires.announcements()[-1].state == "finished")
     assert two.second.wires.sent == []
 
@@ -236,7 +236,7 @@ def test_a_server_that_ends_hands_over_at_once(two: Two) -> None:
 
 def test_a_server_without_its_broker_lets_its_leases_run_out(tmp_path: Path, url: str) -> None:
     pair = Two(tmp_path, url, lease_s=1.0)
-    service.create_federation(pair.first.runtime, _federation())
+    pair.first.runtime.federations.create(_federation())
     wait_for(lambda: pair.leads(pair.first) or pair.leads(pair.second))
     leader, other = (pair.first, pair.second) if pair.leads(pair.first) else (pair.second, pair.first)
     leader.wires.is_up = False

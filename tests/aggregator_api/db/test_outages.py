@@ -18,7 +18,6 @@ import pytest
 
 from aggregator_api.app import create_app
 from aggregator_api.db import repositories
-from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.mqtt.inbox import Message
 from aggregator_api.runtime import Runtime
@@ -162,6 +161,7 @@ def test_no_round_begins_from_a_damaged_model(client: TestClient, which: str) ->
     assert (described["status"], described["round"]) == ("paused", 1)  # the other rounds are not used up
 
 
+@pytest.mark.ci
 def test_a_second_server_on_the_same_folder_does_not_start(tmp_path: Path) -> None:
     def serve() -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "aggregator_api", "serve", "--data-dir", str(tmp_path / "data")]
@@ -191,6 +191,7 @@ def cluster_to_stop() -> Iterator[Postgres]:
         yield running
 
 
+@pytest.mark.ci
 def test_postgresql_that_stops_is_told_and_waited_for(
     cluster_to_stop: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,7 +206,7 @@ def test_postgresql_that_stops_is_told_and_waited_for(
             code, text = asyncio.run(get(port, path))
             return code, json.loads(text)
 
-        service.create_federation(runtime, NewFederation.model_validate(BODY))
+        runtime.federations.create(NewFederation.model_validate(BODY))
         assert asked(HERE)[0] == 200
         cluster_to_stop.stop()
         began = time.monotonic()

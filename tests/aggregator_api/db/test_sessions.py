@@ -24,7 +24,6 @@ from aggregator_api.api import routes
 from aggregator_api.app import create_app
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import ModelVersionRow
-from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
@@ -70,7 +69,7 @@ def port(app: FastAPI) -> Iterator[int]:
     """A server whose federation has a large model."""
     with served(app) as found:
         runtime: Runtime = app.state.runtime
-        service.create_federation(runtime, NewFederation(name=FEDERATION, plan=tiny_plan()))
+        runtime.federations.create(NewFederation(name=FEDERATION, plan=tiny_plan()))
         yield found
 
 

@@ -105,7 +105,8 @@ def operator(app: FastAPI) -> Iterator[TestClient]:
 @pytest.fixture
 def broker(app: FastAPI, operator: TestClient, monkeypatch: pytest.MonkeyPatch) -> Broker:
     accounts = Broker()
-    monkeypatch.setattr(app.state.runtime, "accounts", accounts)
+    for name in ("grant", "revoke"):
+        monkeypatch.setattr(app.state.runtime.accounts, name, getattr(accounts, name))
     return accounts
 
 
@@ -324,12 +325,11 @@ def test_without_approval_nothing_is_taken(tmp_path: Path) -> None:
 
 
 def test_revoking_ends_the_wait_for_a_device(collecting: Bench) -> None:
-    from aggregator_api.devices import approval
 
     assert collecting.upload(collecting.update_of("a")).status == "accepted"
     half = collecting.update_of("b")
     collecting.begin(half)
-    approval.revoke(collecting.runtime, FEDERATION, "b")
+    collecting.runtime.devices.revoke(FEDERATION, "b")
     # a alone is below the quorum of two: the round ends instead of waiting for ever
     assert collecting.now().state == "waiting"
     assert "was revoked" in collecting.refused(half)

@@ -12,7 +12,7 @@ from federation.plan import Plan
 from tests.aggregator_api.generated_devices import SMALL, tiny_plan
 
 HART = {"name": "hart", "options": {"feature_dim": 16, "blocks": 1, "heads": 2, "mlp": 16, "head_width": 16}}
-CNN = {"name": "cnn", "options": {**SMALL, "feature_dim": 16}}
+CNN = {"name": "har_cnn", "options": {**SMALL, "feature_dim": 16}}
 
 
 def initial_state_of(method: str, *alternatives: dict[str, Any], feature_dim: int = 16) -> InitialState:
@@ -23,6 +23,7 @@ def initial_state_of(method: str, *alternatives: dict[str, Any], feature_dim: in
     return build_initial_state(Plan.model_validate({**plan, **changes, "training": training}), max_model_bytes=1 << 20)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["fedproto", "local"])
 def test_what_travels_does_not_depend_on_the_network(method: str) -> None:
     mixed, uniform = initial_state_of(method, HART), initial_state_of(method)
@@ -41,9 +42,14 @@ def hart(**options: Any) -> dict[str, Any]:
         ("centralized", [], "only a simulation can"),
         ("fedavg", [HART], r"plan.alternatives: fedavg shares parameters.*mixes architectures \(local, fedproto"),
         ("fedproto", [hart(feature_dim=32)], "plan.alternatives: the features of 'hart' have 32 dim.* is 16"),
-        ("fedproto", [CNN], "not all different: cnn, cnn"),
+        ("fedproto", [CNN], "not all different: har_cnn, har_cnn"),
         ("fedproto", [{"name": "hurt"}], "plan.alternatives: model 'hurt' is not known; did you mean 'hart'"),
         ("fedproto", [hart(mlp=1 << 20)], "plan.alternatives: .* bytes of weights"),
+        (
+            "fedproto",
+            [{"name": "segmenter_small", "options": {"channels": [8, 8, 8, 8], "feature_dim": 16}}],
+            "plan.alternatives: 'segmenter_small' learns segmentation, and plan.task is classification; .*: hart, ",
+        ),
     ],
 )
 def test_a_plan_that_cannot_work_live_is_refused(method: str, alternatives: list[dict[str, Any]], words: str) -> None:
@@ -52,5 +58,16 @@ def test_a_plan_that_cannot_work_live_is_refused(method: str, alternatives: list
 
 
 def test_the_features_of_the_first_network_must_fit_too() -> None:
-    with pytest.raises(UnprocessableError, match=r"plan.model: the features of 'cnn' have 16 dim.*feature_dim is 8"):
+    with pytest.raises(
+        UnprocessableError, match=r"plan.model: the features of 'har_cnn' have 16 dim.*feature_dim is 8"
+    ):
         initial_state_of("fedproto", HART, feature_dim=8)
+
+
+def test_windows_are_not_augmented() -> None:
+    plan = tiny_plan().model_dump()
+    augmented = {**plan, "training": {**plan["training"], "augmentation": "flip=0.5"}}
+    with pytest.raises(
+        UnprocessableError, match=r"plan.training.augmentation: flip=0.5 is for pictures, and 'har_cnn' takes"
+    ):
+        build_initial_state(Plan.model_validate(augmented), max_model_bytes=1 << 20)

@@ -9,7 +9,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator_api.app import create_app
-from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.runtime import Runtime
 from aggregator_api.settings import Settings
@@ -43,7 +42,7 @@ def play(runtime: Runtime, folder: Path) -> int:
     bench = Bench.__new__(Bench)
     assert isinstance(runtime.transport, Wires)
     bench.runtime, bench.wires = runtime, runtime.transport
-    service.create_federation(runtime, NewFederation(name=FEDERATION, plan=tiny_plan(rounds=1)))
+    runtime.federations.create(NewFederation(name=FEDERATION, plan=tiny_plan(rounds=1)))
     for device in ("a", "b", "c"):
         runtime.ingest.handle(topics.status(FEDERATION, device), status("ready"))
     runtime.ingest.handle(topics.status(FEDERATION, "c"), status("offline"))

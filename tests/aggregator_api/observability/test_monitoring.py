@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator_api.app import create_app
 from aggregator_api.db.models import CredentialRow, EnrolmentTokenRow
-from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
+from aggregator_api.mqtt.mosquitto.folders import issue_for_server
 from aggregator_api.observability.expiry import file_expiry
 from aggregator_api.settings import Settings
 from aggregator_api.storage.backup import back_up
@@ -46,15 +46,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """/metrics of a server after a round, with keys and tokens that expire, an adoption and a rollout."""
     folder = tmp_path_factory.mktemp("monitored")
     (folder / "ca.pem").write_bytes(make_authority("walk", days=30).certificate)
+    own = issue_for_server(folder / "own", ["localhost"], days=20)
     settings = Settings(
-        data_dir=folder / "data", aggregation_process=False, mqtt_ca_file=folder / "ca.pem", insecure_local=True
+        data_dir=folder / "data",
+        aggregation_process=False,
+        mqtt_ca_file=folder / "ca.pem",
+        insecure_local=True,
+        tls_cert_file=own.certificate,
+        tls_key_file=own.key,
+        https_port=8443,
     )
     with TestClient(create_app(settings, WithCertificate)) as client:
         bench = Bench.__new__(Bench)
         assert isinstance(client.runtime.transport, Wires)
         bench.runtime, bench.wires = client.runtime, client.runtime.transport
         plan = tiny_plan(rounds=2, clients=None, deadline_s=3600)
-        service.create_federation(client.runtime, NewFederation(name=FEDERATION, plan=plan))
+        client.runtime.federations.create(NewFederation(name=FEDERATION, plan=plan))
         _expiring(bench)
         for device in ("a", "b"):
             bench.send(topics.status(FEDERATION, device), status("ready"))
@@ -140,6 +147,7 @@ def test_what_expires_is_told(server: str) -> None:
     days = {key: (value - now) / DAY for key, value in figures.items() if "expiry" in key[0]}
     assert days["gaitway_certificate_expiry_timestamp_seconds", "broker"] == pytest.approx(100, abs=0.1)
     assert days["gaitway_certificate_expiry_timestamp_seconds", "broker_authority"] == pytest.approx(30, abs=0.1)
+    assert days["gaitway_certificate_expiry_timestamp_seconds", "https"] == pytest.approx(20, abs=0.1)
     assert days["gaitway_key_expiry_timestamp_seconds", "operator"] == pytest.approx(5, abs=0.1)
     assert days["gaitway_key_expiry_timestamp_seconds", "read"] == pytest.approx(9, abs=0.1)
     assert ("gaitway_key_expiry_timestamp_seconds", "device") not in figures

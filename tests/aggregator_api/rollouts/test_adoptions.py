@@ -74,7 +74,7 @@ def figures(
     return {
         "macro_f1_before": before,
         "macro_f1_after": after,
-        "macro_f1_most_frequent": constant,
+        "macro_f1_trivial": constant,
         "works_before": works[0],
         "works_after": works[1],
     }
@@ -87,15 +87,17 @@ def test_a_failed_adoption_is_seen_in_the_device_its_history_the_journal_and_the
     server.play(1)
     assert client.get(f"{HERE}/devices").json()["items"][0]["adoption"] is None
     for _ in range(2):  # a device repeats it with every status
-        server.judged("a", 1, "failed", source="personalized", score=0.1, most_frequent=0.1, reason=CONSTANT)
-    server.judged("b", 1, "adopted", source="personalized", score=0.9, most_frequent=0.1)
+        server.judged("a", 1, "failed", source="personalized", score=0.1, trivial=0.1, reason=CONSTANT)
+    server.judged("b", 1, "adopted", source="personalized", score=0.9, trivial=0.1)
     device = client.get(f"{HERE}/devices/a").json()
     assert (device["adoption"], device["adoption_reason"]) == ("failed", CONSTANT)
     (adoption,) = client.get(f"{HERE}/devices/a/history").json()["items"][0]["adoptions"]
     assert {name: adoption[name] for name in adoption if name != "recorded_at"} == {
         "source": "personalized",
         "answer": "failed",
+        "metric": "macro_f1",
         "score": 0.1,
+        "trivial": 0.1,
         "most_frequent": 0.1,
         "reason": CONSTANT,
     }
@@ -105,7 +107,7 @@ def test_a_failed_adoption_is_seen_in_the_device_its_history_the_journal_and_the
     text = client.get("/metrics").text
     assert 'gaitway_adoptions_total{answer="failed",federation="walk"} 1.0' in text
     assert 'gaitway_adoption_devices{answer="failed",federation="walk"} 1.0' in text
-    server.judged("a", 1, "adopted", source="global", score=0.9, most_frequent=0.1)
+    server.judged("a", 1, "adopted", source="global", score=0.9, trivial=0.1)
     assert 'gaitway_adoption_devices{answer="adopted",federation="walk"} 2.0' in client.get("/metrics").text
     assert len(client.get(f"{HERE}/devices/a/history").json()["items"][0]["adoptions"]) == 2
 
@@ -127,12 +129,15 @@ def test_a_version_has_the_score_of_the_models_that_it_was_made_from_until_it_is
     server = Server(app)
     assert server.score() is None
     server.play(1, a=figures(0.1, 0.7, works=(0, 1)), b=figures(0.2, 0.8, constant=0.3, works=(0, 1)))
-    made_from = VersionScore(macro_f1=750_000, most_frequent=200_000, devices=2, working=2, measured="updates")
+    made_from = VersionScore(value=750_000, trivial=200_000, devices=2, working=2, measured="updates")
     assert server.score() == made_from
     wait_for(lambda: server.wires.invitations("a")[-1].round == 2)
     assert server.wires.invitations("a")[-1].model.score == made_from
     first, second = client.get(f"{HERE}/models").json()["items"]
     assert first["score"] == {
+        "metric": "macro_f1",
+        "value": pytest.approx(0.15),
+        "trivial": 0.2,
         "macro_f1": pytest.approx(0.15),
         "most_frequent": 0.2,
         "devices": 2,
@@ -143,6 +148,9 @@ def test_a_version_has_the_score_of_the_models_that_it_was_made_from_until_it_is
     server.play(2, a=figures(0.5, 0.9), b=figures(0.7, 0.9, works=(0, 1)))
     second = client.get(f"{HERE}/models/1").json()
     assert second["score"] == {
+        "metric": "macro_f1",
+        "value": pytest.approx(0.6),
+        "trivial": 0.1,
         "macro_f1": pytest.approx(0.6),
         "most_frequent": 0.1,
         "devices": 2,
@@ -155,15 +163,15 @@ def test_devices_that_judge_the_last_version_make_its_score(app: FastAPI, client
     server = Server(app)
     for number in (1, 2):
         server.play(number, a=figures(0.1, 0.9), b=figures(0.1, 0.9))
-    server.judged("a", 2, "failed", score=0.1, most_frequent=0.1)
+    server.judged("a", 2, "failed", score=0.1, trivial=0.1)
     assert server.score() == VersionScore(
-        macro_f1=100_000, most_frequent=100_000, devices=1, working=0, measured="version"
+        value=100_000, trivial=100_000, devices=1, working=0, measured="version"
     )  # half of those that it was made from have spoken
     server.judged("b", 2, "undecided", score=0.3)  # its holdout cannot tell
-    server.judged("c", 2, "refused", score=0.8, most_frequent=0.2)  # it works, but is worse than c's present one
+    server.judged("c", 2, "refused", score=0.8, trivial=0.2)  # it works, but is worse than c's present one
     found = server.score()
     assert found is not None
-    assert (found.macro_f1, found.devices, found.working, found.is_sound) == (450_000, 2, 1, False)
+    assert (found.value, found.devices, found.working, found.is_sound) == (450_000, 2, 1, False)
 
 
 def test_nonsense_and_devices_that_cannot_tell_count_for_nothing(app: FastAPI, client: TestClient) -> None:

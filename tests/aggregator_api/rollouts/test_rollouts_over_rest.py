@@ -63,6 +63,7 @@ def test_an_operator_switches_rollouts_on_starts_one_reads_it_and_halts_it(app: 
             "devices": 2,
             "pending": 2,
             "adopted": 0,
+            "kept": 0,
             "refused": 0,
             "failed": 0,
             "rolled_back": 0,

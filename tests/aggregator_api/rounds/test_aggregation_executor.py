@@ -64,6 +64,7 @@ def url_of(case: Case) -> str:
     return Path(case.blobs.root).as_uri()
 
 
+@pytest.mark.ci
 @pytest.mark.service
 def test_a_worker_makes_what_this_process_makes_and_stays(case: Case, worker: WorkerProcessExecutor) -> None:
     here = InProcessExecutor(case.blobs)

@@ -75,6 +75,7 @@ def test_a_round_lasts_as_long_as_it_should(tmp_path: Path, leap: Leap, seconds:
     bench.runtime.stop()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seconds", FEW_LEAPS)
 def test_a_device_that_has_gone_is_given_up_in_good_time(tmp_path: Path, leap: Leap, seconds: float) -> None:
     bench = opened(tmp_path)

@@ -11,7 +11,6 @@ from sqlalchemy import select, text
 
 from aggregator_api.app import create_app
 from aggregator_api.db.models import ParticipationRow
-from aggregator_api.federations import service
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.storage.broadcasts import write_broadcasts
 from federation import wire
@@ -38,10 +37,10 @@ def near(bench: Bench, device: str, value: float) -> Parcel:
 
 def join(bench: Bench) -> None:
     """Let four devices come before the first round."""
-    service.pause(bench.runtime, FEDERATION)
+    bench.runtime.federations.pause(FEDERATION)
     for device in DEVICES:
         bench.say(device, "ready")
-    service.resume(bench.runtime, FEDERATION)
+    bench.runtime.federations.resume(FEDERATION)
     wait_for(lambda: bench.now().state == "collecting")
 
 

@@ -10,7 +10,6 @@ from sqlalchemy import select
 
 from aggregator_api.db.models import EventRow, RoundRow
 from aggregator_api.errors import UnprocessableError
-from aggregator_api.federations import service
 from aggregator_api.federations.requests import NewFederation
 from federation import wire
 from federation.privacy.differential_privacy import epsilon
@@ -70,5 +69,5 @@ def test_a_method_that_cannot_be_private_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     new = NewFederation(name="walk", plan=tiny_plan(method="fedproto", clip_norm=1.0))
     with pytest.raises(UnprocessableError, match="fedproto sends or combines more"):
-        service.create_federation(bench.runtime, new)
+        bench.runtime.federations.create(new)
     bench.runtime.stop()

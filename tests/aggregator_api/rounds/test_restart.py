@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.federations import service
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from federation import wire
 from federation.methods import method_from_json
@@ -90,13 +89,13 @@ def test_a_paused_federation_is_paused_after_a_restart(tmp_path: Path) -> None:
     before = Bench(tmp_path, tiny_plan())
     before.say("a", "ready")
     before.say("b", "ready")
-    service.pause(before.runtime, FEDERATION)
+    before.runtime.federations.pause(FEDERATION)
     for device in ("a", "b"):
         assert before.upload(before.update_of(device)).status == "accepted"
     abandon(before)
 
     after = Bench(tmp_path)
     assert after.wires.announcements()[-1].state == "paused"
-    service.resume(after.runtime, FEDERATION)
+    after.runtime.federations.resume(FEDERATION)
     wait_for(lambda: after.now().round == 2)
     after.runtime.stop()

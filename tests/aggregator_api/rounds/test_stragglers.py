@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from aggregator_api.db.models import DeviceRow, RoundRow
-from aggregator_api.federations import service
 from aggregator_api.updates.contract import Contract
 from federation import wire
 from federation.methods import METHODS, method_from_json
 from federation.plan import TrainingConfig
 from federation.rounds.server_round import sample_cohort
-from federation.training.client_round import Setup, steps_of
+from federation.training.client_round import steps_of
 from federation.training.forward import network
+from federation.training.local_round import Setup
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 
@@ -159,14 +159,14 @@ def outcomes(bench: Bench) -> list[str]:
 def test_devices_are_drawn_by_the_examples_that_they_say_they_have(tmp_path: Path) -> None:
     plan = tiny_plan(rounds=4, clients=1, minimum_clients=1, sampling="examples")
     bench = Bench(tmp_path, plan)
-    service.pause(bench.runtime, FEDERATION)
+    bench.runtime.federations.pause(FEDERATION)
     said = {"a": 1, "b": 999, "c": 0}
     for device, examples in said.items():
         bench.say(device, "ready", examples=examples)
-    service.resume(bench.runtime, FEDERATION)
+    bench.runtime.federations.resume(FEDERATION)
     drawn = []
     for number in range(1, 5):
-        wait_for(lambda number=number: (bench.now().round, bench.now().state) == (number, "collecting"))
+        wait_for(lambda number=number: bench.collects(number) and bool(bench.invited()))
         drawn.append(bench.invited())
         bench.upload(bench.update_of(*bench.invited()))
 

@@ -10,7 +10,6 @@ import torch
 from sqlalchemy import select
 
 from aggregator_api.db.models import UpdateRow
-from aggregator_api.federations import service
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, parcel, tiny_plan
 
@@ -20,10 +19,10 @@ HONEST = tuple("abcd")
 def opened(folder: Path, method: str = "fedavg", **rounds: object) -> Bench:
     """Open a round for four honest devices and z."""
     bench = Bench(folder, tiny_plan(rounds=1, clients=None, method=method, **rounds))
-    service.pause(bench.runtime, FEDERATION)
+    bench.runtime.federations.pause(FEDERATION)
     for device in (*HONEST, "z"):
         bench.say(device, "ready", examples=40)
-    service.resume(bench.runtime, FEDERATION)
+    bench.runtime.federations.resume(FEDERATION)
     return bench
 
 
@@ -43,7 +42,7 @@ def reasons(bench: Bench) -> list[str]:
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ([4.0, 7.0], "tensor 'counts' sums to 11, not to 10 examples"),
+        ([4.0, 7.0], "tensor 'counts' must sum to the 10 examples, not to 11"),
         ([-1.0, 11.0], "whole numbers of at least 0"),
         ([4.5, 5.5], "whole numbers of at least 0"),
     ],
@@ -67,4 +66,4 @@ def test_class_counts_must_sum_to_the_examples(judged: Bench) -> None:
     tree = judged.update_of("z").tree
     assert judged.upload(parcel(judged.now(), "a", tree, class_counts=(4, 6))).status == "accepted"
     reason = judged.refused(parcel(judged.now(), "z", tree, class_counts=(4, 60)))
-    assert reason == "class_counts sum to 64, not to 10 examples"
+    assert reason == "class_counts must sum to the 10 examples, not to 64"

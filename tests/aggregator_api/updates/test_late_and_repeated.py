@@ -15,7 +15,6 @@ from aggregator_api.api.queries import PageParams
 from aggregator_api.api.schemas.resources import UpdateView
 from aggregator_api.db import repositories
 from aggregator_api.db.models import UpdateRow
-from aggregator_api.federations import service
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from federation import wire
 from federation.methods import method_from_json
@@ -54,10 +53,10 @@ def test_a_late_update_counts_less_in_the_next_round(tmp_path: Path) -> None:
 def late_federation(folder: Path, **plan: Any) -> Bench:
     """Three devices, of which two are enough, in round 1; late updates are welcome."""
     bench = Bench(folder, tiny_plan(clients=2, over_selection=1.5, late="next", **plan))
-    service.pause(bench.runtime, FEDERATION)
+    bench.runtime.federations.pause(FEDERATION)
     for device in ("a", "b", "c"):
         bench.say(device, "ready")
-    service.resume(bench.runtime, FEDERATION)
+    bench.runtime.federations.resume(FEDERATION)
     return bench
 
 
@@ -105,12 +104,12 @@ def test_during_the_last_aggregation_there_is_no_next_round(tmp_path: Path, monk
 def test_an_update_that_comes_while_the_federation_waits_for_devices_is_kept_too(tmp_path: Path) -> None:
     bench = late_federation(tmp_path, rounds=2)
     late = bench.update_of("c")
-    service.pause(bench.runtime, FEDERATION)
+    bench.runtime.federations.pause(FEDERATION)
     for device in ("a", "b"):
         bench.upload(bench.update_of(device))
     for device in ("a", "b", "c"):
         bench.say(device, "offline")
-    service.resume(bench.runtime, FEDERATION)
+    bench.runtime.federations.resume(FEDERATION)
     wait_for(lambda: (bench.now().round, bench.now().state) == (1, "waiting"))
     assert bench.upload(late).reason == "kept for the next round"
     for device in ("a", "b"):

@@ -13,7 +13,6 @@ from sqlalchemy import select
 
 from aggregator_api.app import create_app
 from aggregator_api.db.models import EventRow, RoundRow, UpdateRow
-from aggregator_api.federations import service
 from federation import wire
 from federation.plan import RoundSettings
 from federation.records import Tensors
@@ -34,10 +33,10 @@ class Fleet:
         settings = {"rounds": 1, "clients": None, "minimum_clients": 1, **rounds}
         self.devices, self.folder = devices, folder
         self.bench = Bench(folder, tiny_plan(**settings))
-        service.pause(self.bench.runtime, FEDERATION)
+        self.bench.runtime.federations.pause(FEDERATION)
         for device in devices:
             self.bench.say(device, "ready", examples=announced.get(device, 40))
-        service.resume(self.bench.runtime, FEDERATION)
+        self.bench.runtime.federations.resume(FEDERATION)
 
     @property
     def model(self) -> Tensors:

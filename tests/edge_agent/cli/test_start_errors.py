@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from edge_agent.__main__ import app
 
 # what the supervisor has opened by then ends with its process, which here is that of the tests
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 @pytest.fixture(autouse=True)

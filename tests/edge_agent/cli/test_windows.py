@@ -89,6 +89,34 @@ def test_the_last_minutes_are_labelled_and_that_is_taken_back(person: Person) ->
     assert person.classes() == {"sit": 2, "": 10}
 
 
+def test_sessions_are_listed_and_labelled_whole(person: Person) -> None:
+    listed = person.types("label", "--sessions").stdout
+    assert next(line.split() for line in listed.splitlines() if "phone" in line)[1:3] == ["0", "│"]
+    done = person.types("label", "--session", "0", "--activity", "walk")
+    assert done.stdout == "12 windows are now walk; `label --undo` takes it back\n"
+    assert person.classes() == {"walk": 12}
+    person.types("label", "--undo")
+    assert person.classes() == {"sit": 2, "": 10}
+    assert person.types("label", "--file", "phone", "--activity", "run").stdout.startswith("12 windows are now run")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--session", "9", "--activity", "walk"], "there is no session 9; `label --sessions` lists"),
+        (["--session", "5-2", "--activity", "walk"], "'5-2' is no session; expected a number"),
+        (["--session", "0"], "say what: --activity"),
+        (["--session", "0", "--file", "a", "--activity", "walk"], "either a file or a session"),
+        (["--session", "0", "--last", "1h", "--activity", "walk"], "either a time, or a file or session"),
+        (["--file", "fone", "--activity", "walk"], "'fone' names no one file; did you mean 'phone'"),
+    ],
+)
+def test_a_part_that_cannot_be_labelled_is_said(person: Person, words: list[str], answer: str) -> None:
+    refused = person.types("label", *words)
+    assert (refused.exit_code, answer in refused.stderr.replace("\n", " ")) == (1, True), refused.stderr
+    assert person.classes() == {"sit": 2, "": 10}
+
+
 def test_a_span_by_its_ends(person: Person) -> None:
     begin, end = (str(person.began_s + 2.56 * n) for n in (2, 5))
     done = person.types("label", "--from", begin, "--to", end, "--activity", "run")
@@ -169,7 +197,7 @@ def test_models_are_shown_and_rolled_back(person: Person) -> None:
         path = person.data / f"r{number}.onnx"
         path.write_bytes(b"model %d" % number)
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        model = {"path": str(path), "sha256": sha256, "round": number, "source": "global", "macro_f1": number / 10}
+        model = {"path": str(path), "sha256": sha256, "round": number, "source": "global", "score": number / 10}
         notes[name] = json.dumps(model)
     with closing(StateStore(person.data)) as store:
         assert person.types("models").stdout == "no model yet\n"

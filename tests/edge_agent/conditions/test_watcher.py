@@ -13,7 +13,9 @@ from edge_agent.training.job import CHECKPOINTS
 from federation import wire
 from har_pipeline import ClientWindows
 from tests.edge_agent.reference import assert_same
-from tests.edge_agent.supervised import GOOD, SupervisedDevice, run, until
+from tests.edge_agent.supervised import BUSY_S, GOOD, SupervisedDevice, run, until
+
+pytestmark = pytest.mark.ci
 
 
 @pytest.mark.parametrize("supervised_device", [2], indirect=True)
@@ -28,7 +30,7 @@ def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(
         broken_at = time.monotonic()
         supervised_device.machine.found = replace(GOOD, temperature_c=85.0)
         until(lambda: not first.is_running())
-        assert time.monotonic() - broken_at < 2.0
+        assert time.monotonic() - broken_at < 2.0 + BUSY_S
         until(lambda: supervised_device.status_says("not training for round 1: it is 85 °C hot, the limit is 75 °C"))
         supervised_device.machine.found = replace(GOOD, temperature_c=76.0)  # cool enough to go on, not to begin
         time.sleep(1.2)
@@ -62,12 +64,12 @@ def test_real_training_is_stopped_and_goes_on_to_the_same_bits(
     def play() -> None:
         first = supervised_device.invite()
         until(lambda: list((folder / CHECKPOINTS).glob("*")))
-        assert first.nice() == 10
+        assert first.nice() == min(psutil.Process().nice() + 10, 19)
         assert first.rlimit(psutil.RLIMIT_DATA)[0] == 1024 << 20
         broken_at = time.monotonic()
         supervised_device.machine.found = replace(GOOD, charging=False)
         until(lambda: not first.is_running())
-        assert time.monotonic() - broken_at < 2.0
+        assert time.monotonic() - broken_at < 2.0 + BUSY_S
         until(lambda: supervised_device.status_says("not training for round 1: it is not charging"))
         assert list((folder / CHECKPOINTS).glob("*"))
         supervised_device.machine.found = GOOD

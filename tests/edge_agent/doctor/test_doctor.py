@@ -272,11 +272,17 @@ def test_sources_that_can_be_looked_at_without_the_agent(tmp_path: Path, monkeyp
     more = '[sensors]\nsource = "sensor_logger_export"\npath = "one"\n'
     assert levels(check_sensors(load(config_file(tmp_path, more), {}), running=False))["gravity"] is Level.OK
     (tmp_path / "walk.csv").write_text(
-        "time,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z\n" + "".join(f"{n / 100},0,0,1,0,0,0\n" for n in range(300))
+        "time,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z\n"
+        + "".join(f"{n / 100 + 1000 * (n > 150)},0,0,1,0,0,0\n" for n in range(300))
     )
-    more = '[sensors]\nsource = "csv"\npath = "walk.csv"\n'
+    (tmp_path / "data.toml").write_text(
+        'time = "time"\nacc = { columns = ["acc_x", "acc_y", "acc_z"] }\n'
+        'gyro = { columns = ["gyro_x", "gyro_y", "gyro_z"] }\n'
+    )
+    more = '[sensors]\nsource = "csv"\npath = "walk.csv"\ndescribe = "data.toml"\n'
     found_csv = list(check_sensors(load(config_file(tmp_path, more), {}), running=False))
-    assert "looks like g" in the(found_csv, "gravity").found
+    assert "looks like g" in the(found_csv, "gravity").todo
+    assert the(found_csv, "rate").found == "100 Hz"  # the pause of 1000 s within the file is none of it
     more = '[sensors]\nsource = "recording"\nclient = "nobody"\n'
     (failed,) = check_sensors(load(config_file(tmp_path, more), {}), running=False)
     assert (failed.level, "no client 'nobody'" in failed.found) == (Level.FAILURE, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_agent.machine.commands import Exit, FetchBlob, Log, PublishStatus, SkipRound, StartJob, StopJob
+from edge_agent.machine.commands import Evaluate, Exit, FetchBlob, Log, PublishStatus, SkipRound, StartJob, StopJob
 from edge_agent.machine.events import (
     Announced,
     BlobFetched,
@@ -74,11 +74,17 @@ def test_a_round_that_ends_while_the_device_waits_is_forgotten_and_the_next_one_
     assert finished.agent.work is None
 
 
-def test_an_export_that_is_stopped_costs_the_model_but_not_the_update() -> None:
+def test_an_export_that_is_stopped_costs_no_update_and_is_done_when_the_device_may() -> None:
     device = uploading().on(COLD)
     assert device.asked(StopJob)
-    assert (device.agent.work, device.agent.outbox) == (None, ("u1",))
-    assert not device.on(FINE).asked(FetchBlob)
+    assert (stage(device), device.agent.outbox) == (Stage.BLOCKED, ("u1",))
+    assert device.status == "uploading"
+    device.on(FINE)
+    assert not device.asked(FetchBlob)
+    assert [(job.kind, job.round) for job in device.asked(StartJob)] == [("export", 1)]
+    device.on(COLD)
+    assert device.asked(StopJob)
+    assert device.on(FINE, CandidateReady(1, "export")).asked(Evaluate) == [Evaluate(1, "export")]
 
 
 def test_the_final_model_waits_too_and_is_not_forgotten() -> None:

@@ -39,7 +39,7 @@ from federation.rounds.rollout import WHOLE, is_within
 from tests.edge_agent.factories import INSTANCE, announcement, make_plan, pointer
 from tests.edge_agent.state_machine import A, B, Device, answer
 
-SCORE = VersionScore(macro_f1=800_000, most_frequent=60_000, devices=9, working=9, measured="version")
+SCORE = VersionScore(value=800_000, trivial=60_000, devices=9, working=9, measured="version")
 PLAN = make_plan().model_copy(update={"rollout": RolloutSettings(mode="manual")})
 
 
@@ -102,7 +102,9 @@ def test_an_offer_survives_a_restart_and_a_new_epoch_ends_it(tmp_path: Path) -> 
     store = StateStore(tmp_path)
     mine = Offer(instance=INSTANCE, rollout=2)
     store.put(
-        identity=f"{INSTANCE}/cnn", offer=mine.model_dump_json(), order=order(candidate=release(2)).model_dump_json()
+        identity=f"{INSTANCE}/har_cnn",
+        offer=mine.model_dump_json(),
+        order=order(candidate=release(2)).model_dump_json(),
     )
     assert load_agent(store).offer == mine
     assert "Release 2 (version 2) is for it" in describe_release(store, "d1")[-1]
@@ -145,7 +147,7 @@ def test_a_model_that_does_not_work_is_failed_with_its_score_and_one_that_is_wor
         source="global",
         answer="failed",
         score=0.05,
-        most_frequent=0.05,
+        trivial=0.05,
         reason="it answers 'sit' whatever it sees",
     )
     assert broken.asked(SaveAdoptionReport) == [SaveAdoptionReport(said)]
@@ -178,11 +180,22 @@ def test_what_was_withdrawn_is_left_also_if_it_was_being_judged() -> None:
 def test_it_goes_back_to_the_older_release_by_itself_and_takes_it_up_if_it_had_another() -> None:
     fourth = ReleaseReport(instance=INSTANCE, rollout=4, answer="adopted")
     halted = order(9, released=release(3, "a"), withdrawn=(4,))
-    device = waiting(identity=f"{INSTANCE}/cnn", report=fourth).on(ModelInUse(4), said(halted))
+    device = waiting(identity=f"{INSTANCE}/har_cnn", report=fourth).on(ModelInUse(4), said(halted))
     assert (device.asked(Rollback), device.asked(FetchBlob)) == ([Rollback(4)], [])
     assert not device.on(ModelInUse(3)).asked(FetchBlob)
-    other = waiting(identity=f"{INSTANCE}/cnn", report=fourth).on(ModelInUse(4), said(halted), ModelInUse(2))
+    other = waiting(identity=f"{INSTANCE}/har_cnn", report=fourth).on(ModelInUse(4), said(halted), ModelInUse(2))
     assert other.asked(FetchBlob) == [FetchBlob(pointer("a"))]
+
+
+def test_a_release_that_was_kept_back_is_taken_up_again_when_the_better_one_is_withdrawn() -> None:
+    both = order(2, released=release(4))
+    device = waiting(identity=f"{INSTANCE}/cnn").on(ModelInUse(3, 0.9), said(both), BlobFetched(B))
+    device.on(CandidateReady(4, "adopt"), CandidateEvaluated(4, "adopt", "kept", "it scores lower", 0.8))
+    assert report(device) == (4, "kept", 0.8, "it scores lower")
+    assert not device.on(said(both)).asked(FetchBlob)
+    device.on(said(order(3, released=release(4), withdrawn=(3,))))
+    assert (device.asked(Rollback), device.asked(FetchBlob)) == ([Rollback(3)], [])
+    assert device.on(ModelInUse(0)).asked(FetchBlob) == [FetchBlob(pointer("b"))]
 
 
 def test_a_rollback_by_hand_is_reported_and_not_undone() -> None:
@@ -217,7 +230,7 @@ def test_the_federations_last_model_is_not_adopted_where_others_are_released() -
 
 
 def test_a_report_that_a_kill_has_cost_is_made_again() -> None:
-    device = waiting(identity=f"{INSTANCE}/cnn").on(ModelInUse(3, 0.5))
+    device = waiting(identity=f"{INSTANCE}/har_cnn").on(ModelInUse(3, 0.5))
     assert report(device) == (3, "adopted", 0.5, "")
 
 

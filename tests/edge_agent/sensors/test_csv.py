@@ -1,125 +1,241 @@
-"""Any CSV file as a sensor: columns, units, times, labels, sessions; and what is said of a broken one."""
+"""Recorded files of any layout as a source: folders, sensors apart, clocks that overlap, labels that are unknown."""
 
 from __future__ import annotations
 
+import json
 import queue
+import re
+import threading
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edge_agent.config.sensors import CsvSection, SensorsSection
-from edge_agent.errors import SensorError
+from edge_agent.config.sensors import SensorsSection, WindowsSection
+from edge_agent.config.settings import Config
+from edge_agent.doctor.finding import Level
+from edge_agent.doctor.sensors import check_sensors
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
-from edge_agent.sensors.csv import ROWS, read_rows
-from edge_agent.storage.window_store import WindowStore
+from edge_agent.sensors.csv import CsvSource, Visit
+from edge_agent.sensors.replay import PacedSink
+from edge_agent.status import collected_windows
+from edge_agent.storage.window_store import SKIPPED, WindowStore
+from federation.plan import Plan
 from har_pipeline import ClientWindows, dataset_labels
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import SETTINGS, expected_windows, outcome, walk
 
 LABELS = dataset_labels("synthetic")
-OWN = CsvSection(
-    time="t",
-    acc=("ax", "ay", "az"),
-    gyro=("gx", "gy", "gz"),
-    activity="what",
-    session="trial",
-    separator=";",
-    time_unit="ms",
-    acc_unit="g",
-    gyro_unit="deg/s",
-)
+BY_COLUMN = r"""
+separator = ";"
+time = { column = "t", unit = "ms" }
+acc = { columns = ["ax", "ay", "az"], unit = "g" }
+gyro = { columns = ["gx", "gy", "gz"], unit = "deg/s" }
+activity = "what"
+"""
+BY_PATH = BY_COLUMN.replace('activity = "what"', "") + r"files = '(?P<activity>[a-z]+)/[^/]+\.csv'" + "\n"
+APART = r"""
+files = '(?P<sensor>acc|gyro)/[^/]+\.csv'
+time = { column = 1 }
+header = false
+acc = { columns = [2, 3, 4] }
+gyro = { columns = [2, 3, 4] }
+activity = { fixed = "walking" }
+"""
+WALKING = LABELS.index("walking")
 
 
-def taken(folder: Path, path: Path, columns: CsvSection) -> tuple[ClientWindows, Event, dict[str, int]]:
-    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    own = {"sensors": SensorsSection(source="csv", path=path), "csv": columns}
-    source = open_source(make_config(folder).model_copy(update=own), posted.put)
-    source.start(make_plan())
-    event = outcome(posted)
-    source.stop(5.0)
-    with closing(WindowStore(folder)) as store:
-        return store.read("c", SETTINGS, LABELS), event, store.counts()
+def rows(began_s: float = 1.0, seconds: float = 30.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    times_s, sensors = walk(seconds, began_s=began_s)
+    return times_s, sensors["accelerometer"] + sensors["gravity"], sensors["gyroscope"]
 
 
-def write(path: Path, columns: CsvSection, trials: tuple[float, ...] = (0.0,), activity: str = LABELS[2]) -> Path:
-    """Write walks of thirty seconds in the units and columns of `columns`."""
-    lines = [columns.separator.join((columns.time, *columns.gyro, "extra", *columns.acc, "what", "trial"))]
-    factor = {"ms": 1e3, "s": 1.0, "us": 1e6, "ns": 1e9}[columns.time_unit]
-    acc_unit, gyro_unit = (
-        (9.80665 if columns.acc_unit == "g" else 1.0),
-        (np.pi / 180 if "deg" in columns.gyro_unit else 1),
-    )
-    for began_s in trials:
-        times_s, sensors = walk(30.0, began_s=began_s + 1.0)
-        acc = (sensors["accelerometer"] + sensors["gravity"]) / acc_unit
-        for t, a, g in zip(times_s, acc, sensors["gyroscope"] / gyro_unit, strict=True):
-            cells = [repr(float(v)) for v in (t * factor, *g, 0.0, *a)]
-            lines.append(columns.separator.join((*cells, activity, str(began_s))))
-    path.write_text("\ufeff" + "\n".join(lines) + "\n", encoding="utf-8")
+def write(path: Path, activity: str = "walking", began_s: float = 1.0) -> Path:
+    """A walk of thirty seconds in milliseconds, g and degrees."""
+    times_s, acc, gyro = rows(began_s)
+    table = np.hstack([times_s[:, None] * 1e3, acc / 9.80665, gyro * 180 / np.pi])
+    lines = [";".join([*map(repr, map(float, row)), activity]) for row in table]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["t;ax;ay;az;gx;gy;gz;what", *lines]) + "\n")
     return path
 
 
-@pytest.mark.parametrize(
-    "columns", [OWN, OWN.model_copy(update={"time_unit": "s", "acc_unit": "m/s2", "separator": ","})]
-)
-def test_units_and_columns(tmp_path: Path, columns: CsvSection) -> None:
-    found, event, _ = taken(tmp_path / "data", write(tmp_path / "walk.csv", columns), columns)
+def configured(folder: Path, path: Path, description: str, **sensors: str) -> Config:
+    described = folder / "data.toml"
+    described.parent.mkdir(parents=True, exist_ok=True)
+    described.write_text(description)
+    own = SensorsSection(source="csv", path=path, describe=described, **sensors)
+    return make_config(folder / "data").model_copy(update={"sensors": own})
+
+
+class Taken:
+    """What came of running the source once."""
+
+    def __init__(self, config: Config) -> None:
+        posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        source = open_source(config, posted.put)
+        source.start(make_plan())
+        self.event = outcome(posted)
+        source.stop(5.0)
+        self.folder = config.agent.data_dir
+        with closing(WindowStore(self.folder)) as store:
+            self.windows: ClientWindows = store.read("c", SETTINGS, LABELS)
+            self.counts, self.skipped = store.counts(), json.loads(store.get(SKIPPED) or "{}")
+
+
+def test_units_and_columns_are_those_of_the_description(tmp_path: Path) -> None:
+    found = Taken(configured(tmp_path, write(tmp_path / "walk.csv"), BY_COLUMN))
     times_s, sensors = walk(30.0, began_s=1.0)
-    assert len(times_s) > ROWS
-    expected = expected_windows(times_s, sensors, LABELS[2], LABELS)
-    np.testing.assert_allclose(found.x, np.stack([window.x for window in expected]), atol=2e-5)
-    assert found.y.tolist() == [2] * len(expected)
-    assert isinstance(event, DataReady)
+    expected = expected_windows(times_s, sensors, "walking", LABELS)
+    np.testing.assert_allclose(found.windows.x, np.stack([window.x for window in expected]), atol=2e-5)
+    assert found.windows.y.tolist() == [WALKING] * len(expected)
+    assert isinstance(found.event, DataReady)
 
 
-def test_rows_without_a_column_of_activities_are_unlabelled(tmp_path: Path) -> None:
-    columns = OWN.model_copy(update={"activity": None})
-    found, event, counts = taken(tmp_path / "data", write(tmp_path / "walk.csv", columns), columns)
-    assert (len(found), event, counts) == (0, DataReady(0), {"": 22})
+def test_without_a_gyroscope_its_channels_are_zero_and_the_accelerometers_as_ever(tmp_path: Path) -> None:
+    path = write(tmp_path / "walk.csv")
+    both = Taken(configured(tmp_path / "both", path, BY_COLUMN))
+    alone = Taken(configured(tmp_path / "alone", path, re.sub(r"gyro = .*\n", "", BY_COLUMN)))
+    np.testing.assert_array_equal(alone.windows.x[..., :3], both.windows.x[..., :3])
+    assert not alone.windows.x[..., 3:].any()
+    assert both.windows.x[..., 3:].any()
 
 
-def test_sessions_are_not_joined_and_files_of_a_folder_come_by_name(tmp_path: Path) -> None:
-    (tmp_path / "all").mkdir()
-    write(tmp_path / "all" / "b.csv", OWN, (0.0, 30.0))
-    write(tmp_path / "all" / "a.csv", OWN, (500.0,))
-    found, _, _ = taken(tmp_path / "data", tmp_path / "all", OWN)
-    assert [len(found.y[found.session == each]) for each in sorted(set(found.session.tolist()))] == [22, 22, 22]
-    assert found.start_s[0] > 500
+def test_a_folder_is_descended_into_and_whole_files_are_labelled_by_their_path(tmp_path: Path) -> None:
+    for path in ("walking/a.csv", "deep/er/sitting/b.csv", "sitting/c.csv"):
+        write(tmp_path / "all" / path)
+    (tmp_path / "all" / "notes.txt").write_text("not a recording")
+    found = Taken(configured(tmp_path, tmp_path / "all", BY_PATH))
+    assert found.counts == {"sitting": 44, "walking": 22}
 
 
-HEAD = "t,ax,ay,az,gx,gy,gz\n"
-PLAIN = CsvSection(time="t", acc=("ax", "ay", "az"), gyro=("gx", "gy", "gz"))
+def test_both_sensors_in_files_of_their_own_are_one_recording(tmp_path: Path) -> None:
+    times_s, acc, gyro = rows()
+    for name, values in (("acc", acc), ("gyro", gyro)):
+        path = tmp_path / "all" / name / "one.csv"
+        path.parent.mkdir(parents=True)
+        np.savetxt(path, np.hstack([times_s[:, None], values]), delimiter=",", fmt="%.17g")
+    found = Taken(configured(tmp_path, tmp_path / "all", APART))
+    expected = expected_windows(*walk(30.0, began_s=1.0), "walking", LABELS)
+    np.testing.assert_allclose(found.windows.x, np.stack([window.x for window in expected]), atol=2e-5)
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name in ("acc", "gyro"):
+            archive.write(tmp_path / "all" / name / "one.csv", f"{name}/one.csv")
+    packed = Taken(configured(tmp_path / "2", tmp_path / "all.zip", APART))
+    np.testing.assert_array_equal(packed.windows.x, found.windows.x)
+
+
+def test_recordings_whose_clocks_overlap_stay_apart_and_cost_no_training_window(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / "all" / f"{number}.csv", began_s=1.0 + 0.3 * number)
+    found = Taken(configured(tmp_path, tmp_path / "all", BY_COLUMN))
+    sessions = found.windows.session
+    assert [int((sessions == each).sum()) for each in sorted(set(sessions.tolist()))] == [22] * 4
+    one = Taken(configured(tmp_path / "one", tmp_path / "all" / "0.csv", BY_COLUMN))
+    np.testing.assert_array_equal(found.windows.x[:22], one.windows.x)
+    # a fifth of the 88 is for testing, and only the windows that touch the cut are lost: 88 - 18 - 1
+    assert found.event == DataReady(69)
+
+
+def test_an_unknown_activity_leaves_its_file_out_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "all" / "a.csv", "idle")
+    write(tmp_path / "all" / "b.csv", "walking")
+    config = configured(tmp_path, tmp_path / "all", BY_COLUMN)
+    found = Taken(config)
+    assert (found.counts, isinstance(found.event, DataReady)) == ({"walking": 22}, True)
+    assert list(found.skipped) == ["a.csv"]
+    (reason,) = found.skipped["a.csv"]
+    assert "a.csv, line 2: activity 'idle' is no label" in reason
+    assert "labels.ignore" in reason
+    assert Taken(config).skipped == found.skipped  # also after a restart
+    assert any(
+        "Left out of a.csv: a.csv, line 2" in words for words in collected_windows(found.folder, WindowsSection()).words
+    )
+    told = [each for each in check_sensors(config, running=True) if "of a.csv the agent left" in each.found]
+    assert [each.level for each in told] == [Level.WARNING]
+    ignoring = Taken(configured(tmp_path, tmp_path / "all", BY_COLUMN + '[labels]\nignore = ["idle"]\n'))
+    assert (ignoring.counts, ignoring.skipped) == ({"": 22, "walking": 22}, {})  # b.csv is in once, not twice
+
+
+def test_a_replay_that_was_interrupted_begins_that_file_again_and_no_file_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / "all" / f"{name}.csv")
+    config = configured(tmp_path, tmp_path / "all", BY_COLUMN)
+    replayed: list[str] = []
+    whole = CsvSource.replay
+
+    def killed(self: CsvSource, part: Visit, plan: Plan, sink: PacedSink, stop: threading.Event) -> list[str]:
+        replayed.append(part.name)
+        left_out = whole(self, part, plan, sink, stop)
+        if replayed == ["a.csv", "b.csv"]:
+            raise OSError("pulled out")
+        return left_out
+
+    monkeypatch.setattr(CsvSource, "replay", killed)
+    assert isinstance(Taken(config).event, SensorFailed)
+    found = Taken(config)
+    assert (replayed, found.counts) == (["a.csv", "b.csv", "b.csv"], {"walking": 44})
+
+
+def test_sessions_that_take_turns_in_one_file_and_a_clock_that_begins_anew_are_recordings_of_their_own(
+    tmp_path: Path,
+) -> None:
+    one, two = (write(tmp_path / name).read_text().splitlines() for name in ("one", "two"))
+    mixed = [
+        f"{row};{who}" for first, second in zip(one[1:], two[1:], strict=True) for row, who in ((first, 1), (second, 2))
+    ]
+    (tmp_path / "mixed.csv").write_text("\n".join([f"{one[0]};who", *mixed]) + "\n")
+    found = Taken(configured(tmp_path / "1", tmp_path / "mixed.csv", 'session = "who"\n' + BY_COLUMN))
+    assert np.unique(found.windows.session, return_counts=True)[1].tolist() == [22, 22]
+    (tmp_path / "again.csv").write_text("\n".join([*one, *one[1:]]) + "\n")
+    again = Taken(configured(tmp_path / "2", tmp_path / "again.csv", BY_COLUMN))
+    assert np.unique(again.windows.session, return_counts=True)[1].tolist() == [22, 22]
+    np.testing.assert_array_equal(again.windows.x[:22], again.windows.x[22:])
+
+
+def test_only_the_client_that_is_asked_for_is_taken(tmp_path: Path) -> None:
+    for client in ("anna", "bert"):
+        write(tmp_path / "all" / client / "a.csv")
+    description = r"files = '(?P<client>[a-z]+)/[^/]+\.csv'" + BY_COLUMN
+    assert Taken(configured(tmp_path, tmp_path / "all", description, client="anna")).counts == {"walking": 22}
+    assert Taken(configured(tmp_path / "2", tmp_path / "all", description)).counts == {"walking": 44}
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("description", "text", "words"),
     [
-        ("a,b\n1,2\n", "line 1: no column t, ax"),
-        ("", "line 1: no column t, ax"),
-        (HEAD + "0,1,2,3,4,5,6\n1,2,3\n", "line 3: 3 cells; expected 7"),
-        (HEAD + "0,1,2,3,4,5,6\n1,2,fast,3,4,5,6\n", "line 3: 'fast' in column ay is no number"),
-        (HEAD + '0,1,2,3,4,5,"' + "x" * 200_000, "not a CSV file"),
+        (None, "", r"needs \[sensors\] describe.*har_pipeline describe PATH"),
+        ("acc = 1", "", r"data\.toml: acc"),
+        (BY_COLUMN, "a,b\n1,2\n", "walk.csv: no column 'what'"),
+        (
+            BY_COLUMN.replace(";", ","),
+            "t,ax,ay,az,gx,gy,gz,what\n0,1,2,fast,3,4,5,walking\n",
+            "walk.csv, line 2: 'fast'",
+        ),
     ],
 )
-def test_what_is_wrong_is_named_with_the_line(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "broken.csv").write_text(text)
-    with pytest.raises(SensorError, match=words):
-        list(read_rows(tmp_path / "broken.csv", PLAIN))
-
-
-def test_an_empty_cell_is_a_lost_sample(tmp_path: Path) -> None:
-    (tmp_path / "some.csv").write_text(HEAD + "0,1,2,3,4,5,6\n\n1,1,,3,4,5,6\n")
-    (rows,) = read_rows(tmp_path / "some.csv", PLAIN)
-    assert np.isnan(rows.numbers[1]).tolist() == [False, False, True, False, False, False, False]
-
-
-def test_an_unknown_activity_and_a_missing_file_end_the_source(tmp_path: Path) -> None:
-    _, event, _ = taken(tmp_path / "data", write(tmp_path / "walk.csv", OWN, activity="flying"), OWN)
+def test_what_is_wrong_is_said_with_the_file_and_the_line_by_the_source_and_the_doctor(
+    tmp_path: Path, description: str | None, text: str, words: str
+) -> None:
+    (tmp_path / "walk.csv").write_text(text)
+    config = configured(tmp_path, tmp_path / "walk.csv", description or "")
+    if description is None:
+        config = config.model_copy(update={"sensors": config.sensors.model_copy(update={"describe": None})})
+    event = Taken(config).event
     assert isinstance(event, SensorFailed)
-    assert "walk.csv, line 2: activity 'flying' is no label" in event.reason
-    _, event, _ = taken(tmp_path / "data", tmp_path / "none.csv", OWN)
-    assert isinstance(event, SensorFailed)
-    assert "expected a file or a folder" in event.reason
+    assert re.search(words, event.reason), event.reason
+    (told,) = [each for each in check_sensors(config, running=False) if each.level is Level.FAILURE]
+    assert told.found == event.reason
+
+
+def test_another_rate_than_the_described_one_is_kept_for_status_and_doctor(tmp_path: Path) -> None:
+    found = Taken(configured(tmp_path, write(tmp_path / "walk.csv"), "rate_hz = 200\n" + BY_COLUMN))
+    with closing(WindowStore(found.folder)) as store:
+        noted = json.loads(store.get("findings"))
+    assert {severity for severity, _ in noted} == {"warning"}
+    assert sum("about half of it, declared 200 Hz" in words for _, words in noted) == 2

@@ -21,6 +21,7 @@ from federation.plan import DataSpec
 from har_pipeline import Recording
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import outcome
+from tests.edge_agent.supervised import until
 
 
 def device(root: Path, number: int, **files: object) -> Path:
@@ -95,7 +96,8 @@ def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     source = open_source(make_config(tmp_path / "data").model_copy(update=own), posted.put)
     source.start(make_plan().model_copy(update={"data": DataSpec(pipeline={"window": 32, "stride": 16})}))
     assert outcome(posted) == DataReady(0)
-    time.sleep(1.5)
+    with closing(WindowStore(tmp_path / "data")) as store:
+        until(store.counts)  # a window takes 0.64 s and its delay
     (folder / "in_accel_z_raw").write_text("")
     event = outcome(posted)
     source.stop(5.0)
@@ -103,12 +105,11 @@ def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     assert "is it still connected" in event.reason
     with closing(WindowStore(tmp_path / "data")) as store, store.reading() as db:
         rows = db.execute("SELECT x, activity, start_s, origin FROM windows").fetchall()
-    assert rows, "a window takes 0.64 s and its delay"
     x = np.frombuffer(rows[0][0], "<f4").reshape(-1, 6)
     np.testing.assert_allclose(x[:, 2], 9.80665, rtol=1e-5)
     np.testing.assert_allclose(x[:, 3], 0.01064724, rtol=1e-5)
     assert (rows[0][1], rows[0][3]) == ("", "iio")
-    assert abs(rows[0][2] - time.time()) < 60
+    assert abs(rows[0][2] - time.time()) < 600
 
 
 def test_a_clock_that_is_set_begins_a_new_session_under_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,9 @@ from edge_agent.doctor.sensors import check_sensors
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
 from edge_agent.sensors.collector import Collector
+from edge_agent.sensors.health import Health
 from edge_agent.sensors.source import ThreadedSource
+from edge_agent.status import collected_windows
 from edge_agent.storage.window_store import WindowStore
 from federation.plan import Plan
 from har_pipeline import Recording
@@ -70,7 +72,7 @@ def test_one_file_and_one_entry_are_a_source(tmp_path: Path, still: None) -> Non
     config, posted = make_config(tmp_path).model_copy(update=own), queue.SimpleQueue[Event]()
     source = open_source(config, posted.put)
     source.start(make_plan())
-    while not isinstance(event := posted.get(timeout=10), DataReady):
+    while not isinstance(event := posted.get(timeout=60), DataReady):
         assert not isinstance(event, SensorFailed), event
     source.stop(5.0)
     with closing(WindowStore(tmp_path)) as store, store.reading() as db:
@@ -85,7 +87,47 @@ def test_wrong_options_of_a_source_are_told(tmp_path: Path, still: None) -> None
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
     source = open_source(make_config(tmp_path).model_copy(update=own), posted.put)
     source.start(make_plan())
-    event = posted.get(timeout=10)
+    event = posted.get(timeout=60)
     source.stop(5.0)
     assert isinstance(event, SensorFailed)
     assert "[sensors] options: second: Extra inputs" in event.reason
+
+
+class GSource(ThreadedSource):
+    """A board at rest at 20 Hz whose acceleration is in g and whose gyroscope is switched off."""
+
+    def collect(self, plan: Plan, stop: threading.Event) -> None:
+        collector = Collector(self.config, plan, self.post, origin="g", live=False, stop=stop)
+        times_s, random = np.arange(600) / 20, np.random.default_rng(0)
+        collector.push(Recording("g", "1", "", "acc", times_s, random.normal((0, 0, 1), 0.003, (600, 3))))
+        collector.push(Recording("g", "1", "", "gyro", times_s, np.zeros((600, 3))))
+        collector.close()
+
+
+def test_wrong_units_are_said_in_the_log_by_status_and_by_the_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(SOURCES, "g", f"{__name__}:GSource")
+    config = make_config(tmp_path).model_copy(update={"sensors": SensorsSection(source="g")})
+    GSource(config, lambda event: None).collect(make_plan(), threading.Event())
+    (logged,) = [each.getMessage() for each in caplog.records if each.name == "edge_agent.sensors.collector"]
+    assert "accelerometer: |acceleration| is 0.99" in logged
+    (said,) = [words for words in collected_windows(tmp_path, config.windows).words if "look wrong" in words]
+    assert "set the unit of the acceleration to g" in said
+    found = [each for each in check_sensors(config, running=True) if each.check == "signals"]
+    assert {each.level for each in found} == {Level.WARNING, Level.OK}
+    assert any("counts as masked" in each.found for each in found)
+
+
+def test_what_was_put_right_is_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("edge_agent.sensors.health.time.monotonic", lambda: now[0])
+    health = Health("iio")
+    values = np.random.default_rng(0).normal((0, 0, 1), 0.003, (600, 3))
+    for hour, scale in enumerate((1.0, 9.81, 9.81)):
+        now[0] = hour * 3700.0
+        health.check(Recording("g", "1", "", "acc", now[0] + np.arange(600) / 50, scale * values))
+        if hour == 1:
+            assert [each.code for each in health.findings()] == ["gravity"]  # too early to tell
+            now[0] += 100.0
+        assert [each.code for each in health.findings()] == (["gravity"] if hour == 0 else [])

@@ -12,9 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
 from edge_agent.serving.acceptance import Verdict, evaluate
 from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.storage.files import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata
@@ -35,10 +37,11 @@ def holdout(count: int = 30) -> ClientWindows:
     return ClientWindows("c", x, y, np.arange(count, dtype=float), np.zeros(count, np.int64))
 
 
-def candidate(folder: Path, confuses: int = 0, scale: float = 1.0) -> Path:
-    """A job's folder with a model that takes the first `confuses` classes for the last."""
+def candidate(folder: Path, confuses: int = 0, scale: float = 1.0, noise: float = 0.0) -> Path:
+    """A job's folder with a model that takes the first `confuses` classes for the last, and errs as noise has it."""
     weights = np.eye(6, 3, dtype=np.float32) * scale
     weights[:confuses] = weights[2]
+    weights += noise * np.random.default_rng(confuses).normal(size=(6, 3)).astype(np.float32)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 128, 6])]
     outputs = [
         helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3]),
@@ -64,28 +67,34 @@ def candidate(folder: Path, confuses: int = 0, scale: float = 1.0) -> Path:
 
 def score(working: int) -> VersionScore:
     """What nine devices have found of a version."""
-    return VersionScore(macro_f1=800_000, most_frequent=60_000, devices=9, working=working, measured="version")
+    return VersionScore(value=800_000, trivial=60_000, devices=9, working=working, measured="version")
 
 
 def judged(
     folder: Path,
-    present: float | None,
-    margin: float = 0.05,
+    present: Path | None = None,
+    margin: float = 0.0,
     windows: ClientWindows | None = None,
     kind: Kind = "train",
     server_score: VersionScore | None = None,
 ) -> Verdict:
-    now: dict[str, Any] | None = None if present is None else {"macro_f1": present}
     mine = holdout() if windows is None else windows
-    return evaluate(folder, 2, kind, mine, now, margin=margin, server_score=server_score)
+    now = None if present is None else described(present)
+    return evaluate(folder, Evaluate(2, kind, 0, server_score), mine, now, margin=margin)
+
+
+def described(folder: Path, source: str = "personalized", number: int = 1) -> dict[str, Any]:
+    """A model that the device has, as the registry describes it."""
+    path = folder / MODEL
+    return {"source": source, "round": number, "path": str(path), "sha256": sha256_of(path)}
 
 
 def test_the_first_model_that_runs_is_adopted_with_its_score(tmp_path: Path) -> None:
-    verdict = judged(candidate(tmp_path, confuses=1), None)
+    verdict = judged(candidate(tmp_path, confuses=1))
     assert verdict.good
     assert verdict.model is not None
     # of three classes one is always right, one always wrong, and the third gets 10 right of 20 found: F1 2/3
-    assert verdict.model["macro_f1"] == pytest.approx((1 + 0 + 2 / 3) / 3)
+    assert verdict.model["score"] == pytest.approx((1 + 0 + 2 / 3) / 3)
     assert verdict.model["parity"] == PARITY_JSON
     assert verdict.model["confusion"] == [[0, 0, 10], [0, 10, 0], [0, 0, 10]]
     assert verdict.model["labels"] == list(LABELS)
@@ -95,36 +104,111 @@ def test_the_first_model_that_runs_is_adopted_with_its_score(tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize(("margin", "good"), [(0.4, False), (0.5, True)])
-def test_a_worse_model_is_adopted_only_within_the_margin(tmp_path: Path, margin: float, good: bool) -> None:
-    verdict = judged(candidate(tmp_path, confuses=1), 1.0, margin)  # 0.444 worse
-    assert verdict.good is good
-    assert f"0.556 on 30 holdout windows of 3 classes against 0.167 of {CONSTANT}" in verdict.reason
-    assert "and 1.000 of the present model" in verdict.reason
-    assert verdict.answer == ("adopted" if good else "refused")
-    assert ("not adopted" in verdict.reason) is not good
+PERFECT, HALF = {"confuses": 0}, {"confuses": 1}
+"""Macro-F1 1.0 and 0.556."""
+
+
+@pytest.mark.parametrize(
+    ("windows", "new", "now", "answer"),
+    [
+        # the two differ on one class of three, which has 5 stretches of 60 windows: p = 1 / 2**5; and 3 of 30: 1 / 2**3
+        (60, PERFECT, HALF, "adopted"),
+        (30, PERFECT, HALF, "kept"),
+        (60, HALF, PERFECT, "refused"),
+        (30, HALF, PERFECT, "kept"),
+        (60, PERFECT, PERFECT, "kept"),
+    ],
+)
+def test_a_model_is_adopted_only_where_enough_stretches_show_that_it_is_better(
+    tmp_path: Path, windows: int, new: dict[str, int], now: dict[str, int], answer: str
+) -> None:
+    present, mine = candidate(tmp_path / "now", **now, scale=2.0), candidate(tmp_path / "new", **new)
+    verdict = judged(mine, present, windows=holdout(windows))
+    assert verdict.answer == answer
+    scores = {0: "1.000", 1: "0.556"}
+    assert f"macro-F1 {scores[new['confuses']]} on {windows} holdout windows of 3 classes" in verdict.reason
+    assert f"and {scores[now['confuses']]} of the present model" in verdict.reason
+    assert ("not adopted" in verdict.reason) is (answer != "adopted")
+
+
+def test_no_margin_lets_a_worse_model_in_and_a_larger_one_asks_for_a_gain(tmp_path: Path) -> None:
+    good, worse = candidate(tmp_path / "good"), candidate(tmp_path / "worse", confuses=1)
+    for margin in (0.0, 0.5, 1.0):
+        assert judged(worse, good, margin, holdout(60)).answer == "refused"
+    gains = {margin: judged(good, worse, margin, holdout(60)).answer for margin in (0.4, 0.5)}  # the gain is 0.444
+    assert gains == {0.4: "adopted", 0.5: "kept"}
+
+
+def test_the_present_model_is_measured_anew_whatever_was_noted_when_it_was_adopted(tmp_path: Path) -> None:
+    now = described(candidate(tmp_path / "now", confuses=1)) | {"score": 1.0}
+    verdict = evaluate(candidate(tmp_path / "new"), Evaluate(2, "train"), holdout(60), now)
+    assert verdict.good
+    assert "0.556 of the present model" in verdict.reason
+
+
+def test_a_present_model_that_does_not_run_or_does_not_work_gives_way_to_one_that_does(tmp_path: Path) -> None:
+    mine, broken = candidate(tmp_path / "new", confuses=1), candidate(tmp_path / "broken")
+    (broken / MODEL).write_bytes(b"nothing")
+    assert "the present model does not run any more" in judged(mine, broken).reason
+    assert judged(mine, broken).good
+    verdict = judged(mine, candidate(tmp_path / "constant", confuses=2))
+    assert verdict.good
+    assert "the present model does not work: it answers 'sit' whatever it sees" in verdict.reason
+
+
+def test_a_released_model_need_not_be_better_but_must_not_be_worse(tmp_path: Path) -> None:
+    good, same, worse = (candidate(tmp_path / name, confuses, scale) for name, confuses, scale in RELEASED)
+
+    def answer(released: Path, present: Path, count: int) -> str:
+        return evaluate(released, Evaluate(2, "adopt", release=7), holdout(count), described(present)).answer
+
+    assert answer(same, good, 30) == "adopted"
+    assert answer(worse, good, 30) == "kept"  # too few to call it worse: no failure of the release
+    assert answer(worse, good, 60) == "refused"
+
+
+RELEASED = (("good", 0, 1.0), ("same", 0, 2.0), ("worse", 1, 1.0))
+
+
+def test_all_three_models_are_measured_on_the_same_windows_and_the_best_is_used(tmp_path: Path) -> None:
+    present, mine = candidate(tmp_path / "now", confuses=1), candidate(tmp_path / "new", confuses=1, scale=2.0)
+    other = described(candidate(tmp_path / "other"), "global", 9)
+    verdict = evaluate(mine, Evaluate(10, "train"), holdout(60), described(present), [other])
+    assert (verdict.answer, verdict.instead) == ("kept", other)
+    assert "the global model of round 9, which was judged before, has 1.000 there and is used now" in verdict.reason
+    assert verdict.compared is not None
+    rows = {(row["source"], row["round"]): row for row in verdict.compared["models"]}
+    assert verdict.compared["windows"] == 60
+    assert verdict.compared["stretches"] == 15
+    assert {name: round(row["score"], 3) for name, row in rows.items()} == {
+        ("personalized", 10): 0.556, ("personalized", 1): 0.556, ("global", 9): 1.0
+    }  # fmt: skip
+    assert [rows["global", 9][name] for name in ("better", "worse", "p")] == [5, 0, 1 / 32]
+    few = evaluate(mine, Evaluate(10, "train"), holdout(30), described(present), [other])
+    assert (few.answer, few.instead) == ("kept", None)
 
 
 def test_a_model_that_gives_nan_a_broken_file_and_no_file_are_turned_down(tmp_path: Path) -> None:
-    assert "NaN or infinity" in judged(candidate(tmp_path / "nan", scale=np.nan), None).reason
+    assert "NaN or infinity" in judged(candidate(tmp_path / "nan", scale=np.nan)).reason
     broken = candidate(tmp_path / "broken")
     (broken / MODEL).write_bytes(b"nothing")
-    assert "cannot load" in judged(broken, None).reason
+    assert "cannot load" in judged(broken).reason
     none = tmp_path / "none"
     none.mkdir()
     (none / RESULT).write_text('{"no_model": "the method local has no global model"}')
-    assert "no global model" in judged(none, None).reason
-    assert not any(judged(folder, None).good for folder in (tmp_path / "nan", broken, none))
+    assert "no global model" in judged(none).reason
+    assert not any(judged(folder).good for folder in (tmp_path / "nan", broken, none))
 
 
-@pytest.mark.parametrize("present", [None, 0.0, 1.0])
+@pytest.mark.parametrize("present", [None, 1, 0])
 @pytest.mark.parametrize("kind", ["train", "adopt"])
-def test_a_candidate_that_answers_one_class_is_never_adopted(tmp_path: Path, present: float | None, kind: Kind) -> None:
-    verdict = judged(candidate(tmp_path, confuses=2), present, 1.0, kind=kind, server_score=score(working=9))
+def test_a_candidate_that_answers_one_class_is_never_adopted(tmp_path: Path, present: int | None, kind: Kind) -> None:
+    now = None if present is None else candidate(tmp_path / "now", present)
+    verdict = judged(candidate(tmp_path, confuses=2), now, kind=kind, server_score=score(working=9))
     assert (verdict.answer, verdict.good) == ("failed", False)
     assert "not adopted, it does not work: it answers 'sit' whatever it sees" in verdict.reason
     assert f"macro-F1 0.167 on 30 holdout windows of 3 classes against 0.167 of {CONSTANT}" in verdict.reason
-    assert (verdict.score, verdict.most_frequent) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
+    assert (verdict.score, verdict.trivial) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
 
 
 def test_on_a_skewed_holdout_a_good_candidate_is_adopted_and_a_blind_one_is_not(tmp_path: Path) -> None:
@@ -133,12 +217,12 @@ def test_on_a_skewed_holdout_a_good_candidate_is_adopted_and_a_blind_one_is_not(
     x[np.arange(200), :, many] = 1.0
     x[:30, :, 0], x[:30, :, 1] = 0.4, 0.6  # of them, 30 of the frequent class look like the rare one
     skewed = ClientWindows("c", x, many, np.arange(200, dtype=float), np.zeros(200, np.int64))
-    good = judged(candidate(tmp_path / "good"), None, windows=skewed)
+    good = judged(candidate(tmp_path / "good"), windows=skewed)
     assert good.model is not None
     assert good.model["confusion"] == [[150, 30, 0], [0, 20, 0], [0, 0, 0]]  # accuracy 0.85, the constant's is 0.9
     assert good.answer == "adopted"
     blind = x[np.random.default_rng(0).permutation(200)]  # what the model sees has nothing to do with the activity
-    guessing = judged(candidate(tmp_path / "bad"), None, windows=replace(skewed, x=blind))
+    guessing = judged(candidate(tmp_path / "bad"), windows=replace(skewed, x=blind))
     assert guessing.answer == "failed"
 
 
@@ -155,14 +239,14 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
     tmp_path: Path, obstacle: str
 ) -> None:
     windows = SEVERAL[obstacle]
-    folder = candidate(tmp_path)
-    unknown, alone = judged(folder, 0.9, windows=windows), judged(folder, None, windows=windows)
-    sound = judged(folder, 0.9, windows=windows, kind="adopt", server_score=score(working=6))
+    folder, now = candidate(tmp_path), candidate(tmp_path / "now", scale=2.0)
+    unknown, alone = judged(folder, now, windows=windows), judged(folder, None, windows=windows)
+    sound = judged(folder, now, windows=windows, kind="adopt", server_score=score(working=6))
     broken = judged(folder, None, windows=windows, kind="adopt", server_score=score(working=3))
     begun = judged(folder, None, windows=windows, server_score=score(working=3))
     for verdict in (unknown, alone, sound, broken, begun):
         assert f"whether it works cannot be checked here ({obstacle})" in verdict.reason
-        assert verdict.most_frequent is None
+        assert verdict.trivial is None
     assert [v.answer for v in (unknown, alone, sound, broken, begun)] == [
         "undecided", "adopted", "adopted", "failed", "undecided"
     ]  # fmt: skip
@@ -176,18 +260,25 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
     assert "of the version that it began from speaks against it" in begun.reason
 
 
-def test_a_few_windows_still_refuse_what_is_worse_than_the_present_model(tmp_path: Path) -> None:
-    few = holdout(12)
-    verdict = judged(
-        candidate(tmp_path, confuses=1), 1.0, 0.4, windows=few, kind="adopt", server_score=score(working=9)
-    )
-    assert verdict.answer == "refused"
+@pytest.mark.parametrize("obstacle", SEVERAL)
+def test_the_servers_score_puts_no_personal_model_in_the_place_of_one_that_runs(tmp_path: Path, obstacle: str) -> None:
+    mine, now = candidate(tmp_path), candidate(tmp_path / "now", scale=2.0)
+    verdict = judged(mine, now, windows=SEVERAL[obstacle], server_score=score(working=9))
+    assert verdict.answer == "undecided"
+    assert "of what was trained here it says nothing, so the present model stays" in verdict.reason
+    assert judged(mine, None, windows=SEVERAL[obstacle], server_score=score(working=9)).answer == "adopted"
+
+
+def test_a_few_windows_still_keep_the_present_model_where_it_scores_higher(tmp_path: Path) -> None:
+    now, folder = candidate(tmp_path / "now"), candidate(tmp_path, confuses=1)
+    verdict = judged(folder, now, windows=holdout(12), kind="adopt", server_score=score(working=9))
+    assert verdict.answer == "kept"
 
 
 def test_without_a_holdout_there_is_no_score_and_no_table(tmp_path: Path) -> None:
-    verdict = judged(candidate(tmp_path), None, windows=holdout(0))
+    verdict = judged(candidate(tmp_path), windows=holdout(0))
     assert verdict.model is not None
-    assert [verdict.model[name] for name in ("macro_f1", "confusion", "labels")] == [None, None, None]
+    assert [verdict.model[name] for name in ("score", "confusion", "labels")] == [None, None, None]
 
 
 def test_a_candidate_that_gives_nan_without_a_holdout_is_turned_down_whatever_the_server_says(tmp_path: Path) -> None:
@@ -200,13 +291,13 @@ def test_the_last_two_good_models_stay_and_a_refused_one_changes_nothing(tmp_pat
     shelf, paths = ModelRegistry(store), []
     for number in range(3):
         folder = candidate(tmp_path / "jobs" / str(number), scale=1.0 + number)
-        shelf.commit(evaluate(folder, number, "train", holdout(), shelf.present(), margin=0.0))
+        shelf.commit(evaluate(folder, Evaluate(number, "train"), holdout(), None))
         present = shelf.present()
         assert present is not None
         assert (present["round"], present["source"]) == (number, "personalized")
         paths.append(Path(present["path"]))
     worse = candidate(tmp_path / "jobs" / "3", confuses=2)
-    shelf.commit(evaluate(worse, 3, "adopt", holdout(), shelf.present(), margin=0.0))
+    shelf.commit(evaluate(worse, Evaluate(3, "adopt"), holdout(), shelf.present()))
     assert shelf.present() == present
     assert [path.is_file() for path in paths] == [False, True, True]
     assert len(list((tmp_path / "models").iterdir())) == 4
@@ -225,8 +316,7 @@ def test_a_withdrawn_release_is_left_for_the_model_before_it_or_for_none(tmp_pat
     shelf = ModelRegistry(store)
     for release in (3, 4):
         folder = candidate(tmp_path / "jobs" / str(release), scale=float(release))
-        verdict = evaluate(folder, release, "adopt", holdout(), shelf.present(), margin=0.0)
-        shelf.commit(verdict._replace(release=release))
+        shelf.commit(evaluate(folder, Evaluate(release, "adopt", release), holdout(), shelf.present()))
     for release, used in ((9, 4), (4, 3), (4, 3), (3, None)):
         shelf.revoke(release)
         present = shelf.present()

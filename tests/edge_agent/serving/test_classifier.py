@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edge_agent.errors import StoreError
+from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Announced, DataReady, Disconnected, Event, NewWindows
 from edge_agent.sensors import open_source
 from edge_agent.serving.acceptance import evaluate
@@ -34,7 +35,7 @@ def model(folder: Path, number: int = 1) -> dict[str, Any]:
     """A good model on a device's shelf."""
     store = StateStore(folder)
     shelf = ModelRegistry(store)
-    shelf.commit(evaluate(candidate(folder / f"job{number}", scale=number), number, "train", holdout(), None, margin=0))
+    shelf.commit(evaluate(candidate(folder / f"job{number}", scale=number), Evaluate(number, "train"), holdout(), None))
     present = shelf.present()
     store.close()
     assert present is not None
@@ -60,6 +61,10 @@ def test_windows_are_classified_by_the_model_that_is_served(tmp_path: Path, clas
         until(lambda before=before: classifier.count == before + 2)
         assert classifier.latest is not None
         assert (classifier.latest.label, classifier.latest.start_s) == (LABELS[label], 7.5)
+    seen, last = classifier.recent()
+    assert [(one.label, one.start_s) for one in seen] == [(LABELS[1], 7.5), (LABELS[2], 7.5)]
+    assert last is not None
+    assert last.x[0, 2] == 5.0
     (words,) = describe_live(tmp_path)
     assert words.startswith("It sees run (")
     assert "the personalized model of round 1" in words
@@ -142,6 +147,7 @@ class Steady:
         until(lambda: self.supervised_device.post(NewWindows((window(1),))) or self.classifier.count >= enough, 20.0)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("supervised_device", [2], indirect=True)
 def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad_candidate_is_judged(
     supervised_device: SupervisedDevice,

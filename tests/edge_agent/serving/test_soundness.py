@@ -7,7 +7,7 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from edge_agent.serving.soundness import Soundness
+from edge_agent.serving.soundness import ClassSoundness, PixelSoundness, RestorationSoundness, Soundness
 
 Classes = np.ndarray[tuple[int], np.dtype[np.int64]]
 LABELS = tuple("abcdef")
@@ -22,7 +22,7 @@ def skewed(windows: int = 400, rare: int = 20) -> Classes:
 
 
 def of(truth: Classes, answered: Classes) -> Soundness:
-    return Soundness.of(truth, answered.astype(np.int64), LABELS)
+    return ClassSoundness.of(truth, answered.astype(np.int64), LABELS)
 
 
 def dummy(truth: Classes, strategy: str, seed: int = 0) -> Classes:
@@ -36,7 +36,7 @@ def test_the_most_frequent_answer_never_works_and_has_the_score_that_is_said(tru
     found = of(truth, constant)
     assert found.works is False
     assert f"it answers {LABELS[constant[0]]!r} whatever it sees" in found.fault
-    assert found.macro_f1 == found.most_frequent == pytest.approx(f1_score(truth, constant, average="macro"))
+    assert found.score == found.trivial == pytest.approx(f1_score(truth, constant, average="macro"))
 
 
 @pytest.mark.parametrize("truth", [balanced(), balanced(20, 2), balanced(1000, 3), skewed()])
@@ -50,9 +50,9 @@ def test_by_macro_f1_alone_a_guess_over_six_classes_would_pass() -> None:
     truth = balanced()
     guess = dummy(truth, "uniform")
     found = of(truth, guess)
-    assert found.macro_f1 is not None
-    assert found.most_frequent is not None
-    assert found.macro_f1 > 2 * found.most_frequent
+    assert found.score is not None
+    assert found.trivial is not None
+    assert found.score > 2 * found.trivial
     assert "hardly better than guessing" in found.fault
 
 
@@ -70,9 +70,9 @@ def test_one_that_is_right_but_for_a_few_stray_answers_of_another_class_is_not_l
     answered = np.zeros_like(truth)
     answered[[1, 7, 13]] = 1  # which is right
     found = of(truth, answered)
-    assert found.macro_f1 is not None
-    assert found.most_frequent is not None
-    assert found.macro_f1 > found.most_frequent
+    assert found.score is not None
+    assert found.trivial is not None
+    assert found.score > found.trivial
     assert found.works is False
 
 
@@ -102,3 +102,27 @@ def test_a_stray_class_does_not_count_in_the_mean_recall() -> None:
     answered = truth.copy()
     answered[-1] = 0
     assert of(truth, answered).works is True
+
+
+def test_of_masks_the_constant_answer_is_one_class_for_every_pixel() -> None:
+    # 30 pictures of 100 pixels: 80 background, 20 shape; IoU of the constant answer (0.8 + 0) / 2
+    truth = np.tile([0] * 80 + [1] * 20, 30)
+    perfect, constant = (np.zeros((2, 2), np.int64) for _ in range(2))
+    np.add.at(perfect, (truth, truth), 1)
+    np.add.at(constant, (truth, np.zeros_like(truth)), 1)
+    found = PixelSoundness(perfect, ("none", "shape"), pictures=30)
+    assert (found.works, found.score, found.trivial) == (True, 1.0, pytest.approx(0.4))
+    assert found.words == (
+        "mIoU 1.000 on 30 holdout pictures of 2 classes against 0.400 of answering the most frequent class for every "
+        "pixel"
+    )
+    assert PixelSoundness(constant, ("none", "shape"), pictures=30).fault == "it answers 'none' whatever it sees"
+    assert "fewer than 20" in PixelSoundness(perfect, ("none", "shape"), pictures=5).obstacle
+
+
+def test_of_a_restored_signal_a_lower_error_than_the_means_works() -> None:
+    found = RestorationSoundness(40, 0.25, 1.0)
+    assert (found.works, found.metric) == (True, "mse")
+    assert RestorationSoundness(40, 1.0, 1.0).works is False
+    assert RestorationSoundness(0, None, None).works is None
+    assert RestorationSoundness(0, None, None).words == ""

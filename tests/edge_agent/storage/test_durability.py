@@ -22,7 +22,7 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import DamagedError, DiskFullError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed, Event
 from edge_agent.sensors import collector as collecting
-from edge_agent.sensors import window_writer as keeping
+from edge_agent.sensors import window_writer
 from edge_agent.sensors.collector import Collector
 from edge_agent.status import collected_windows
 from edge_agent.storage.repair import ASIDE, open_checked
@@ -181,7 +181,7 @@ def posted() -> queue.SimpleQueue[Event]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "REPORT_S", 0.0)
     for name, value in (("RETRY_S", 0.0), ("FLUSH_S", 1e9), ("WAITING", 100)):
-        monkeypatch.setattr(keeping, name, value)
+        monkeypatch.setattr(window_writer, name, value)
 
 
 def a_collector(folder: Path, post: queue.SimpleQueue[Event], **limits: float) -> Collector:

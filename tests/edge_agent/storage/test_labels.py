@@ -10,7 +10,17 @@ import pytest
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import LabelError
-from edge_agent.storage.labels import Stretch, known_activity, label_span, undo, unlabelled, vocabulary
+from edge_agent.storage.labels import (
+    Stretch,
+    known_activity,
+    label_file,
+    label_sessions,
+    label_span,
+    sessions,
+    undo,
+    unlabelled,
+    vocabulary,
+)
 from edge_agent.storage.window_store import WindowStore
 from tests.edge_agent.window_factories import BEGAN_S, LABELS, SETTINGS, of_classes, window
 
@@ -84,3 +94,34 @@ def test_an_empty_span_and_an_unknown_name_are_errors(store: WindowStore) -> Non
         vocabulary(store)
     store.put(labels=json.dumps(LABELS))
     assert vocabulary(store) == LABELS
+
+
+def test_a_whole_file_and_whole_sessions_are_labelled_whatever_their_clocks_say(store: WindowStore) -> None:
+    for number, (key, name) in enumerate({"k1": "monday/a.csv", "k2": "tuesday/a.csv"}.items(), 1):
+        store.put(**{f"taken:{key}": json.dumps({"name": name, "under": "x"})})
+        same_time = [window(-1, n, session=number) for n in range(3)]
+        store.add(same_time, LABELS, SETTINGS, WindowsSection(), origin=f"csv:{key}")
+    assert [(each.number, each.file, each.windows, each.unlabelled) for each in sessions(store)] == [
+        (0, "phone", 10, 10), (1, "monday/a.csv", 3, 3), (2, "tuesday/a.csv", 3, 3)
+    ]  # fmt: skip
+    assert label_file(store, "tuesday/a.csv", "walk").windows == 3
+    assert activities(store) == [""] * 13 + ["walk"] * 3
+    assert label_sessions(store, [0, 1], "run").windows == 13
+    assert activities(store) == ["run"] * 13 + ["walk"] * 3
+    # it is no span of time: windows that come later are not touched
+    store.add([window(-1, 1, session=3)], LABELS, SETTINGS, WindowsSection(), origin="phone")
+    assert activities(store)[-1] == ""
+    assert [undo(store).windows, undo(store).windows] == [13, 3]
+    assert set(activities(store)) == {""}
+
+
+def test_a_file_or_session_that_is_not_there_or_not_the_only_one_is_refused(store: WindowStore) -> None:
+    for key in ("1", "2"):
+        store.put(**{f"taken:{key}": json.dumps({"name": f"{key}/a.csv", "under": "x"})})
+        store.add([window(-1, 1, session=int(key))], LABELS, SETTINGS, WindowsSection(), origin=f"csv:{key}")
+    with pytest.raises(LabelError, match=r"2 files end so: 1/a.csv, 2/a.csv; give more of the path"):
+        label_file(store, "a.csv", "walk")
+    with pytest.raises(LabelError, match=r"names no one file; did you mean '1/a.csv'"):
+        label_file(store, "1/a.cvs", "walk")
+    with pytest.raises(LabelError, match="no session 7; `label --sessions`"):
+        label_sessions(store, [1, 7], "walk")

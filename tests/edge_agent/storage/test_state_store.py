@@ -20,7 +20,7 @@ from edge_agent.status import summary
 from edge_agent.storage.files import write_file
 from edge_agent.storage.state_store import FILE_NAME, AdoptionRow, StateStore
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
-from federation.protocol.messages import read, write
+from federation.protocol.messages import BlobPointer, read, write
 from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, make_plan
 
 RESULT_JSON: dict[str, Any] = {
@@ -46,7 +46,7 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
         client=DEVICE,
         pipeline={},
         broadcast=folder / "blobs" / base,
-        broadcast_sha256=base,
+        model=BlobPointer(sha256=base, size=10, url=f"/v1/blobs/{base}"),
         client_state=None,
         out=folder / "jobs" / "r1-train",
         threads=1,

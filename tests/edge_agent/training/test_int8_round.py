@@ -61,7 +61,7 @@ def test_two_rounds_are_those_of_the_simulation_bit_for_bit(folder: Path, prepar
 
 def test_a_round_that_is_done_again_after_a_kill_sends_the_same_bytes(folder: Path) -> None:
     store = StateStore(folder)
-    store.put(identity=f"{INSTANCE}/cnn")
+    store.put(identity=f"{INSTANCE}/har_cnn")
     first = int8_job(folder, 1)
     done(first)
     save_round(store, first)

@@ -104,7 +104,7 @@ def test_a_checkpoint_is_of_one_round_one_base_one_seed_one_client_and_its_windo
     changed[0, 0, 0] += 1
     others = [
         job.model_copy(update={"round": 2}),
-        job.model_copy(update={"broadcast_sha256": "b" * 64}),
+        job.model_copy(update={"model": job.model.model_copy(update={"sha256": "b" * 64})}),
         job.model_copy(update={"client_state": Path("kept")}),
         job.model_copy(update={"plan": longer(make_plan("ditto", seed=2))}),
         job.model_copy(update={"plan": longer(make_plan("fedavg"))}),
@@ -185,13 +185,14 @@ def test_where_partial_work_is_dropped_a_round_without_time_is_left_out_at_once(
 
 
 @pytest.mark.slow  # where exactly memory runs out, and in what words, differs from run to run
+@pytest.mark.parametrize("memory_mb", [128, 176, 192])  # with 256 a round of the CNN may end well
 def test_a_round_that_needs_more_memory_than_the_cap_fails_with_that_reason_and_is_not_tried_again(
-    device: Path,
+    device: Path, memory_mb: int
 ) -> None:
-    job = a_job(device, make_plan()).model_copy(update={"memory_mb": 256})
+    job = a_job(device, make_plan()).model_copy(update={"memory_mb": memory_mb})
     events, ended = run_process(job)
     assert "trained" not in events
     assert (ended.final, ended.reason) == (
         True,
-        "the round needs more memory than the cap of 256 MB; raise [training] memory_mb, or 0 for no cap",
+        f"the round needs more memory than the cap of {memory_mb} MB; raise [training] memory_mb, or 0 for no cap",
     )

@@ -43,7 +43,7 @@ class Expected:
 def killed_after_round_one(folder: Path, plan: Plan) -> None:
     """Train round 1, have it accepted, and leave what a kill in round 2 leaves in the folder."""
     store, job = StateStore(folder), a_job(folder, plan)
-    store.put(identity=f"{INSTANCE}/cnn")
+    store.put(identity=f"{INSTANCE}/har_cnn")
     trainer.train(trainer.build_context(job))
     kept = save_round(store, job)
     forget_update(store, kept.update_id, "accepted", "")
@@ -84,6 +84,7 @@ def test_the_round_after_a_kill_is_that_of_a_client_that_was_never_killed(
     assert wire.encode(dict(forgetful._asdict())) != wire.encode(dict(remembering._asdict()))
 
 
+@pytest.mark.ci
 def test_a_training_process_that_is_killed_after_an_epoch_is_run_again(
     device: Path, prepared: ClientWindows, tmp_path: Path
 ) -> None:

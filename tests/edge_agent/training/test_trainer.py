@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from edge_agent.errors import JobError
 from edge_agent.machine.events import Event, SensorFailed
 from edge_agent.persistence import save_round
 from edge_agent.sensors import open_source
-from edge_agent.serving.soundness import Soundness
+from edge_agent.serving.soundness import ClassSoundness
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training import trainer
@@ -26,6 +27,7 @@ from federation.errors import UpdateError
 from federation.plan import ModelSpec
 from federation.training.client_round import steps_of
 from federation.wire.schema import check_tree, upload_schema
+from gaitway.scores import confusion, scores_of
 from har_pipeline import ClientWindows, dataset_labels, dataset_settings, split_client
 from models import build
 from models.checkpoint import load_checkpoint
@@ -83,19 +85,35 @@ def test_the_result_counts_what_was_trained_on(device: Path, prepared: ClientWin
     assert result["class_counts"] == np.bincount(prepared.y[split.train], minlength=6).tolist()
     assert result["steps"] == steps_of(Federation(plan).setup, len(split.train))
     names = {"train_loss", "macro_f1_before", "macro_f1_after", "accuracy_before", "accuracy_after"}
-    assert result["metrics"].keys() == names
+    classes = {name for name in result["metrics"] if name.startswith("class_")}
+    assert result["metrics"].keys() == names | classes
+    assert classes >= {f"class_{k}_after" for k in np.unique(prepared.y[split.test])}
     assert result["metrics"]["accuracy_after"] > result["metrics"]["accuracy_before"] + 0.2
+
+
+def measured(truth: np.ndarray, answered: np.ndarray) -> trainer.Measurement:
+    found = confusion(truth, answered, 2)
+    return trainer.Measurement(scores_of(found)._asdict(), ClassSoundness(found, ("a", "b")))
 
 
 def test_a_device_whose_holdout_can_tell_says_whether_the_received_and_the_trained_model_work() -> None:
     truth = np.arange(40) % 2
     constant = np.asarray(DummyClassifier().fit(truth, truth).predict(truth))
-    before, after = (Soundness.of(truth, answered, ("a", "b")) for answered in (constant, truth))
+    before, after = (measured(truth, answered) for answered in (constant, truth))
     f1 = f1_score(truth, constant, average="macro")
     assert trainer.holdout_metrics(before, after) == pytest.approx(
-        {"macro_f1_before": f1, "accuracy_before": 0.5, "works_before": 0.0, "macro_f1_most_frequent": f1}
+        {"macro_f1_before": f1, "accuracy_before": 0.5, "works_before": 0.0, "macro_f1_trivial": f1}
         | {"macro_f1_after": 1.0, "accuracy_after": 1.0, "works_after": 1.0}
     )
+
+
+def test_the_score_of_a_class_is_told_where_the_holdout_has_it() -> None:
+    found = measured(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]))
+    told = trainer.holdout_metrics(found, found._replace(classes=[0.8, float("nan"), 0.5]))
+    assert {name: value for name, value in told.items() if name.startswith("class_")} == {
+        "class_0_after": 0.8,
+        "class_2_after": 0.5,
+    }
 
 
 def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
@@ -148,6 +166,26 @@ def test_a_method_without_a_global_model_leaves_a_reason(device: Path) -> None:
     assert "no global model" in json.loads((job.out / RESULT).read_bytes())["no_model"]
 
 
+@pytest.mark.ci
+def test_an_export_that_was_put_off_gives_the_model_that_the_round_would_have_left(
+    device: Path, prepared: ClientWindows, tmp_path: Path
+) -> None:
+    job = a_job(device, PLANS["fedavg"])
+    trainer.run(job)
+    put_off = tmp_path / "r1.safetensors"
+    shutil.copy(job.out / CHECKPOINT, put_off)
+    later = a_job(device, PLANS["fedavg"], "export").model_copy(update={"candidate": put_off, "out": tmp_path / "out"})
+    later.out.mkdir()
+    later = later.model_copy(update={"broadcast": tmp_path / "gone"})  # the next round's took its place
+    trainer.run(later)
+    x = prepared.x[:64]
+    answers = [Session.load(one.out / MODEL).predict(x).logits for one in (job, later)]
+    np.testing.assert_array_equal(*answers)
+    assert json.loads((later.out / PARITY).read_bytes())["argmax_agreement"] == 1.0
+    assert load_checkpoint(later.out / CHECKPOINT)[1] == load_checkpoint(put_off)[1]
+
+
+@pytest.mark.ci
 def test_the_process_trains_exports_and_ends(device: Path, prepared: ClientWindows) -> None:
     job = a_job(device, PLANS["fedali"])
     events, ended = run_process(job)
@@ -165,12 +203,13 @@ def test_the_process_trains_exports_and_ends(device: Path, prepared: ClientWindo
     assert np.isfinite(logits).all()
 
     store = StateStore(device)
-    store.put(identity=f"{INSTANCE}/cnn")
+    store.put(identity=f"{INSTANCE}/har_cnn")
     kept = save_round(store, job)
     assert store.manifest(kept.update_id).sha256 == wire.digest(store.outbox()[kept.update_id].read_bytes())
     store.close()
 
 
+@pytest.mark.ci
 def test_a_process_that_fails_says_why(device: Path, tmp_path: Path) -> None:
     empty = a_job(device, PLANS["fedavg"]).model_copy(update={"store": tmp_path, "out": tmp_path / "jobs" / "r1"})
     events, ended = run_process(empty)

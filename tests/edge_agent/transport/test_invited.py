@@ -1,4 +1,4 @@
-"""The state machine: to which rounds, of which founding, and with which network a device goes."""
+"""The state machine: to which rounds, of which instance, and with which network a device goes."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ MIXED = make_plan("fedproto", alternatives=(ModelSpec(name="hart"),))
 def test_a_device_that_runs_another_network_is_another_identity() -> None:
     plain, other = (Device(model=model).on(Announced(announcement(1, plan=MIXED))) for model in (None, "hart"))
     assert plain.asked(Reset)[0].identity != other.asked(Reset)[0].identity
-    named = Device(plain.agent, model="cnn").on(Announced(announcement(1, plan=MIXED)))
+    named = Device(plain.agent, model="har_cnn").on(Announced(announcement(1, plan=MIXED)))
     assert not named.asked(Reset)  # the plan's own network by its name
 
 
 @pytest.mark.parametrize(
-    ("plan", "words"), [(make_plan(), "every device runs 'cnn'; leave it out"), (MIXED, "offers 'cnn', 'hart'")]
+    ("plan", "words"), [(make_plan(), "every device runs 'har_cnn'; leave it out"), (MIXED, "offers 'har_cnn', 'hart'")]
 )
 def test_a_network_that_the_federation_does_not_offer_ends_the_program_and_forgets_nothing(
     plan: Plan, words: str

@@ -29,7 +29,7 @@ OTHER = "1" * 32
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StateStore]:
     found = StateStore(tmp_path)
-    found.put(identity=f"{INSTANCE}/cnn")
+    found.put(identity=f"{INSTANCE}/har_cnn")
     yield found
     found.close()
 
@@ -131,7 +131,7 @@ def test_a_repeated_old_announcement_is_refused_also_after_a_restart_and_a_new_f
     trust().check(said(serial=5), store)
     with pytest.raises(TrustError, match="is number 4, and this device has seen 5: somebody repeats an old one"):
         trust().check(said(serial=4), store)
-    reset_agent(store, f"{OTHER}/cnn", 1)
+    reset_agent(store, f"{OTHER}/har_cnn", 1)
     with pytest.raises(TrustError, match="this device has seen 5"):
         trust().check(said(serial=4, instance=OTHER), store)
     trust().check(said(serial=6), store)

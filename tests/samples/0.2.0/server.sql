@@ -144,7 +144,7 @@ CREATE TABLE leases (
 	federation_id INTEGER NOT NULL, 
 	holder VARCHAR(128) NOT NULL, 
 	expires_at DOUBLE NOT NULL, 
-	nudges BIGINT NOT NULL, 
+	notifications BIGINT NOT NULL, 
 	CONSTRAINT pk_leases PRIMARY KEY (federation_id), 
 	CONSTRAINT fk_leases_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id)
 );

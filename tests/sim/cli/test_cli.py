@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,10 +14,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from har_pipeline.description import description_of, read_description
 from sim.cli.app import app
 from sim.cli.options import assignments
+from sim.cli.repeat import repeat_command
 from sim.errors import SettingsError
+from sim.results.run_directory import RunDirectory
 from sim.run import load_data, run
+from tests.har_pipeline.description.made import sisfall
 from tests.sim.small_runs import ALP, DATA, settings_for
 
 ROUNDS = 4
@@ -24,7 +29,7 @@ ROUNDS = 4
 
 def arguments(out: Path) -> list[str]:
     sets = [word for text in [*DATA, *ALP] for word in ("--set", text)]
-    options = ["--model", "cnn_alp", "--method", "fedali", "--rounds", str(ROUNDS), "--lr", "2e-3", *sets]
+    options = ["--model", "har_cnn_alp", "--method", "fedali", "--rounds", str(ROUNDS), "--lr", "2e-3", *sets]
     return ["run", *options, "--cache", str(out.parent / "cache"), "--checkpoint-every", "0", "--out", str(out)]
 
 
@@ -37,6 +42,7 @@ def numbers(out: Path) -> Any:
     return lines, summary, json.loads((out / "client_scores.json").read_text())
 
 
+@pytest.mark.ci
 def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill -9 the command once two of four rounds are written, then give it again."""
     monkeypatch.setattr(
@@ -66,15 +72,18 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model", "cnn", "--method", "fedali"], "fedali needs a model with ALP layers, such as hart_alp or cnn_alp"),
+        (
+            ["--model", "har_cnn", "--method", "fedali"],
+            "fedali needs a model with ALP layers, such as hart_alp or har_cnn_alp",
+        ),
         (["--data", "mnits"], "unknown data set 'mnits'; did you mean 'mnist'"),
         (
-            ["--data", "mnist", "--model", "cnn"],
-            "cnn is not for these data, whose examples are images (1, 28, 28); models",
+            ["--data", "mnist", "--model", "har_cnn"],
+            "har_cnn is not for these data, whose examples are images (1, 28, 28); models",
         ),
         (
             ["--model", "dense"],
-            "dense is not for these data, whose examples are windows (128, 6); models that are: hart",
+            "whose examples are windows (128, 6); models for classification that are: hart",
         ),
         (
             ["--method", "scaffold", "--optimizer", "adam"],
@@ -102,10 +111,11 @@ def test_errors_are_one_line_that_helps(words: list[str], message: str, tmp_path
     assert "Traceback" not in done.output
 
 
+@pytest.mark.ci
 def test_a_method_starts_with_an_optimizer_that_it_works_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.reports.figures.run_figures.draw_run", lambda _run: None)
     sets = [word for text in [*DATA, *ALP] for word in ("--set", text)]
-    words = ["run", "--method", "scaffold", "--model", "cnn_alp", "--rounds", "1", *sets]
+    words = ["run", "--method", "scaffold", "--model", "har_cnn_alp", "--rounds", "1", *sets]
     done = CliRunner(env={"COLUMNS": "300"}).invoke(
         app, [*words, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
     )
@@ -131,3 +141,49 @@ def test_assignments_are_json_or_text() -> None:
     assert found["method"] == {"mu": 0.5}
     assert found["model"] == {"prototypes": [1, 2], "2.channels": [8, 8]}
     assert found["rounds"] == {"late": "next"}
+
+
+DESCRIBED = """
+files = '(?P<activity>D\\d+)_(?P<client>S[AE]\\d+)_(?P<session>R\\d+)\\.txt'
+header = false
+trailing = ";"
+rate_hz = 200
+acc = { columns = [1, 2, 3], unit = "g", scale = 0.00390625 }
+gyro = { columns = [4, 5, 6], unit = "deg/s", scale = 0.06103515625 }
+labels = { names = ["walking", "sitting"], map = { D01 = "walking", D08 = "sitting" } }
+"""
+
+
+@pytest.mark.ci
+def test_a_run_of_described_recordings_keeps_the_description_and_is_repeated_without_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sim.reports.figures.run_figures.draw_run", lambda _run: None)
+    described, data, out = tmp_path / "data.toml", tmp_path / "data", tmp_path / "first"
+    sisfall(data, count=4000)
+    described.write_text(DESCRIBED)
+    small = ["--model", "har_cnn", "--method", "fedavg", "--rounds", "1", "--cache", str(tmp_path / "cache")]
+    where = ["--describe", str(described), "--data-root", str(data), "--set", "data.skip_lines=2", "--out", str(out)]
+    done = CliRunner().invoke(app, ["run", *small, *where])
+    assert done.exit_code == 0, done.output
+    config = json.loads((out / "config.json").read_text())
+    expected = read_description(described).model_copy(update={"skip_lines": 2})
+    assert (config["dataset"], description_of(config["dataset_options"])) == ("described", expected)
+    described.unlink()
+    places = {"FOLDER": str(data), "DIR": str(tmp_path / "second")}
+    words = shlex.split(repeat_command(RunDirectory(out).config))
+    again = CliRunner().invoke(app, [places.get(word, word) for word in words[3:]])
+    assert again.exit_code == 0, again.output
+    first, second = (json.loads((tmp_path / name / "clients.json").read_text()) for name in ("first", "second"))
+    assert first == second
+    assert {client: counts["train"] > 0 for client, counts in first.items()} == {"SA03": True, "SE11": True}
+
+
+def test_a_description_is_refused_beside_another_data_set_and_named_where_it_is_wrong(tmp_path: Path) -> None:
+    path, out = tmp_path / "data.toml", ["--out", str(tmp_path / "run")]
+    path.write_text(DESCRIBED.replace("trailing", "trialing"))
+    wide = CliRunner(env={"COLUMNS": "300"})
+    beside = wide.invoke(app, ["run", "--describe", str(path), "--data", "motionsense", *out])
+    assert "leave --data motionsense out" in beside.output
+    wrong = wide.invoke(app, ["run", "--describe", str(path), *out])
+    assert (wrong.exit_code, "unknown key 'trialing'; did you mean 'trailing'" in wrong.output) == (2, True)

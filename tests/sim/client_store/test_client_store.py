@@ -19,8 +19,6 @@ from sim.client_store import DiskStore, Federation, MemoryStore, choice, choose,
 from sim.data.federated_data import FederatedData
 from sim.engines import Processes, Stacked
 from sim.errors import RunDirectoryError, SettingsError
-from sim.evaluation import in_blocks
-from sim.memory import free_memory
 from sim.memory.mmap_arena import PAGE
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
@@ -65,9 +63,10 @@ def test_a_run_has_the_same_bits_on_the_disk_as_in_memory(method: str, few: Fede
     assert played(memory) == played(disk)
     assert bits(memory) == bits(disk)
     ours, theirs = memory.generalization(), disk.generalization()
-    assert {name: matrix.tolist() for name, matrix in ours.items()} == {n: m.tolist() for n, m in theirs.items()}
+    assert all(torch.equal(each["confusion"], theirs[name]["confusion"]) for name, each in ours.items())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("engine", [Stacked(2), pytest.param(Processes(2), marks=needs_fork)])
 def test_other_engines_train_clients_from_the_disk(engine: Any, few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for("scaffold", batch=8, rounds=3)
@@ -77,25 +76,18 @@ def test_other_engines_train_clients_from_the_disk(engine: Any, few: FederatedDa
     assert bits(memory) == bits(disk)
 
 
-def test_blocks_of_examples_are_the_union_in_pieces() -> None:
-    parts = [torch.randn(n, 2) for n in (3, 0, 11, 4, 1, 4)]
-    assert [len(block) for block in in_blocks(parts, 4)] == [4, 4, 4, 4, 4, 3]
-    assert torch.equal(torch.cat(list(in_blocks(parts, 4))), torch.cat(parts))
-    assert list(in_blocks([], 4)) == []
-
-
 # ---- nowhere
 
 
 @pytest.mark.parametrize(
     ("method", "model"),
     [
-        ("fedavg", "cnn"),
-        ("fedprox", "cnn"),
-        ("fedadam", "cnn"),
-        ("fedatt", "cnn"),
-        ("fedproto_margin", "cnn"),
-        ("fedali", "cnn_alp"),
+        ("fedavg", "har_cnn"),
+        ("fedprox", "har_cnn"),
+        ("fedadam", "har_cnn"),
+        ("fedatt", "har_cnn"),
+        ("fedproto_margin", "har_cnn"),
+        ("fedali", "har_cnn_alp"),
     ],
 )
 def test_where_all_is_sent_forgotten_clients_change_nothing(
@@ -121,7 +113,7 @@ def test_a_run_that_forgets_goes_on_to_the_same_numbers(few: FederatedData, tmp_
         if kind == "round" and what["round"] == 2:
             raise KeyboardInterrupt
 
-    settings = settings_for(model="cnn", batch=8, rounds=3, client_store="none")
+    settings = settings_for(model="har_cnn", batch=8, rounds=3, client_store="none")
     run(settings, few, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(settings, few, tmp_path / "stopped", checkpoint_every_s=0.0, report=stop)
@@ -137,7 +129,7 @@ def test_a_run_that_forgets_goes_on_to_the_same_numbers(few: FederatedData, tmp_
         ("ditto", {}, r"what it had before \(parameter personal:convolutions"),
         ("scaffold", {}, r"what it had before \(memory variate/convolutions"),
         ("moon", {}, r"what it had before \(memory trained"),
-        ("fedavg", {"model": "cnn_alp"}, r"what it had before \(buffer alp.local_prototypes"),
+        ("fedavg", {"model": "har_cnn_alp"}, r"what it had before \(buffer alp.local_prototypes"),
         ("fedavg", {"precision": "int8"}, r"what it had before \(its residual"),
         ("local", {}, "local has no server model"),
         ("fesem", {}, "fesem has no server model"),
@@ -147,14 +139,16 @@ def test_clients_that_would_be_missed_are_not_forgotten(
     method: str, options: dict[str, Any], why: str, few: FederatedData, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=f"--client-store none: .*{why}.*; use --client-store auto, memory or disk"):
-        run(settings_for(method, client_store="none", **{"model": "cnn", **options}), few, tmp_path / "run")
+        run(settings_for(method, client_store="none", **{"model": "har_cnn", **options}), few, tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_no_other_methods_clients_can_be_forgotten(few: FederatedData) -> None:
     forgets = set()
     for method in EVERY_METHOD:
-        simulation = build_simulation(settings_for(method, model="cnn_alp" if method == "fedali" else "cnn"), few)
+        simulation = build_simulation(
+            settings_for(method, model="har_cnn_alp" if method == "fedali" else "har_cnn"), few
+        )
         setup, initial = simulation.setup, simulation.initial
         if remembered(setup, initial, setup.method.broadcast(simulation.state, "ada")) is None:
             forgets.add(method)
@@ -284,14 +278,14 @@ def test_residuals_are_counted(
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
-    whole = free_memory.free_memory("cpu")
+    monkeypatch.setattr(choice, "CGROUP", tmp_path)
+    whole = choice.free_memory("cpu")
     assert whole > 0
     (tmp_path / "memory.max").write_text("max\n")
-    assert free_memory.free_memory("cpu") > 5_000_000
+    assert choice.free_memory("cpu") > 5_000_000
     (tmp_path / "memory.max").write_text("7000000\n")
     (tmp_path / "memory.stat").write_text("anon 2000000\nfile 4000000\n")
-    assert free_memory.free_memory("cpu") == 5_000_000
+    assert choice.free_memory("cpu") == 5_000_000
 
 
 def test_a_run_tells_where_its_models_are(few: FederatedData, tmp_path: Path) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from har_pipeline import dataset_labels
+from federation.tasks.classification import Classification
+from har_pipeline import Recording, dataset_labels
+from har_pipeline.readers import READERS
+from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
+from sim.cli.repeat import repeat_command
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import class_counts
 from sim.data.pooling import pooled
@@ -86,7 +94,7 @@ def test_models_are_built_for_the_data() -> None:
     assert (celeba.model.options["input_shape"], celeba.training.classes) == ([3, 64, 64], 2)
     assert celeba.training.feature_dim == 4 * 4 * 32
     assert settings_of("synthetic_logistic", model="dense").training.feature_dim == 128
-    assert settings_of("synthetic", model="cnn").model.options == {}
+    assert settings_of("synthetic", model="har_cnn").model.options == {}
 
 
 @pytest.mark.parametrize(
@@ -95,11 +103,11 @@ def test_models_are_built_for_the_data() -> None:
         (
             "synthetic",
             "resnet18",
-            r"resnet18 is not .* windows \(128, 6\); models that are: hart, hart_alp, cnn, cnn_alp$",
+            r"resnet18 is not .* windows \(128, 6\); models .* that are: hart, hart_alp, har_cnn, har_cnn_alp$",
         ),
         ("synthetic", "dense", r"dense is not .* windows \(128, 6\)"),
-        ("mnist", "cnn", r"cnn is not .* images \(1, 28, 28\); models that are: dense, mnist_cnn"),
-        ("synthetic_logistic", "hart", r"hart is not .* vectors \(60,\); models that are: dense$"),
+        ("mnist", "har_cnn", r"har_cnn is not .* images \(1, 28, 28\); models .* that are: dense, mnist_cnn"),
+        ("synthetic_logistic", "hart", r"hart is not .* vectors \(60,\); models for classification that are: dense$"),
     ],
 )
 def test_a_model_for_other_data_is_refused_with_those_that_fit(data: str, model: str, words: str) -> None:
@@ -118,6 +126,32 @@ def test_images_are_dealt_by_a_partition(digits: Path) -> None:
 def test_images_need_a_partition(digits: Path) -> None:
     with pytest.raises(SettingsError, match=r"mnist is one pile of images; give --partition natural\|dirichlet"):
         load_data(settings_of("mnist", model="mnist_cnn"), digits, None, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "sets", "kind"),
+    [
+        ("camvid", "segmenter_small", ["task.ignore_index=255"], "natural"),
+        ("femnist_leaf", "femnist_cnn", ["partition.minimum=5"], "natural"),
+        ("celeba", "celeba_cnn", [], "natural"),
+        ("mask_folder", "segmenter_small", ['data.labels=["a","b"]', "data.client=([^/]+)/"], "natural"),
+        ("mask_folder", "segmenter_small", ['data.labels=["a","b"]'], None),
+        ("mnist", "mnist_cnn", [], None),
+        ("synthetic", "har_cnn", [], None),
+    ],
+)
+def test_images_that_belong_to_someone_are_dealt_so(data: str, model: str, sets: list[str], kind: str | None) -> None:
+    task = "segmentation" if model == "segmenter_small" else "classification"
+    settings = settings_of(data, model=model, set=sets, task=task)
+    assert (settings.partition or {"kind": None})["kind"] == kind
+    assert (f"--partition {kind}" in repeat_command(settings)) == (kind is not None)
+    if "partition.minimum=5" in sets:
+        assert settings.partition is not None
+        assert settings.partition["minimum"] == 5
+    given = settings_of(data, model=model, set=[each for each in sets if "partition" not in each], task=task,
+                        partition="equal")  # fmt: skip
+    assert given.partition is not None
+    assert given.partition["kind"] == "equal"
 
 
 def test_tasks_are_generated() -> None:
@@ -154,10 +188,10 @@ def test_recordings_are_dealt_again_and_test_windows_stay_test_windows(cache: Pa
 
 def test_what_is_shown_is_what_there_is(cache: Path) -> None:
     data = recordings(cache)
-    shares, y = current_partition(data)
+    shares, y = current_partition(data, Classification())
     assert list(shares) == list(data.clients)
     counts = class_counts(shares, y, len(data.labels), "test")
-    assert counts.tolist() == [each["test_per_class"] for each in data.per_class().values()]
+    assert counts.tolist() == [each["test_per_class"] for each in data.per_class(Classification()).values()]
 
 
 def test_scale_keeps_a_share_of_clients_and_of_each_class(cache: Path) -> None:
@@ -215,7 +249,8 @@ def test_validation_windows_are_taken_from_training_alone(cache: Path) -> None:
         assert len(now.test.y) == len(before.test.y)
         assert 0 < len(now.validation.y) < len(before.train.y) - len(now.train.y) + 1
         assert with_.statistics[name].count == 128 * len(now.train.y), "validation adds nothing to the statistics"
-    assert {each["validation"] for each in with_.per_class().values()} == {len(v.y) for v in with_.validation.values()}
+    counts = with_.per_class(Classification())
+    assert {each["validation"] for each in counts.values()} == {len(v.y) for v in with_.validation.values()}
 
 
 def test_validation_goes_with_its_clients(cache: Path) -> None:
@@ -278,3 +313,30 @@ def test_a_tenth_is_for_validation_unless_a_papers_preset_says_otherwise() -> No
 
 def test_labels_are_those_of_the_pipeline() -> None:
     assert source_named("spsw").labels({}) == dataset_labels("spsw")
+
+
+@pytest.mark.ci
+def test_what_is_odd_about_recordings_is_said_by_the_command_and_kept_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The synthetic people's accelerometers in g instead of m/s²."""
+    reader = READERS["synthetic"]
+
+    def in_g(*given: Any) -> Iterator[Recording]:
+        for each in reader.recordings(*given):
+            yield each._replace(values=np.asarray(each.values) / 9.80665) if each.sensor == "acc" else each
+
+    monkeypatch.setitem(READERS, "synthetic", replace(reader, recordings=in_g))
+    data = recordings(tmp_path)
+    (words,) = data.findings
+    assert words.startswith("warning: all 4 clients, accelerometer: ")
+    assert "set the unit of the acceleration to g" in words
+    out, sets = tmp_path / "run", [word for each in RECORDINGS for word in ("--set", each)]
+    said = CliRunner().invoke(
+        app, ["run", "--data", "synthetic", *sets, "--method", "fedavg", "--model", "har_cnn", "--rounds", "1",
+              "--cache", str(tmp_path), "--out", str(out)],
+    )  # fmt: skip
+    assert said.exit_code == 0, said.output
+    assert words in " ".join(said.output.split())
+    assert json.loads((out / "config.json").read_text())["findings"] == [words]
+    assert "set the unit of the acceleration to g" in (out / "report.html").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +15,9 @@ from federation.method import Method
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tensors, Tree, Update
-from federation.training.client_round import Setup
+from federation.tasks import TASKS
 from federation.training.forward import initial_client, initial_model, network
-from federation.training.local_round import LocalRound
+from federation.training.local_round import LocalRound, Setup
 from federation.training.schedule import schedule
 from federation.tree import flatten, map_tree
 from models import Model, build
@@ -24,15 +25,17 @@ from models.registry import model_options
 from sim.engines import Engine, Job
 from tests.models.small_models import SMALL
 
-CLASSES, BATCH = 5, 4
+CLASSES, BATCH, VOID = 5, 4, 255
 
 WELL_CONDITIONED: dict[str, dict[str, Any]] = {
     # two channels or more in a group: a norm of each channel leaves the bias before it a gradient of rounding alone
-    "cnn": {"channels": [16, 24], "feature_dim": 32},
-    "cnn_alp": {"channels": [16, 24], "feature_dim": 32},
+    "har_cnn": {"channels": [16, 24], "feature_dim": 32},
+    "har_cnn_alp": {"channels": [16, 24], "feature_dim": 32},
     "celeba_cnn": {"channels": [16, 16, 16, 16]},
     # more than one pixel in the last maps
     "resnet18": {"input_shape": [3, 24, 16], "stem_strides": [2, 1]},
+    "mobilenet_v2": {"input_shape": [3, 96, 64]},
+    "deeplab_v3plus": {"input_shape": [3, 96, 64]},
 }
 
 
@@ -49,7 +52,16 @@ def examples(module: Model, count: int) -> Examples:
     """Draw labelled examples that the network takes, in the dtype of its parameters."""
     made, dtype = torch.Generator().manual_seed(count), next(module.parameters()).dtype
     x = torch.randn(count, *module.input_shape, generator=made, dtype=torch.float64).to(dtype)
+    if task_of(module) == "segmentation":
+        masks = torch.randint(CLASSES, (count, *module.input_shape[1:]), generator=made, dtype=torch.uint8)
+        masks[:, :3] = VOID
+        return Examples(x, masks)
     return Examples(x, torch.randint(CLASSES, (count,), generator=made))
+
+
+def task_of(module: Model) -> str:
+    """Return the task whose targets the network is trained with here: the first of its own."""
+    return module.tasks[0]
 
 
 class Gap(NamedTuple):
@@ -99,7 +111,8 @@ class Steps(NamedTuple):
 
     def jobs(self) -> list[Job]:
         """Return them as fedavg's first round."""
-        setup = Setup(METHODS["fedavg"](), self.training, network(copy.deepcopy(self.module)))
+        task = TASKS[task_of(self.module)]()
+        setup = Setup(METHODS["fedavg"](), self.training, network(copy.deepcopy(self.module)), task)
         client = initial_client(self.module)
         return [Job(name, setup, client, {"params": client.params}, mine) for name, mine in self.clients.items()]
 
@@ -111,7 +124,7 @@ class Steps(NamedTuple):
         for rows, mask in zip(order.rows[0], order.mask[0], strict=True):
             batch = torch.from_numpy(rows[mask > 0])
             optimizer.zero_grad()
-            torch.autograd.backward(nn.functional.cross_entropy(module(mine.x[batch]).logits, mine.y[batch]))
+            torch.autograd.backward(torch_loss(module(mine.x[batch]).logits, mine.y[batch]))
             optimizer.step()
         return initial_client(module).params
 
@@ -129,6 +142,14 @@ def three_steps(model: str, optimizer: str, dtype: torch.dtype) -> Steps:
     )
     clients = {f"{name} ({label})": examples(module, size) for name, size in THREE_STEPS.items()}
     return Steps(label, module, training, clients)
+
+
+def torch_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """Return torch's mean cross-entropy () of examples, or of pictures, each the mean of its labelled pixels."""
+    if y.dim() == 1:
+        return nn.functional.cross_entropy(logits, y)
+    pixels = nn.functional.cross_entropy(logits, y.long(), ignore_index=VOID, reduction="none")
+    return (pixels.sum((1, 2)) / (y != VOID).sum((1, 2))).mean()
 
 
 def torch_optimizer(module: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
@@ -157,15 +178,24 @@ Measured: 5e-3 and, with other examples, 0.05; an update on other elements is of
 """
 
 
+CHAOTIC = frozenset({"mobilenet_v2", "deeplab_v3plus"})
+"""In float32, on an engine that adds in another order, not compared: float64 is, to 1e-11.
+
+Inputs moved by 2e-7 on one engine move three of its float32 steps by up to 1.1: seventeen blocks of norms and ReLU6.
+"""
+
+
 def too_far(found: Mapping[str, Gap], model: str, *, reordered: bool) -> dict[str, Gap]:
     """Return the gaps that rounding does not explain, by the cases' labels, which end in their dtype."""
     bounds = BOUNDS | {"float32": max(BOUNDS["float32"], SWITCHES.get(model, 0.0) if reordered else 0.0)}
+    if reordered and model in CHAOTIC:
+        bounds["float32"] = inf
     return {label: one for label, one in found.items() if not one.share <= bounds[label.rsplit(".")[-1]]}
 
 
 # ---- a round of any method
 
-FAMILIES = ("cnn", "hart", "cnn_alp", "mnist_cnn", "vit_tiny", "hart_alp", "resnet18")
+FAMILIES = ("har_cnn", "hart", "har_cnn_alp", "mnist_cnn", "vit_tiny", "hart_alp", "resnet18")
 """A network of each kind: convolutions in time and in images, attention, ALP on both, and a deep residual one."""
 UNEQUAL = {"ada": 11, "bob": 6, "cyd": 9}
 """Examples: three, two and three steps, and last batches of three, two and one."""
@@ -221,11 +251,11 @@ class Round(NamedTuple):
         return self.setup.method.broadcast(self.state, name)
 
 
-ROUNDING_SWITCHES = frozenset({"resnet18", "cnn_alp", "hart_alp"})
+ROUNDING_SWITCHES = frozenset({"resnet18", "har_cnn_alp", "hart_alp"})
 """Networks whose float32 rounds are not compared between engines that add in other orders; float64 and forks are.
 
-A rounding decides which side of a ReLU or which of ALP's prototypes is taken: fedpac's second round with cnn_alp is off
-by 0.34 on the stacked engine, and by the same 0.34 on one engine where the inputs are moved by 2e-7.
+A rounding decides which side of a ReLU or which of ALP's prototypes is taken: fedpac's second round with har_cnn_alp is
+off by 0.34 on the stacked engine, and by the same 0.34 on one engine where the inputs are moved by 2e-7.
 """
 
 
@@ -238,7 +268,7 @@ def first_round(method: Method, model: str, dtype: torch.dtype) -> Round:
     data = {name: examples(module, size) for name, size in UNEQUAL.items()}
     if method.pools_data:
         data = {"everyone": Examples(*(torch.cat(parts) for parts in zip(*data.values(), strict=True)))}
-    setup = Setup(method, training, network(module))
+    setup = Setup(method, training, network(module), TASKS[task_of(module)]())
     return Round(setup, data, dict.fromkeys(data, joined), state)
 
 

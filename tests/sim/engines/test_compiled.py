@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from federation.methods import METHODS
 from federation.plan import TrainingConfig
 from federation.records import Examples, Tensors
-from federation.training.client_round import Setup
 from federation.training.forward import initial_client, initial_model, network
-from federation.training.local_round import LocalRound
+from federation.training.local_round import LocalRound, Setup
 from federation.tree import flatten
 from models import build
 from sim.engines import Engine, Job, Processes, Stacked
 from sim.engines.compiled import Compiler
 from tests.sim.small_runs import needs_fork
+
+pytestmark = pytest.mark.ci
 
 CLIENTS = 5
 
@@ -82,7 +83,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
 def test_a_recorded_step_gives_the_plain_steps_numbers(method: str, graphs: list[nn.Module]) -> None:
     said: list[str] = []
     small = {"channels": [8, 8], "feature_dim": 16, "hidden": 8, "prototypes": [5]}
-    work = jobs(method, "cnn_alp", **small) if METHODS[method].requires_alp else jobs(method)
+    work = jobs(method, "har_cnn_alp", **small) if METHODS[method].requires_alp else jobs(method)
     assert_same(Stacked(3, compiled=True, say=said.append), work[:3])
     assert graphs
     assert not said

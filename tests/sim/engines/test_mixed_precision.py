@@ -21,6 +21,8 @@ from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
 from tests.sim.small_runs import first, settings_for
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:

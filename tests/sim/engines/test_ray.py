@@ -21,15 +21,25 @@ from federation.tree import flatten
 from models import MODELS
 from sim.client_store import DiskStore
 from sim.data.federated_data import FederatedData
-from sim.engines import RayCluster, Serial
+from sim.engines import Processes, RayCluster, Serial
 from sim.errors import EngineError
 from sim.run import build_simulation, load_data
 from sim.simulation import Simulation
 from tests.sim.engines.local_rounds import OPTIMIZERS, first_round, gaps, three_steps, too_far
 from tests.sim.small_runs import first, settings_for
+from tests.sim.test_tasks import simulation
 
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'gaitway[ray]'")
-pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.service,
+    pytest.mark.xdist_group("ray"),  # one cluster, and not while docs/cluster.md stops what it finds
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+
+STEPPED_IN_CI = ("har_cnn", "mnist_cnn", "hart_alp")
+"""One of each kind: its workers take what the serial engine takes, which steps them all."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +78,20 @@ def test_ray_gives_the_numbers_of_one_process_bit_for_bit(method: str, few: Fede
     for one, other in zip(serial.play(), many.play(), strict=True):
         del one["seconds"], other["seconds"]
         assert one == other
+    same(serial, many)
+
+
+@pytest.mark.parametrize("engine", ["ray", "processes"])
+def test_masks_are_learnt_on_workers_bit_for_bit(engine: str) -> None:
+    serial = simulation("fedproto", rounds=2)
+    many = simulation("fedproto", RayCluster(2, "cpu") if engine == "ray" else Processes(2), rounds=2)
+    for one, other in zip(serial.play(), many.play(), strict=True):
+        del one["seconds"], other["seconds"]
+        assert one == other
+    same(serial, many)
+
+
+def same(serial: Simulation, many: Simulation) -> None:
     mine, theirs = tensors(serial), tensors(many)
     assert sorted(mine) == sorted(theirs)
     assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
@@ -84,9 +108,8 @@ def test_ray_trains_in_bfloat16_as_one_process_does(few: FederatedData) -> None:
 
 def test_a_state_stays_in_the_store_while_the_simulation_has_its_tensors(few: FederatedData, tmp_path: Path) -> None:
     settings = settings_for("scaffold", batch=8, rounds=2)
-    memory, disk = (build_simulation(settings, few) for _ in range(2))
+    memory, disk = (build_simulation(settings, few, store=store) for store in (None, DiskStore(tmp_path)))
     memory.engine, disk.engine = RayCluster(2, "cpu"), RayCluster(2, "cpu")
-    disk.client_store = DiskStore(tmp_path)
     for one, other in zip(memory.play(), disk.play(), strict=True):
         del one["seconds"], other["seconds"]
         assert one == other
@@ -97,7 +120,7 @@ def test_a_state_stays_in_the_store_while_the_simulation_has_its_tensors(few: Fe
 
 
 @pytest.mark.parametrize(
-    "model", [pytest.param(name, marks=() if name == "cnn" else pytest.mark.ci) for name in MODELS]
+    "model", [pytest.param(name, marks=() if name in STEPPED_IN_CI else pytest.mark.slow) for name in MODELS]
 )
 def test_a_step_on_ray_is_torchs(model: str) -> None:
     every = itertools.product(OPTIMIZERS, (torch.float32, torch.float64))
@@ -105,10 +128,9 @@ def test_a_step_on_ray_is_torchs(model: str) -> None:
     assert not too_far(found, model, reordered=False)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("method", "model"),
-    [("scaffold", "cnn"), ("moon", "hart"), ("fedpac", "mnist_cnn"), ("fedali", "hart_alp"), ("ditto", "vit_tiny"),
+    [("scaffold", "har_cnn"), ("moon", "hart"), ("fedpac", "mnist_cnn"), ("fedali", "hart_alp"), ("ditto", "vit_tiny"),
      ("fedproto", "resnet18")],
 )  # fmt: skip
 def test_a_round_on_ray_is_that_of_one_process(method: str, model: str) -> None:

@@ -16,13 +16,19 @@ from sim.engines import Engine, Processes, Serial, Stacked
 from tests.sim.engines.local_rounds import OPTIMIZERS, gaps, three_steps, too_far
 from tests.sim.small_runs import needs_fork
 
-COMPILED_IN_CI = {("cnn", "adam"), ("vit_tiny", "adam")}
-"""A convolution and an attention: a program takes half a minute to compile."""
+LARGE = ("resnet18", "mobilenet_v2", "deeplab_v3plus", "vit_tiny", "vit_tiny_alp", "hart_alp")
+"""Left to CI, for their size; and so is the engine that computes what a single process does."""
+COMPILED_IN_CI = {("har_cnn", "adam")}
+"""A program takes half a minute to compile, an attention a whole one."""
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    "engine", [Serial(), pytest.param(Processes(2), marks=needs_fork), Stacked(2)], ids=lambda one: type(one).__name__
+    "model", [pytest.param(name, marks=pytest.mark.ci if name in LARGE else ()) for name in MODELS]
+)
+@pytest.mark.parametrize(
+    "engine",
+    [Serial(), pytest.param(Processes(2), marks=[needs_fork, pytest.mark.ci]), Stacked(2)],
+    ids=lambda one: type(one).__name__,
 )
 def test_a_step_is_torchs(engine: Engine, model: str) -> None:
     every = itertools.product(OPTIMIZERS, (torch.float32, torch.float64))
@@ -52,7 +58,7 @@ def test_a_compiled_step_is_torchs(model: str, optimizer: str) -> None:
 
 def test_the_bounds_see_another_step() -> None:
     """What is asked of a step is no bound that anything keeps: Adam's is not SGD's."""
-    adam, sgd = (three_steps("cnn", name, torch.float64) for name in ("adam", "sgd"))
+    adam, sgd = (three_steps("har_cnn", name, torch.float64) for name in ("adam", "sgd"))
     swapped = adam._replace(training=sgd.training, clients=adam.clients)
     results = dict(Serial().run(swapped.jobs(), 1))
-    assert too_far({adam.label: adam.gap(results)}, "cnn", reordered=False)
+    assert too_far({adam.label: adam.gap(results)}, "har_cnn", reordered=False)

@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from federation.tasks.classification import Classification
 from sim.errors import RunDirectoryError
 from sim.reports.comparison.compare import compare
 from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.printed import markdown, print_comparison
-from sim.reports.comparison.records import COLUMNS, Comparison, Row
+from sim.reports.comparison.records import Comparison, Row, columns_of
 from sim.results.records import Selection
 from sim.results.run_directory import RunDirectory
 from tests.sim.example_run import plain, spread, write_run
+
+pytestmark = pytest.mark.ci
 
 # Ek et al. 2024, table 1, HHAR: personalization with its std, generalization, global (macro-F1, %).
 HHAR = {
@@ -65,7 +68,7 @@ def test_ranks_are_those_of_the_papers_table(table_1: list[Path], tmp_path: Path
     (group,) = comparison.groups
     ranked = {
         column: {rank: row.label for row in group.rows for rank in (1, 2) if row.ranks[column] == rank}
-        for column in COLUMNS
+        for column in columns_of(Classification.metric_kinds)
     }
     assert ranked["personalization.macro_f1"] == {1: "fedali", 2: "fedpac"}
     assert ranked["generalization.macro_f1"] == {1: "fedali", 2: "fedavg"}
@@ -120,6 +123,24 @@ def test_seeds_become_one_row(tmp_path: Path) -> None:
     assert curve.values[-1] == pytest.approx(0.93 * (1 - 0.8**20))
 
 
+def test_runs_from_a_pretraining_of_their_own_seed_are_one_row(tmp_path: Path) -> None:
+    """Paired by seed with those that start from nothing; two files that say no seed stay two rows."""
+
+    paths = []
+    for whence, init, score in (("none", None, 0.5), ("own", "mae-{}.safetensors", 0.6), ("one", "mae.st", 0.7)):
+        for seed in (0, 1):
+            found = init and {"path": f"runs/20/{init.format(seed)}", "sha256": f"{seed}" * 64}
+            to, own = tmp_path / f"{whence}-{seed}", score + seed / 100
+            paths.append(write_run(to, seed=seed, personalization=own, config={"init": found}))
+    (group,) = compared(paths).groups
+    assert sorted(row.seeds for row in group.rows) == [(0,), (0, 1), (0, 1), (1,)]
+    own = next(row for row in group.rows if "SEED" in row.label)
+    assert own.label == "fedavg (init=runs/20/mae-SEED.safetensors)"
+    personalization = own.scores["personalization.macro_f1"]
+    assert personalization is not None
+    assert personalization.mean == pytest.approx(0.605)
+
+
 def test_json_holds_the_comparison(table_1: list[Path], tmp_path: Path) -> None:
     compare(table_1, tmp_path / "out")
     read = json.loads((tmp_path / "out/comparison.json").read_text())
@@ -134,16 +155,16 @@ def test_json_holds_the_comparison(table_1: list[Path], tmp_path: Path) -> None:
 
 def test_data_and_families_of_models_stay_apart(tmp_path: Path) -> None:
     paths = [
-        write_run(tmp_path / "a", model="cnn"),
+        write_run(tmp_path / "a", model="har_cnn"),
         write_run(tmp_path / "b", model="hart"),
         write_run(tmp_path / "c", model="hart_alp", method="fedali"),
-        write_run(tmp_path / "d", model="cnn", config={"dataset": "ucihar"}),
+        write_run(tmp_path / "d", model="har_cnn", config={"dataset": "ucihar"}),
     ]
     groups = compare(paths, tmp_path / "out").groups
     assert [(g.data, g.model, len(g.rows)) for g in groups] == [
-        ("motionsense", "cnn", 1),
+        ("motionsense", "har_cnn", 1),
         ("motionsense", "hart", 2),
-        ("ucihar", "cnn", 1),
+        ("ucihar", "har_cnn", 1),
     ]
     assert len(list((tmp_path / "out").glob("curves-*.png"))) == 3
 
@@ -286,8 +307,8 @@ def test_the_rounds_that_are_compared_are_chosen(
     assert {"validation": "on validation", "last": "the last round", "best": "flattered"}[wanted] in text.split(
         "| method"
     )[0]
-    assert re.search(r"\| fedavg \| cnn \| by validation \| 4 \| 81.00 ± 5.00 \|", text)
-    assert re.search(r"\| fedavg \| cnn \| best by test \| 9 \| 93.00 ± 5.00 \|", text)
+    assert re.search(r"\| fedavg \| har\\_cnn \| by validation \| 4 \| 81.00 ± 5.00 \|", text)
+    assert re.search(r"\| fedavg \| har\\_cnn \| best by test \| 9 \| 93.00 ± 5.00 \|", text)
 
 
 def test_runs_without_validation_cannot_be_compared_by_it(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from sim.sweep.grid import Cell
 from sim.sweep.record import Record
 from tests.sim.example_run import plain, spread, write_run
 
+pytestmark = pytest.mark.ci
+
 Array = npt.NDArray[np.float64]
 
 
@@ -166,13 +168,13 @@ def test_each_learning_rate_has_its_own_baseline(tmp_path: Path) -> None:
 
 
 def test_each_network_has_its_own_baseline(tmp_path: Path) -> None:
-    runs = [("fedavg", "cnn"), ("fedavg", "cnn_alp"), ("fedprox", "cnn"), ("fedali", "cnn_alp")]
+    runs = [("fedavg", "har_cnn"), ("fedavg", "har_cnn_alp"), ("fedprox", "har_cnn"), ("fedali", "har_cnn_alp")]
     paths = [write_run(tmp_path / f"{method}-{model}", method=method, model=model) for method, model in runs]
     group = only_group(paths, "fedavg")
     assert not any("not tested" in warning for warning in group.warnings)
     rows = {(row.method, row.model): row for row in group.rows}
-    assert rows["fedprox", "cnn"].tests
-    assert rows["fedali", "cnn_alp"].tests
+    assert rows["fedprox", "har_cnn"].tests
+    assert rows["fedali", "har_cnn_alp"].tests
 
 
 def test_equally_near_baselines_are_not_guessed_between(tmp_path: Path) -> None:
@@ -311,8 +313,8 @@ def test_all_forms_show_the_tests_and_the_ranks(three_datasets: list[Path], tmp_
     found = row["tests"]["personalization.macro_f1"]
     assert [found[key] for key in ("low", "high", "p", "p_signs", "p_holm")] == [None] * 5, "one seed is no evidence"
     names = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert {"curves-ucihar-cnn.png", "bytes-ucihar-cnn.png", "differences-ucihar-cnn.png"} <= names
-    assert "ranks-cnn-personalization-macro_f1.png" in names
+    assert {"curves-ucihar-har_cnn.png", "bytes-ucihar-har_cnn.png", "differences-ucihar-har_cnn.png"} <= names
+    assert "ranks-har_cnn-personalization-macro_f1.png" in names
 
 
 def test_a_sweeps_folder_stands_for_its_runs(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.sim.example_run import write_run
 from tests.sim.presets.test_presets import settings_of
 from tests.sim.small_runs import first, settings_for
 
+pytestmark = pytest.mark.ci
+
 
 def costing(path: Path, method: str, *, train_s: float, held: float | None, moved: int) -> Path:
     """Write a run of four clients whose costs are these: seconds a local round, bytes held, bytes up and down."""

@@ -119,7 +119,7 @@ def upgrade() -> None:
         sa.Column("federation_id", sa.Integer(), nullable=False),
         sa.Column("holder", sa.String(length=128), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
-        sa.Column("nudges", sa.BigInteger(), nullable=False),
+        sa.Column("notifications", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["federation_id"], ["federations.id"], name=op.f("fk_leases_federation_id")),
         sa.PrimaryKeyConstraint("federation_id", name=op.f("pk_leases")),
     )

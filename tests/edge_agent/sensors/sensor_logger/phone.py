@@ -89,7 +89,7 @@ def expected_windows(
     return found + pipeline.flush()
 
 
-def outcome(posted: queue.SimpleQueue[Event], seconds: float = 30.0) -> DataReady | SensorFailed:
+def outcome(posted: queue.SimpleQueue[Event], seconds: float = 60.0) -> DataReady | SensorFailed:
     """Wait for what a source says of itself; what else it posts is passed over."""
     until = time.monotonic() + seconds
     while True:

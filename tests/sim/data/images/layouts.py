@@ -141,3 +141,84 @@ def npz(**changed: np.ndarray) -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, **{**arrays, **changed})
     return stream.getvalue()
+
+
+class MadeMasks(NamedTuple):
+    """A set of pictures and masks: its files, and what a reader must return at the pictures' own size."""
+
+    files: Files
+    x: np.ndarray
+    masks: np.ndarray
+    train: np.ndarray
+
+
+def palette_png(numbers: np.ndarray) -> bytes:
+    """Encode (H, W) class numbers as VOC does: an indexed PNG with the colours of its development kit."""
+    image = Image.fromarray(numbers.astype(np.uint8))
+    bits = [[(c >> (3 * b + k)) & 1 for b in range(3)] for c in range(256) for k in range(3)]
+    image.putpalette([sum(bit << (7 - b) for b, bit in enumerate(each)) for each in bits])
+    return _png(image)
+
+
+def grey_png(numbers: np.ndarray) -> bytes:
+    """Encode (H, W) class numbers as grey values."""
+    return _png(Image.fromarray(numbers.astype(np.uint8)))
+
+
+def _png(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def camvid() -> MadeMasks:
+    """Two pictures of each of three drives: to test on, and to train on and validate with."""
+    names = [
+        *[("test", "Seq05VD_f00030"), ("test", "Seq05VD_f00060")],
+        *[("train", "0001TP_006690"), ("train", "0016E5_00390"), ("val", "0001TP_006720"), ("val", "0016E5_00420")],
+    ]
+    x, masks = noise(7, 6, 3, 180, 240), noise(8, 6, 180, 240) % 12
+    files: Files = {}
+    for k, (part, name) in enumerate(names):
+        files[f"camvid/{part}/{name}.png"] = picture(x[k])
+        files[f"camvid/{part}annot/{name}.png"] = grey_png(masks[k])
+    masks = np.where(masks == 11, 255, masks)
+    return MadeMasks(files, x, masks, np.array([part != "test" for part, _ in names]))
+
+
+VOC_NAMES = {"train": ["2007_000032", "2007_000039"], "val": ["2007_000033"]}
+
+
+def voc(augmented: bool = False) -> MadeMasks:
+    """Two pictures to train on and one of `val`, as JPEG of one colour each, with outlines of 255; one has no list.
+
+    2007_000032 has a person and a smaller aeroplane, 2007_000039 a television, 2007_000033 an aeroplane.
+    """
+    x = np.stack([np.full((3, 12, 16), 60 * k + 30, np.uint8) for k in range(3)])
+    masks = np.zeros((3, 12, 16), np.uint8)
+    for k, (large, small) in enumerate(((15, 1), (20, 20), (1, 1))):
+        masks[k, 2:10, 2:10], masks[k, 3:9, 3:9], masks[k, 0, 12:] = 255, large, small
+    names = [*VOC_NAMES["train"], *VOC_NAMES["val"]]
+    base, folder = "VOCdevkit/VOC2012/", "SegmentationClassAug" if augmented else "SegmentationClass"
+    files: Files = {f"{base}JPEGImages/2011_000001.jpg": picture(x[0], "JPEG"), f"{base}Annotations/a.xml": b"<a/>"}
+    for k, name in enumerate(names):
+        files[f"{base}JPEGImages/{name}.jpg"] = picture(x[k], "JPEG")
+        files[f"{base}{folder}/{name}.png"] = (grey_png if augmented else palette_png)(masks[k])
+        files[f"{base}SegmentationObject/{name}.png"] = palette_png(masks[k])
+    for part, listed in VOC_NAMES.items():
+        lines = [f"/JPEGImages/{name}.jpg /SegmentationClassAug/{name}.png" if augmented else name for name in listed]
+        name = "train_aug" if augmented and part == "train" else part
+        files[f"{base}ImageSets/Segmentation/{name}.txt"] = "\n".join([*lines, ""]).encode()
+        files[f"{base}ImageSets/Main/{part}.txt"] = b"2011_000001\n"
+    return MadeMasks(files, x, masks, np.array([True, True, False]))
+
+
+def masked_pictures() -> MadeMasks:
+    """Two pictures to train on, one for validation and one to test on, of two people, below the names of the parts."""
+    names = [("test", "ann_3"), ("train", "ann_1"), ("train", "bob_1"), ("val", "ann_2")]
+    x, masks = noise(9, 4, 3, 10, 14), noise(10, 4, 10, 14) % 3
+    files: Files = {}
+    for k, (part, name) in enumerate(names):
+        files[f"{part}/images/{name}.png"] = picture(x[k])
+        files[f"{part}/masks/{name}.png"] = grey_png(masks[k])
+    return MadeMasks(files, x, masks, np.array([False, True, True, True]))

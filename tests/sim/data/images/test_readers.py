@@ -25,7 +25,7 @@ MADE = {
     "cifar100_jpg": (layouts.pictures(("apple", "worm"), (0, 99)), "cifar100"),
     "celeba": (layouts.celeba(), "celeba"),
 }
-OPTIONS = {"image_folder": {"labels": ["airplane", "cat"]}}
+OPTIONS = {name: {"labels": ["airplane", "cat"]} for name in ("image_folder", "mask_folder")}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_each_set_reads_what_was_written_from_a_folder_and_from_any_archive(sour
 
 
 def test_every_set_is_tested() -> None:
-    assert set(IMAGE_SETS) == {*MADE, "image_folder"}
+    assert set(IMAGE_SETS) == {*MADE, "image_folder", "camvid", "voc2012", "mask_folder"}  # the last three: test_masks
 
 
 @pytest.mark.parametrize("separator", "-.")

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.data.images import IMAGE_SETS, LabelledImages, image_federation
+from federation.tasks.classification import Classification
+from sim.data.images import IMAGE_SETS, LabelledImages
 from sim.data.images.idx import read_idx
 from sim.data.partitions import Natural, NWay, Shards, class_counts
+from sim.data.sources.images import image_federation
 
 pytestmark = pytest.mark.data
 
@@ -35,7 +37,7 @@ def test_mnist_is_complete(mnist: LabelledImages) -> None:
 
 def test_mnists_natural_clients_are_those_of_its_configuration(mnist: LabelledImages, gaitway_data: Path) -> None:
     config = json.loads((gaitway_data / "mnist" / "config.json").read_text())
-    shares = Natural(test="published").divide(mnist.pool, 0)
+    shares = Natural(test="published").divide(mnist.pool(Classification()), 0)
     table = class_counts(shares, mnist.y, 10, "train") + class_counts(shares, mnist.y, 10, "test")
     for row, wanted in zip(table, config["Size of samples for labels in clients"], strict=True):
         assert [[c, n] for c, n in enumerate(row.tolist()) if n] == wanted
@@ -60,19 +62,19 @@ def test_the_constants_are_the_datas(name: str, tolerance: float, gaitway_data: 
 def test_fashion_has_1500_a_class_and_60_clients(gaitway_data: Path) -> None:
     images = IMAGE_SETS["fashion_mnist"].read(small_data(gaitway_data, "fashion_mnist"))
     assert np.bincount(images.y).tolist() == [1500] * 10
-    assert len(Natural(test="published").divide(images.pool, 0)) == 60
+    assert len(Natural(test="published").divide(images.pool(Classification()), 0)) == 60
 
 
 def test_a_thousand_clients_of_mnist_take_one_copy_of_it(mnist: LabelledImages) -> None:
-    shares = Shards(clients=1000, sigma=1.65, examples=61_676).divide(mnist.pool, 0)
+    shares = Shards(clients=1000, sigma=1.65, examples=61_676).divide(mnist.pool(Classification()), 0)
     data = image_federation(mnist, shares, IMAGE_SETS["mnist"].moments)
     assert len(data.clients) == 1000
     first = next(iter(data.clients.values()))
-    assert first.train.x.untyped_storage().nbytes() == 61_676 * 28 * 28 * 4
+    assert first.train.x.untyped_storage().nbytes() == 61_676 * 28 * 28
 
 
 def test_tan_et_als_setting_fits_the_data(mnist: LabelledImages) -> None:
-    shares = NWay(clients=20, ways=5, stdev=2).divide(mnist.pool, 0)
+    shares = NWay(clients=20, ways=5, stdev=2).divide(mnist.pool(Classification()), 0)
     assert all(40 <= len(share.test) <= 400 for share in shares.values())
 
 

@@ -15,6 +15,7 @@ from sim.data.partitions import (
     NWay,
     Partition,
     Pool,
+    PowerLaw,
     Shards,
     class_counts,
     partition_from_json,
@@ -34,6 +35,8 @@ EXAMPLES: list[Partition] = [
     NWay(clients=6, shots=40, test_shots=10, test="split"),
     Shards(clients=30),
     Shards(clients=30, classes=3, test="published"),
+    PowerLaw(clients=20, alpha=0.1),
+    PowerLaw(clients=9, gamma=1.5, examples=500, test="published"),
     Equal(clients=13),
     Equal(clients=13, test="split", examples=100),
 ]
@@ -218,3 +221,24 @@ def test_natural_without_some_clients_leaves_the_others_as_they_were() -> None:
     before, after = Natural().divide(given, 0), Natural().divide(part, 0)
     for name in before.keys() & after.keys():
         assert np.array_equal(before[name].train, after[name].train)
+
+
+def test_a_power_law_has_its_own_quantiles_as_sizes() -> None:
+    """P(N ≥ n) ∝ n^−3: the k-th largest has k^(−1/3) parts; 6,665 examples of 100 clients are 66.65 ± 26.9."""
+    table = PowerLaw(clients=100, alpha=0.1, examples=6665).counts(np.full(20, 400), 3)
+    totals = np.sort(table.sum(1))[::-1]
+    parts = np.arange(1, 101) ** (-1 / 3)
+    assert np.all(np.abs(totals - 6665 * parts / parts.sum()) < 1)
+    assert totals.mean() == 66.65
+    assert totals.std() == pytest.approx(26.88, abs=0.05)
+    first, other = (PowerLaw(clients=100, examples=6665).counts(np.full(20, 400), seed).sum(1) for seed in (0, 1))
+    assert sorted(first) == sorted(other)
+    assert first.tolist() != other.tolist(), "the seed says who is which"
+
+
+def test_a_power_laws_clients_have_the_dirichlet_distributions_moments() -> None:
+    classes, alpha = 5, 0.8
+    table = PowerLaw(clients=400, gamma=1e6, alpha=alpha, examples=40_000).counts(np.full(classes, 40_000), 0)
+    assert set(table.sum(1)) == {100}
+    assert (table / 100).var() == pytest.approx((classes - 1) / (classes**2 * (classes * alpha + 1)), rel=0.1)
+    assert PowerLaw(clients=400).counts(np.full(classes, 400), 0).sum(0).tolist() == [400] * classes, "all are dealt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.data.partitions import Dirichlet, Equal, Natural, NWay, Partition, Pool, Shards, partition_from_json
+from sim.data.partitions import Dirichlet, Equal, Natural, NWay, Partition, Pool, PowerLaw, Shards, partition_from_json
 from sim.errors import SettingsError
 from tests.sim.data.partitions.pools import pool
 
@@ -19,6 +19,8 @@ from tests.sim.data.partitions.pools import pool
         ({"kind": "dirichlet", "alpha": 0}, "alpha is 0"),
         ({"kind": "dirichlet", "axis": "row"}, r"axis: .*\(came: 'row'\)"),
         ({"kind": "shards", "sigma": 11}, "sigma is 11"),
+        ({"kind": "power_law", "gamma": 0}, "gamma is 0"),
+        ({"kind": "power_law", "alpha": 0}, "power_law: alpha is 0"),
         ({"kind": "n_way", "ways": 0}, "ways is 0"),
         ({"kind": "equal", "clients": 0}, "clients is 0"),
         ({"kind": "equal", "test_share": 1}, "test_share is 1"),
@@ -37,6 +39,7 @@ def test_wrong_options_are_explained(description: dict[str, object], words: str)
         (Dirichlet(clients=100, alpha=0.001), "none of 1000 draws"),
         (Shards(clients=4000), "want 5 examples each of class 0"),
         (Shards(clients=10, classes=5), "5 classes a client, but the data have 4"),
+        (PowerLaw(clients=1501), "3000 examples for 1501 clients, who need one to train and one to be tested on"),
         (NWay(clients=100), "of class .*take fewer clients or a smaller shots"),
         (NWay(clients=6, shots=10, test_shots=100), "take fewer clients or a smaller test_shots"),
         (Natural(clients=8), "the data have 7"),

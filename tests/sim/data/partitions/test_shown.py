@@ -62,6 +62,7 @@ def test_the_table_of_a_hundred_classes_names_the_largest() -> None:
     assert sum("class " in line for line in lines) == 5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("partition", "classes"),
     [

@@ -41,7 +41,7 @@ def finished(data: FederatedData, tmp_path_factory: pytest.TempPathFactory) -> F
     """Return the finished run of a method, on the plain CNN unless another model is named."""
     folder, made = tmp_path_factory.mktemp("runs"), {}
 
-    def get(method: str, model: str = "cnn") -> FinishedRun:
+    def get(method: str, model: str = "har_cnn") -> FinishedRun:
         name = f"{method}-{model}"
         if name not in made:
             settings = settings_for(method, model=model)

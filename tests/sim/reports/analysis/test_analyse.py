@@ -18,6 +18,8 @@ from sim.reports.analysis.tokens import alp_layers, watched
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished
 
+pytestmark = pytest.mark.ci
+
 
 def analysed(run: FinishedRun, **options: Any) -> dict[str, Any]:
     page = analyse(run, **options)
@@ -26,7 +28,7 @@ def analysed(run: FinishedRun, **options: Any) -> dict[str, Any]:
 
 
 def test_fedali_has_maps_of_features_and_tokens(finished: Finished) -> None:
-    run = finished("fedali", "cnn_alp")
+    run = finished("fedali", "har_cnn_alp")
     found = analysed(run, with_gradients=True)
     folder = run.directory.path / "analysis"
     assert {"features_clients.png", "features_server.png", "tokens_blocks.png"} <= {p.name for p in folder.iterdir()}
@@ -47,7 +49,7 @@ def test_what_a_method_lacks_is_named(finished: Finished) -> None:
     assert missing["tokens"].startswith("no global model in a run of fedper")
     assert missing["convergence"] == "no prototypes on the server in a run of fedper"
     assert missing["attention"].startswith("no attention in a run of fedper; fedproto_margin and fedatt weigh")
-    assert analysed(finished("fedavg"))["missing"]["tokens"].startswith("no ALP layer in cnn")
+    assert analysed(finished("fedavg"))["missing"]["tokens"].startswith("no ALP layer in har_cnn")
 
 
 def test_pooled_data_leave_only_the_servers_map(finished: Finished) -> None:
@@ -85,7 +87,7 @@ def test_reopened_models_give_the_runs_scores(reopened: FinishedRun) -> None:
 
 
 def test_tokens_are_what_enters_the_layer(finished: Finished) -> None:
-    run = finished("fedali", "cnn_alp")
+    run = finished("fedali", "har_cnn_alp")
     layers = alp_layers(run.server)
     x = run.data.union_test().x[:3]
     with torch.no_grad(), watched(layers) as seen:

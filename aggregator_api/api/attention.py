@@ -1,0 +1,118 @@
+"""What an operator should look at: of the server, and of each federation."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth import api_keys
+from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow, RolloutRow, RoundRow, UpdateRow
+from aggregator_api.observability.health import Readiness
+from federation.rounds.server_round import RoundPhase
+
+DAY_S = 86_400.0
+SOON_S = 30 * DAY_S
+"""A certificate or a key that ends sooner is told of."""
+LATELY_S = DAY_S
+"""Updates in quarantine are told of for so long."""
+Level = Literal["error", "warning", "note"]
+
+
+class Attention(NamedTuple):
+    """One thing to look at; `place` is the page about it, below its federation."""
+
+    level: Level
+    words: str
+    federation: str = ""
+    place: str = ""
+
+
+def of_server(session: Session, readiness: Readiness, now: float) -> list[Attention]:
+    """Tell what does not work, and what ends soon."""
+    found = [Attention("error", problem[0].upper() + problem[1:] + ".") for problem in readiness.problems()]
+    for name, expiry in readiness.certificates().items():
+        if expiry < now + SOON_S:
+            found.append(
+                Attention("error" if expiry <= now else "warning", f"The certificate of {name} {_ends(expiry, now)}.")
+            )
+    for row, federation in api_keys.every(session):
+        if _ends_soon(row, now):
+            where = f" for {federation}" if federation else ""
+            found.append(
+                Attention("note", f"The key {row.name} ({row.prefix}){where} {_ends(row.expires_at or 0, now)}.")
+            )
+    return found
+
+
+def of_federation(session: Session, row: FederationRow, now: float | None = None) -> list[Attention]:
+    """Tell what of a federation waits for its operator, the worst first."""
+    now = time.time() if now is None else now
+    found = [
+        *_rollout(session, row),
+        *_round(session, row),
+        *_quarantine(session, row, now),
+        *_devices(session, row),
+    ]
+    order: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda one: order[one.level])
+
+
+def _rollout(session: Session, row: FederationRow) -> list[Attention]:
+    query = select(RolloutRow).where(RolloutRow.federation_id == row.id).order_by(RolloutRow.number.desc()).limit(1)
+    latest = session.scalar(query)
+    if latest is None or latest.phase != "halted":
+        return []
+    words = f"Rollout {latest.number} was halted: {latest.reason or 'no reason was given'}."
+    return [Attention("error", words, row.name, f"rollouts/{latest.number}")]
+
+
+def _round(session: Session, row: FederationRow) -> list[Attention]:
+    query = select(RoundRow).where(RoundRow.federation_id == row.id).order_by(RoundRow.number.desc()).limit(1)
+    latest = session.scalar(query)
+    if latest is None or latest.phase != RoundPhase.FAILED or row.status == "stopped":
+        return []
+    return [Attention("error", f"Round {latest.number} failed: {latest.reason}.", row.name, "")]
+
+
+def _quarantine(session: Session, row: FederationRow, now: float) -> list[Attention]:
+    query = select(func.count(), func.count(UpdateRow.device_id.distinct())).where(
+        UpdateRow.federation_id == row.id, UpdateRow.status == "quarantined", UpdateRow.received_at > now - LATELY_S
+    )
+    updates, devices = session.execute(query).one()
+    if not updates:
+        return []
+    words = f"{_counted(updates, 'update')} of {_counted(devices, 'device')} went into quarantine within a day."
+    return [Attention("warning", words, row.name, "updates")]
+
+
+def _devices(session: Session, row: FederationRow) -> list[Attention]:
+    here = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == row.id)
+    pending = session.scalar(here.where(DeviceRow.enrolment == "pending")) or 0
+    cloned = session.scalar(here.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
+    found = []
+    if cloned:
+        words = f"Two programs have used the name of {_counted(cloned, 'device')} at the same time."
+        found.append(Attention("warning", words, row.name, "devices"))
+    if pending:
+        words = f"{_counted(pending, 'device')} {'waits' if pending == 1 else 'wait'} for your approval."
+        found.append(Attention("warning", words, row.name, "enrolment"))
+    return found
+
+
+def _ends_soon(row: CredentialRow, now: float) -> bool:
+    ends = row.expires_at is not None and now < row.expires_at < now + SOON_S
+    return ends and row.revoked_at is None and "operator" in row.scopes and row.device_id is None
+
+
+def _ends(when: float, now: float) -> str:
+    if when <= now:
+        return "has expired"
+    days = (when - now) / DAY_S
+    return "expires within a day" if days < 1 else f"expires in {_counted(round(days), 'day')}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

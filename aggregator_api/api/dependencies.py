@@ -1,0 +1,104 @@
+"""What routes ask for: services and parts of the server, the caller, and which part of a listing is wanted.
+
+A session is none of it. FastAPI opens and closes a dependency on threads of its own choosing and keeps it until the
+answer has been sent, so a slow reader would keep a connection of the pool. A route is a plain `def`: it opens a
+session, makes its answer, and closes it, all in one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Path, Query, Request
+
+from aggregator_api.api import openapi
+from aggregator_api.api.queries import PageParams
+from aggregator_api.auth.api_keys import Caller
+from aggregator_api.auth.server_identity import Identity
+from aggregator_api.db.database import Database
+from aggregator_api.device_http.messages import DeviceMessages
+from aggregator_api.devices.enrolment import EnrolmentService
+from aggregator_api.devices.service import DeviceService
+from aggregator_api.devices.tokens import TokenService
+from aggregator_api.errors import UnprocessableError
+from aggregator_api.federations.changes import AliasService, SettingsService
+from aggregator_api.federations.service import FederationService
+from aggregator_api.observability.health import Readiness
+from aggregator_api.retention.deletion import DeletionService
+from aggregator_api.rollouts.service import RolloutService
+from aggregator_api.runtime import Runtime
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.downloads import Downloads
+
+MAX_ID = 2**62
+
+# What does not wait for a disk or a database is `async`: each other step of a request waits for a thread, and on a busy
+# server for Python's lock.
+
+
+Part = TypeVar("Part")
+
+
+def _part(of: Callable[[Runtime], Part]) -> Callable[[Request], Awaitable[Part]]:
+    """Return what FastAPI calls for a part of the running server."""
+
+    async def find(request: Request) -> Part:
+        return of(request.app.state.runtime)
+
+    return find
+
+
+DatabaseDep = Annotated[Database, Depends(_part(lambda runtime: runtime.database))]
+DownloadsDep = Annotated[Downloads, Depends(_part(lambda runtime: runtime.downloads))]
+BlobStoreDep = Annotated[BlobStore, Depends(_part(lambda runtime: runtime.blobs))]
+IdentityDep = Annotated[Identity, Depends(_part(lambda runtime: runtime.identity))]
+ReadinessDep = Annotated[Readiness, Depends(_part(lambda runtime: runtime.readiness))]
+FederationServiceDep = Annotated[FederationService, Depends(_part(lambda runtime: runtime.federations))]
+SettingsServiceDep = Annotated[SettingsService, Depends(_part(lambda runtime: runtime.federation_settings))]
+AliasServiceDep = Annotated[AliasService, Depends(_part(lambda runtime: runtime.aliases))]
+EnrolmentServiceDep = Annotated[EnrolmentService, Depends(_part(lambda runtime: runtime.enrolment))]
+DeviceServiceDep = Annotated[DeviceService, Depends(_part(lambda runtime: runtime.devices))]
+TokenServiceDep = Annotated[TokenService, Depends(_part(lambda runtime: runtime.device_tokens))]
+DeviceMessagesDep = Annotated[DeviceMessages, Depends(_part(lambda runtime: runtime.device_messages))]
+RolloutServiceDep = Annotated[RolloutService, Depends(_part(lambda runtime: runtime.rollouts))]
+DeletionServiceDep = Annotated[DeletionService, Depends(_part(lambda runtime: runtime.deletion))]
+
+
+async def known_query(request: Request) -> None:
+    """Refuse a parameter that the route does not have, or one given twice: a filter passed over would show too much."""
+    if not request.query_params or not request.url.path.startswith("/v1/"):
+        return  # whoever watches a server may add what it likes
+    operations = openapi.describe(request.app)["paths"].get(request.scope["route"].path, {})
+    described = operations.get(request.method.lower(), {}).get("parameters", [])
+    known = {parameter["name"] for parameter in described if parameter["in"] == "query"}
+    for name in request.query_params:
+        if name not in known:
+            listed = f"known here: {', '.join(sorted(known))}" if known else "none is known here"
+            raise UnprocessableError(f"query parameter {name[:80]!r}: {listed}")
+        if len(request.query_params.getlist(name)) > 1:
+            raise UnprocessableError(f"query parameter {name!r}: given more than once; send it once")
+
+
+async def caller_of(request: Request) -> Caller:
+    """Return who asks, as authentication found out."""
+    found: Caller = request.state.caller
+    return found
+
+
+CallerDep = Annotated[Caller, Depends(caller_of)]
+
+
+FederationName = Annotated[str, Path(description="the federation")]
+RoundNumber = Annotated[int, Path(ge=1, le=MAX_ID)]
+
+
+async def page_params(
+    cursor: Annotated[int, Query(ge=0, le=MAX_ID, description="`next_cursor` of the page before")] = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> PageParams:
+    """Read which part of a listing is wanted."""
+    return PageParams(cursor, limit)
+
+
+PageDep = Annotated[PageParams, Depends(page_params)]

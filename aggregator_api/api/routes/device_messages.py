@@ -1,0 +1,121 @@
+"""MQTT's messages over HTTP, for devices that reach no broker: docs/protocol.md, 'Over HTTP'."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi.responses import StreamingResponse
+
+from aggregator_api.api.dependencies import CallerDep, DeviceMessagesDep
+from aggregator_api.api.middleware.problems import responses
+from aggregator_api.device_http.messages import DeviceMessages
+from aggregator_api.errors import TooLargeError
+from federation.plan import Name
+from federation.protocol import over_http, topics
+from federation.protocol.messages import MESSAGE_BYTES, UpdateId
+from federation.protocol.over_http import BINARY, STREAM
+
+router = APIRouter(prefix="/v1/federations/{name}/devices/{device}", tags=["device messages"])
+
+ChunkNumber = Annotated[int, Path(ge=0, le=9_999_999)]
+LARGEST_CHUNK = 1 << 20
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "each message: its kind as `event`, its signed bytes as `data`",
+        "content": {over_http.MEDIA_TYPE: {"schema": {"type": "string"}}},
+    }
+}
+_TAKEN: dict[int | str, dict[str, Any]] = {
+    204: {"description": "taken; nothing is to be said about it"},
+    **responses(404, 413, 422, 503),
+}
+_ANSWERED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the signed acknowledgement", "content": {BINARY: _BINARY}},
+    **_TAKEN,
+}
+
+
+def _body(media_type: str) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {media_type: _BINARY}}}
+
+
+@router.get(
+    f"/{STREAM}",
+    summary="Follow what the server says to a device",
+    response_class=StreamingResponse,
+    responses={**_STREAM, **responses(404, 422, 503)},
+)
+async def follow(
+    messages: DeviceMessagesDep,
+    caller: CallerDep,
+    name: Name,
+    device: Name,
+    last_event_id: Annotated[str, Header(max_length=64, description="continue after this event")] = "",
+) -> StreamingResponse:
+    """Send what is retained for the device, then what comes; a second stream of a device ends the first."""
+    stream = messages.follow(name, device, caller.id, last_event_id)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(stream, headers=headers, media_type=over_http.MEDIA_TYPE)
+
+
+@router.post(
+    "/status",
+    summary="Say what a device does",
+    status_code=204,
+    response_class=Response,
+    responses=_TAKEN,
+    openapi_extra=_body("application/json"),
+)
+async def status(messages: DeviceMessagesDep, request: Request, name: Name, device: Name) -> Response:
+    """Take a DeviceStatus, as the topic `status` does."""
+    return await _hand_over(messages, request, topics.status(name, device), MESSAGE_BYTES)
+
+
+@router.post(
+    "/update/{update_id}/begin",
+    summary="Begin an update",
+    response_class=Response,
+    responses=_ANSWERED,
+    openapi_extra=_body(BINARY),
+)
+async def begin(
+    messages: DeviceMessagesDep, request: Request, name: Name, device: Name, update_id: UpdateId
+) -> Response:
+    """Take a signed UpdateManifest; the answer says from which chunk on to send, or that none is needed."""
+    return await _hand_over(messages, request, topics.update(name, device, update_id, "begin"), MESSAGE_BYTES + 256)
+
+
+@router.put(
+    "/update/{update_id}/chunk/{n}",
+    summary="Send a chunk of an update",
+    response_class=Response,
+    responses=_ANSWERED,
+    openapi_extra=_body(BINARY),
+)
+async def chunk(
+    messages: DeviceMessagesDep, request: Request, name: Name, device: Name, update_id: UpdateId, n: ChunkNumber
+) -> Response:
+    """Write a chunk, in any order and as often as it comes; answered where the update is refused for it."""
+    return await _hand_over(messages, request, topics.update(name, device, update_id, "chunk", n), LARGEST_CHUNK)
+
+
+@router.post(
+    "/update/{update_id}/end",
+    summary="End an update",
+    response_class=Response,
+    responses=_ANSWERED,
+)
+async def end(messages: DeviceMessagesDep, request: Request, name: Name, device: Name, update_id: UpdateId) -> Response:
+    """Check the update; `accepted` is answered once it is on disk and in the database. 204: begin again."""
+    return await _hand_over(messages, request, topics.update(name, device, update_id, "end"), 0)
+
+
+async def _hand_over(messages: DeviceMessages, request: Request, topic: str, limit: int) -> Response:
+    body = await request.body()
+    if len(body) > limit:
+        raise TooLargeError(f"the body has {len(body):,} bytes, at most {limit:,} are read here")
+    answer = await messages.receive(topic, body)
+    return Response(status_code=204) if answer is None else Response(answer, media_type=BINARY)

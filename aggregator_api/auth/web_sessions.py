@@ -1,0 +1,120 @@
+"""Sessions of browsers: a key is shown once, at login, and exchanged for a cookie that no script can read.
+
+A session is 256 random bits, of which only the sha256 is kept. It opens what its key opens now: it ends with the key,
+when that is revoked or expires, after `LIFETIME_S`, or at logout.
+
+Three things keep another site from using it: the cookie is SameSite=Strict; a request that changes something says that
+it comes from a page of this server; and it carries a token that only such a page holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+from starlette.datastructures import Headers
+
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.api_keys import Caller
+from aggregator_api.db.models import CredentialRow, WebSessionRow
+
+LIFETIME_S = 12 * 3600.0
+MOST = 16
+"""Sessions of one key at the same time; the oldest makes room."""
+SECURE_COOKIE = "__Host-gaitway"
+"""Over HTTPS; a browser takes a cookie of such a name from this very host alone, and only if it is Secure."""
+SECURE_COOKIE_BELOW = "__Secure-gaitway"
+"""The same where the server has only a path of the host: `__Host-` would show it to the host's other paths."""
+PLAIN_COOKIE = "gaitway"
+CSRF_HEADER = "x-csrf-token"
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+class Begun(NamedTuple):
+    """A new session: what its cookie holds, and until when."""
+
+    token: str
+    expires_at: float
+
+
+def cookie_name(scheme: str, root_path: str = "") -> str:
+    """Return the cookie's name; what was set over HTTPS is not taken over HTTP, nor the other way round."""
+    if scheme != "https":
+        return PLAIN_COOKIE
+    return SECURE_COOKIE_BELOW if root_path else SECURE_COOKIE
+
+
+def cookie_path(root_path: str) -> str:
+    """Return the path to which a browser sends the cookie."""
+    return f"{root_path}/"
+
+
+def is_well_formed(token: str) -> bool:
+    """Whether it could be a session at all, which needs no look into the database."""
+    return _TOKEN.fullmatch(token) is not None
+
+
+def begin(session: Session, caller: Caller, now: float) -> Begun | None:
+    """Write a session for the key that a caller has shown; None if there is no such key any more."""
+    key = api_keys.named(session, caller.id)
+    if key is None:
+        return None
+    session.execute(delete(WebSessionRow).where(WebSessionRow.expires_at <= now))
+    _make_room(session, key)
+    token = secrets.token_urlsafe(32)
+    expires_at = min(now + LIFETIME_S, key.expires_at or now + LIFETIME_S)
+    row = WebSessionRow(token_sha256=_sha256(token), credential_id=key.id, created_at=now, expires_at=expires_at)
+    session.add(row)
+    return Begun(token, expires_at)
+
+
+def find(session: Session, token: str, now: float) -> Caller | None:
+    """Return what a session opens; None if it is unknown or over, or its key is revoked or expired."""
+    query = select(CredentialRow.prefix).join(WebSessionRow, WebSessionRow.credential_id == CredentialRow.id)
+    query = query.where(WebSessionRow.token_sha256 == _sha256(token), WebSessionRow.expires_at > now)
+    prefix = session.scalar(query)
+    return None if prefix is None else api_keys.find_id(session, prefix, now)
+
+
+def end(session: Session, token: str) -> None:
+    """Let a session open nothing any more."""
+    session.execute(delete(WebSessionRow).where(WebSessionRow.token_sha256 == _sha256(token)))
+
+
+def csrf_token(token: str) -> str:
+    """Return what the forms of a session's pages hold; the session cannot be told from it."""
+    return hmac.new(token.encode(), b"gaitway csrf", hashlib.sha256).hexdigest()
+
+
+def is_csrf_token(given: str, token: str) -> bool:
+    """Whether a form comes from a page of that session."""
+    return hmac.compare_digest(given.encode(), csrf_token(token).encode())
+
+
+def from_this_site(headers: Headers) -> bool:
+    """Whether a browser says that a page of this server sends the request.
+
+    `Sec-Fetch-Site` comes with every request to HTTPS and localhost, `Origin` with every POST; whoever sends neither
+    is no browser, and has keys for that.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    return urlsplit(headers.get("origin", "")).netloc.lower() == headers.get("host", "-").lower()
+
+
+def _make_room(session: Session, key: CredentialRow) -> None:
+    mine = select(WebSessionRow.token_sha256).where(WebSessionRow.credential_id == key.id)
+    oldest = session.scalars(mine.order_by(WebSessionRow.created_at.desc()).offset(MOST - 1)).all()
+    session.execute(delete(WebSessionRow).where(WebSessionRow.token_sha256.in_(oldest)))
+
+
+def _sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

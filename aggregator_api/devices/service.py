@@ -1,0 +1,126 @@
+"""What an operator decides about a device: it is approved, put into groups, or revoked with all that it holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth import api_keys
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import DeviceRow, FederationRow, UpdateRow
+from aggregator_api.devices import enrolment_tokens, tags
+from aggregator_api.devices.accounts import BrokerAccounts, username
+from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
+from aggregator_api.federations import service
+from federation.rounds.server_round import DeviceLost, Event
+
+
+class Rounds(Protocol):
+    """What rounds must hear of devices."""
+
+    def apply_event(self, name: str, event: Event) -> None:
+        """Tell a federation's open round what has happened."""
+
+    def devices_changed(self, name: str) -> None:
+        """Say that a federation may have other devices to draw from."""
+
+
+class DeviceService:
+    """Lets devices in, puts them out and into groups."""
+
+    def __init__(
+        self,
+        database: Database,
+        rounds: Rounds,
+        accounts: BrokerAccounts,
+        forget_device: Callable[[str, str], None],
+    ) -> None:
+        """Put the parts together; `forget_device` ends a device's stream and drops what it has sent of its uploads."""
+        self._database = database
+        self._rounds = rounds
+        self._accounts = accounts
+        self._forget_device = forget_device
+
+    def approve(self, name: str, device: str) -> None:
+        """Let a device that has shown a token and a key in; approving it twice changes nothing.
+
+        Raises:
+            ConflictError: if it has no key, or was revoked.
+        """
+        with self._database.write() as session:
+            admit_device(session, *find(session, name, device))
+
+    def revoke(self, name: str, device: str) -> None:
+        """Put a device out: its keys, tokens and broker account are void, and no round waits for it.
+
+        What a round has accepted of it stays. Revoking it twice changes nothing, but tries the broker once more.
+
+        Raises:
+            UnavailableError: if the broker does not delete the account; nothing is taken from the device all the same.
+        """
+        with self._database.write() as session:
+            revoke_device_credentials(session, *find(session, name, device))
+        self._rounds.apply_event(name, DeviceLost(device))
+        self._forget_device(name, device)
+        try:
+            self._accounts.revoke(username(name, device))
+        except BrokerError as error:
+            raise UnavailableError(
+                f"the device is revoked here, but the broker did not delete its account: {error}; revoke it again"
+            ) from error
+
+    def set_tags(self, name: str, device: str, wanted: Iterable[str]) -> None:
+        """Put a device into these groups and no others; a round that waits for devices of a group may begin.
+
+        Raises:
+            NotFoundError: if there is no such device.
+        """
+        with self._database.write() as session:
+            federation, row = find(session, name, device)
+            tags.change(session, federation, row, wanted)
+        self._rounds.devices_changed(name)
+
+
+def admit_device(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Approve a device inside the caller's transaction.
+
+    Raises:
+        ConflictError: if it has no key, or was revoked.
+    """
+    if row.enrolment == "open":
+        raise ConflictError(f"the device {row.name!r} has shown no key; make a token with which it enrols")
+    if row.enrolment == "revoked":
+        raise ConflictError(f"the device {row.name!r} was revoked; make a token for it with which it comes back")
+    if row.enrolment == "pending":
+        row.enrolment = "approved"
+        repositories.journal(session, federation, "device.approved", device=row.name, detail="by the operator")
+
+
+def find(session: Session, name: str, device: str) -> tuple[FederationRow, DeviceRow]:
+    """Return a federation's device.
+
+    Raises:
+        NotFoundError: if one of them does not exist.
+    """
+    federation = service.named(session, name)
+    row = repositories.device_named(session, federation, device)
+    if row is None:
+        raise NotFoundError(f"federation {name!r} has no device {device[:80]!r}")
+    return federation, row
+
+
+def revoke_device_credentials(session: Session, federation: FederationRow, row: DeviceRow) -> None:
+    """Void all that a device holds in the database, inside the caller's transaction; the broker is told afterwards."""
+    if row.enrolment == "revoked":
+        return
+    row.enrolment, row.state = "revoked", "offline"
+    api_keys.revoke_of_device(session, row)
+    enrolment_tokens.revoke_for(session, federation, row.name, time.time())
+    held = update(UpdateRow).where(UpdateRow.device_id == row.id, UpdateRow.status == "held")
+    session.execute(held.values(status="refused", reason="the device was revoked"))
+    repositories.journal(session, federation, "device.revoked", device=row.name, detail="by the operator")

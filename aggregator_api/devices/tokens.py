@@ -1,0 +1,95 @@
+"""Short-lived keys for devices that keep nothing secret but their private key, such as a browser's.
+
+A token is an API key of the device that ends after some minutes: what opens with the one opens with the other, and
+revoking the device voids both. It is made for a signature, so a signed request must not make two: the public half of
+the token follows from what was signed, and is in use until the request is too old to be believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.server_identity import verify
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import CredentialRow, DeviceRow
+from aggregator_api.devices.enrolment import CLOCK_S
+from aggregator_api.devices.requests import DeviceToken, TokenRequest
+from aggregator_api.errors import (
+    ConflictError,
+    ForbiddenError,
+    TooManyError,
+    UnauthorizedError,
+    UnprocessableError,
+)
+from federation.protocol.signing import Kind, to_sign
+
+LIFETIME_S = 900.0
+"""More than twice `CLOCK_S`: a request that is sent again once its token's row is gone is too old."""
+MOST = 32
+"""Tokens of one device at a time."""
+
+
+class TokenService:
+    """Gives approved devices tokens."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._clock = database, clock
+
+    def make(self, said: TokenRequest) -> DeviceToken:
+        """Give a device a token for its signature.
+
+        Raises:
+            UnauthorizedError: if the signature is not the device's.
+            UnprocessableError: if `issued_at_ms` is too far from now.
+            ConflictError: if the request was sent before.
+            ForbiddenError: if the device is not approved.
+            TooManyError: if it has asked for too many.
+        """
+        now = self._clock()
+        message = to_sign(Kind.TOKEN, said.federation, said.device, str(said.issued_at_ms).encode())
+        try:
+            with self._database.write() as session:
+                federation = repositories.federation_named(session, said.federation)
+                row = repositories.device_named(session, federation, said.device) if federation else None
+                if federation is None or row is None or not _signed(row, said.signature, message):
+                    raise UnauthorizedError(
+                        f"the signature is not that of a device {said.device!r} of {said.federation!r}"
+                    )
+                _check(session, row, said.issued_at_ms / 1000, now)
+                prefix = hashlib.sha256(message).hexdigest()[: api_keys.PREFIX_DIGITS]
+                ends = now + LIFETIME_S
+                _, token = api_keys.make(
+                    session, row.name, ["device"], federation=federation, device=row, expires_at=ends, prefix=prefix
+                )
+        except IntegrityError as error:
+            raise ConflictError("issued_at_ms: this request was sent before; sign a new one") from error
+        return DeviceToken(token=token, expires_in_s=int(LIFETIME_S))
+
+
+def _signed(row: DeviceRow, signature: str, message: bytes) -> bool:
+    return verify(base64.b64decode(row.public_key or ""), base64.b64decode(signature), message)
+
+
+def _check(session: Session, row: DeviceRow, issued_at: float, now: float) -> None:
+    off = issued_at - now
+    if abs(off) > CLOCK_S:
+        raise UnprocessableError(
+            f"issued_at_ms: {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this server's clock, at most "
+            f"{CLOCK_S} are allowed; set the device's clock"
+        )
+    if row.enrolment != "approved":
+        what = "was revoked" if row.enrolment == "revoked" else "awaits the operator's approval"
+        raise ForbiddenError(f"the device {row.name!r} {what}")
+    theirs = (CredentialRow.device_id == row.id, CredentialRow.expires_at.is_not(None))
+    session.execute(delete(CredentialRow).where(*theirs, CredentialRow.expires_at < now))
+    if (session.scalar(select(func.count()).where(*theirs)) or 0) >= MOST:
+        raise TooManyError(f"the device {row.name!r} has {MOST} tokens; use one of them", wait_s=60.0)

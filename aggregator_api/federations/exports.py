@@ -1,0 +1,128 @@
+"""A version of a federation's model as the files that others can use: a checkpoint, and ONNX made of it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+
+from aggregator_api.errors import ConflictError, UnavailableError, UnprocessableError
+from aggregator_api.federations.initial_state import initial_client_of
+from federation import wire
+from federation.methods import method_from_json
+from federation.plan import Plan
+from gaitway.input_spec import SENSOR_CHANNELS, SMALLEST_STD, InputSpec
+
+ONNX_TIMEOUT_S = 300.0
+_NEEDS = ("onnx", "onnxscript", "onnxruntime")
+_one_at_a_time = Lock()
+"""An export takes a core and half a gigabyte for seconds."""
+
+
+def checkpoint(
+    plan: Plan, federation: str, round_number: int, sha256: str, broadcast: bytes, scores: dict[str, float]
+) -> bytes:
+    """Return a version as a checkpoint, with its origin and scores.
+
+    Where each device normalizes by its own statistics, the model has none: it then takes normalized windows.
+
+    Raises:
+        ConflictError: if the method has no model for all.
+    """
+    from models.checkpoint import CheckpointInfo, save_checkpoint  # only an export needs it
+
+    method = method_from_json(plan.method)
+    if not method.has_global_model:
+        raise ConflictError(f"{method.name} has no global model: every device has its own, and exports that")
+    initial = method.init_client_state(initial_client_of(plan, plan.model, sys.maxsize), plan.training)
+    client = method.serving_model(method.global_model(initial, wire.decode(broadcast, limit_bytes=len(broadcast))))
+    info = CheckpointInfo(
+        model=plan.model.name,
+        options=plan.model.options,
+        labels=plan.labels,
+        task=plan.task,
+        input=_input_spec(plan),
+        method=method.name,
+        round=round_number,
+        federation=federation,
+        parent_sha256=sha256,
+        scores=scores,
+    )
+    with tempfile.TemporaryDirectory(prefix="gaitway-checkpoint-") as folder:
+        path = Path(folder) / "model.safetensors"
+        save_checkpoint(path, {**client.params, **client.buffers}, info)
+        return path.read_bytes()
+
+
+def can_make_onnx() -> bool:
+    """Whether what an export needs is installed (gaitway[export])."""
+    return all(find_spec(name) is not None for name in _NEEDS)
+
+
+def require_exporter() -> None:
+    """Refuse what needs an export where none can be made.
+
+    Raises:
+        UnavailableError: saying what to install.
+    """
+    if not can_make_onnx():
+        raise UnavailableError(
+            "the server has no exporter: pip install 'gaitway[export]', or export the checkpoint elsewhere"
+        )
+
+
+def onnx(made: bytes) -> bytes:
+    """Return a checkpoint as ONNX, exported and compared with torch in a process of its own.
+
+    Raises:
+        UnavailableError: if another export takes too long, or what it needs is not installed.
+        UnprocessableError: if it fails, in the words of `python -m export`.
+    """
+    require_exporter()
+    if not _one_at_a_time.acquire(timeout=30):
+        raise UnavailableError("another export is being made; try again in a moment")
+    try:
+        with tempfile.TemporaryDirectory(prefix="gaitway-onnx-") as folder:
+            return _export(Path(folder), made)
+    finally:
+        _one_at_a_time.release()
+
+
+def _export(folder: Path, made: bytes) -> bytes:
+    source, target = folder / "model.safetensors", folder / "model.onnx"
+    source.write_bytes(made)
+    command = [sys.executable, "-m", "export", "onnx", "--checkpoint", str(source), "--out", str(target)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ONNX_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(
+            f"the export took more than {ONNX_TIMEOUT_S:.0f} s; export the checkpoint elsewhere"
+        ) from error
+    if ran.returncode or not target.exists():
+        said = " ".join((ran.stderr or ran.stdout).split())[-300:]
+        raise UnprocessableError(f"the model could not be exported: {said}")
+    return target.read_bytes()
+
+
+def _input_spec(plan: Plan) -> InputSpec:
+    from har_pipeline.settings import PipelineSettings  # only an export says what windows are
+
+    pictures = plan.data.input
+    if pictures is None:
+        return PipelineSettings(**plan.data.pipeline).input_spec(*_normalization(plan, len(SENSOR_CHANNELS)))
+    return InputSpec.images(pictures.shape, *_normalization(plan, pictures.shape[0]), pictures.fit)
+
+
+def _normalization(plan: Plan, channels: int) -> tuple[list[float], list[float]]:
+    found = plan.data.statistics
+    if plan.data.normalization != "federated" or found is None or not found.count:
+        return [0.0] * channels, [1.0] * channels
+    mean = [total / found.count for total in found.total]
+    variance = [square / found.count - m * m for square, m in zip(found.square, mean, strict=True)]
+    # as devices have it, so that a channel without a sensor becomes zeros
+    std = [max(SMALLEST_STD, math.sqrt(max(0.0, each))) for each in variance]
+    return mean, std

@@ -1,0 +1,100 @@
+"""Whether the server can do its work: asked of its database, models, disks, broker and messages, one by one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from aggregator_api.db.database import Database
+from aggregator_api.errors import AggregatorError
+from aggregator_api.observability.expiry import file_expiry
+from aggregator_api.observability.failure_log import failures
+from aggregator_api.settings import Settings
+from aggregator_api.storage.blobs import BlobStore
+
+LEAST_FREE = 64 << 10
+"""Bytes without which a database can hardly write, whatever `min_free_bytes` says."""
+
+
+class Broker(Protocol):
+    """The connection to the broker, as it is looked at from outside."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker is connected now."""
+
+    def certificate_expiry(self) -> float | None:
+        """Return when the certificate that the broker showed last expires; None if it has shown none."""
+
+
+class MessageQueue(Protocol):
+    """Messages of devices on their way to be handled."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether messages are being handled."""
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be handled."""
+
+
+class Readiness:
+    """Says what does not work: to anybody who asks, so without addresses, paths and the database's own words."""
+
+    def __init__(
+        self, settings: Settings, database: Database, blobs: BlobStore, broker: Broker, messages: MessageQueue
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._blobs = blobs
+        self._broker = broker
+        self._messages = messages
+
+    def problems(self) -> list[str]:
+        """Ask each part; an empty list means that the server can work."""
+        checks = (self._database_problem, self._blob_problem, self._disk_problem)
+        wrong = [said for check in checks if (said := check())]
+        if not self._broker.is_up:
+            wrong.append("the broker is not connected")
+        if not self._messages.alive:
+            wrong.append("messages are not being handled")
+        return wrong
+
+    def certificates(self) -> dict[str, float]:
+        """Return when the certificates of the broker, its authority and HTTPS expire, in Unix seconds, if known."""
+        authority, own = self._settings.mqtt_ca_file, self._settings.tls_cert_file
+        known = {
+            "the broker's authority": file_expiry(authority) if authority else None,
+            "the broker": self._broker.certificate_expiry(),
+            "this server (HTTPS)": file_expiry(own) if own else None,
+        }
+        return {name: expiry for name, expiry in known.items() if expiry is not None}
+
+    def _database_problem(self) -> str:
+        try:
+            self._database.probe()
+        except SQLAlchemyError as error:
+            outage = failures.report("the database failed its probe", error)
+            return outage.value if outage else "the database does not answer"
+        return "the database's disk is full" if self._database.is_full else ""
+
+    def _blob_problem(self) -> str:
+        try:
+            self._blobs.check()
+        except (OSError, AggregatorError) as error:
+            failures.report("the blob store failed its probe", error)
+            return "the blob store does not answer"
+        return ""
+
+    def _disk_problem(self) -> str:
+        settings = self._settings
+        places = {settings.data_dir.resolve(), *settings.own_folders}
+        if settings.blobs.startswith("file:"):
+            places.add(Path(self._blobs.root))
+        free = min(shutil.disk_usage(place).free for place in places)
+        needed = max(settings.min_free_bytes, LEAST_FREE)
+        return "" if free >= needed else f"the disk is full: {free:,} bytes are left, {needed:,} are needed"

@@ -1,0 +1,72 @@
+"""What goes wrong as a page: a browser that is shown a problem gets it in words, in the look of the other pages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_api.auth.scopes import PROGRAMS
+from aggregator_api.web.pages import page
+
+
+class ErrorPages:
+    """Turns problems into pages; whoever must log in first is sent to do so, and comes back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the request on, and rewrite what comes back if it is a problem and a person looks at it."""
+        if scope["type"] != "http" or scope["path"].startswith(PROGRAMS) or not _is_browser(Headers(scope=scope)):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        body = bytearray()
+
+        async def sending(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _is_problem(message):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                body.extend(message.get("body", b""))
+                if not message.get("more_body", False):
+                    await _answer(Request(scope), start, bytes(body))(scope, receive, send)
+
+        await self._app(scope, receive, sending)
+
+
+def _is_browser(headers: Headers) -> bool:
+    return "text/html" in headers.get("accept", "") or "hx-request" in headers
+
+
+def _is_problem(start: Message) -> bool:
+    return Headers(raw=start["headers"]).get("content-type", "").startswith("application/problem+json")
+
+
+def _answer(request: Request, start: Message, body: bytes) -> Any:
+    said: dict[str, Any] = json.loads(body)
+    kept = {name: value for name, value in Headers(raw=start["headers"]).items() if name in ("retry-after", "allow")}
+    if said["status"] == 401 and request.url.path != "/login":
+        return _to_login(request)
+    answer = page(request, "error.html", status=said["status"], title=said["title"], detail=said["detail"])
+    answer.headers.update(kept)
+    return answer
+
+
+def _to_login(request: Request) -> Any:
+    asked_for = request.url.path
+    if "hx-request" in request.headers:
+        asked_for = urlsplit(request.headers.get("hx-current-url", "/")).path
+        asked_for = asked_for.removeprefix(request.scope.get("root_path", ""))
+    target = "/login" if asked_for in ("", "/") else f"/login?next={quote(asked_for)}"
+    status = 401 if "hx-request" in request.headers else 303
+    answer = page(request, "error.html", status=status, title="Log in first", detail="This page needs an API key.")
+    MutableHeaders(raw=answer.raw_headers)["hx-redirect" if status == 401 else "location"] = target
+    return answer

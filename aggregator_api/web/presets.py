@@ -1,0 +1,92 @@
+"""Starting points of the form that creates a federation; every field can be changed afterwards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ACTIVITIES = "sitting\nstanding\nwalking\nclimbingup\nclimbingdown\nrunning"
+"""What most data sets of phones have in common."""
+
+
+class Preset(NamedTuple):
+    """What a preset is for, in a line, and the fields that it fills in; the others keep the plan's defaults."""
+
+    words: str
+    fields: dict[str, str]
+
+
+PRESETS: dict[str, Preset] = {
+    "first": Preset(
+        "A first federation: FedAvg on a small CNN, three short rounds; one device is enough.",
+        {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedavg", "rounds": "3", "epochs": "5"},
+    ),
+    "adaptive": Preset(
+        "HART with adaptive layer prototypes (FedALI), as Ek et al. 2024 train it: 50 rounds of five epochs.",
+        {"labels": ACTIVITIES, "model": "hart_alp", "method": "fedali", "rounds": "50", "epochs": "5"},
+    ),
+    "personal": Preset(
+        "Each device keeps its own head (FedPer): the shared part alone travels, and there is no global model.",
+        {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedper", "rounds": "20", "epochs": "5"},
+    ),
+    "phones": Preset(
+        "Phones join from their browsers: nobody trains, class means of a network's features travel (FedProto with a "
+        "frozen backbone). Start it from a federation that has learnt on such phones: untrained weights tell less.",
+        {
+            "labels": ACTIVITIES,
+            "model": "har_cnn",
+            "method": "fedproto",
+            "rounds": "1000",
+            "deadline_s": "60",
+            "further": 'light_clients = true\n\n[method]\nbackbone = "frozen"\n\n[rounds]\ninterval_s = 60',
+        },
+    ),
+    "fleet": Preset(
+        "A large fleet: 50 devices a round, a quarter more invited, closed after an hour; late updates count next.",
+        {
+            "labels": ACTIVITIES,
+            "model": "har_cnn",
+            "method": "fedavg",
+            "rounds": "100",
+            "epochs": "2",
+            "clients_per_round": "50",
+            "minimum_clients": "20",
+            "deadline_s": "3600",
+            "further": '[rounds]\nover_selection = 1.25\nlate = "next"\n\n[rollout]\nmode = "automatic"',
+        },
+    ),
+    "robust": Preset(
+        "Devices that cannot all be trusted: the coordinate-wise median, and updates that go too far left out.",
+        {
+            "labels": ACTIVITIES,
+            "model": "har_cnn",
+            "method": "fedavg",
+            "rounds": "20",
+            "epochs": "2",
+            "minimum_clients": "5",
+            "further": '[method]\naggregation = "median"\n\n[rounds]\nnorm_factor = 5.0',
+        },
+    ),
+}
+FIRST = "first"
+EMPTY = {
+    "name": "",
+    "labels": "",
+    "model": "",
+    "method": "",
+    "rounds": "10",
+    "epochs": "1",
+    "batch_size": "64",
+    "lr": "0.001",
+    "clients_per_round": "",
+    "minimum_clients": "1",
+    "deadline_s": "",
+    "further": "",
+    "start_federation": "",
+    "start_version": "",
+}
+"""The form's fields, with the plan's own defaults."""
+
+
+def filled(preset: str) -> dict[str, str]:
+    """Return the form's fields as a preset fills them in; an unknown one is the first."""
+    return {**EMPTY, **PRESETS.get(preset, PRESETS[FIRST]).fields}

@@ -1,0 +1,29 @@
+"""The operator's pages by subject; they ask the queries and services that REST asks."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends
+
+from aggregator_api.web import docs, files, phone
+from aggregator_api.web.forms import checked_form
+from aggregator_api.web.routes import (
+    creation,
+    devices,
+    enrolment,
+    federations,
+    live,
+    login,
+    models,
+    overview,
+    rollouts,
+)
+
+SUBJECTS = tuple(
+    module.router for module in (login, overview, creation, federations, devices, enrolment, rollouts, models, live)
+)
+PAGES = APIRouter(include_in_schema=False, dependencies=[Depends(checked_form)])
+"""Every page: whatever changes something comes as a form of the session that asks."""
+for _router in SUBJECTS:
+    PAGES.include_router(_router)
+
+ROUTERS = (docs.router, files.router, phone.router, PAGES)

@@ -1,0 +1,120 @@
+"""Devices: a paged list, and each one's page: what it does, why it does not train, and what it has done."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from aggregator_api.api import queries, round_history
+from aggregator_api.api.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
+from aggregator_api.api.device_history import history
+from aggregator_api.api.device_words import activity
+from aggregator_api.api.queries import PageParams
+from aggregator_api.api.schemas.resources import Device, DeviceTags, EnrolmentState
+from aggregator_api.api.scores import class_metric_of, metric_of
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, FederationRow
+from aggregator_api.devices.service import find
+from aggregator_api.errors import UnprocessableError
+from aggregator_api.federations import service
+from aggregator_api.web import views
+from aggregator_api.web.forms import FormDep, words_of
+from aggregator_api.web.pages import page, part
+from federation.plan import Plan
+from federation.protocol.messages import class_score_names
+from gaitway.errors import first_problem
+
+router = APIRouter()
+
+HISTORY_ROUNDS = 30
+Text = Annotated[str, Query(max_length=64)]
+
+
+@router.get("/federations/{name}/devices")
+def listing(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    cursor: PageDep,
+    find_name: Annotated[str, Query(alias="name", max_length=64)] = "",
+    enrolment: EnrolmentState | None = None,
+    tag: Text = "",
+) -> Response:
+    """List the devices, of one enrolment state or group; a name leads to its device."""
+    with database.read() as session:
+        row = service.named(session, name)
+        if find_name and repositories.device_named(session, row, find_name) is not None:
+            return RedirectResponse(f"/federations/{name}/devices/{find_name}", 303)
+        found = queries.devices(session, row, enrolment, tag or None, cursor)
+    chosen: dict[str, Any] = {"enrolment": enrolment, "tag": tag, "find_name": find_name, "cursor": cursor.cursor}
+    return page(request, "devices.html", federation=name, found=found, **chosen)
+
+
+@router.get("/federations/{name}/devices/{device}")
+def detail(request: Request, database: DatabaseDep, name: FederationName, device: str) -> Response:
+    """Show a device."""
+    with database.read() as session:
+        found = _device(session, *find(session, name, device))
+    return page(request, "device.html", federation=name, **found)
+
+
+@router.get("/live/federations/{name}/devices/{device}")
+def live(request: Request, database: DatabaseDep, name: FederationName, device: str) -> Response:
+    """Show what changes of it anew."""
+    with database.read() as session:
+        found = _device(session, *find(session, name, device))
+    return part(request, "parts/device.html", federation=name, **found)
+
+
+@router.post("/federations/{name}/devices/{device}/approve")
+def approve(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Let a device in."""
+    devices.approve(name, device)
+    return _back(name, device, form)
+
+
+@router.post("/federations/{name}/devices/{device}/revoke")
+def revoke(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Put a device out."""
+    devices.revoke(name, device)
+    return _back(name, device, form)
+
+
+@router.post("/federations/{name}/devices/{device}/tags")
+def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Put a device into these groups and no others."""
+    try:
+        wanted = DeviceTags.model_validate({"tags": words_of(form.get("tags", ""))})
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+    devices.set_tags(name, device, wanted.tags)
+    return _back(name, device, form)
+
+
+def _back(name: str, device: str, form: dict[str, str]) -> Response:
+    place = "enrolment" if form.get("back") == "enrolment" else f"devices/{device}"
+    return RedirectResponse(f"/federations/{name}/{place}", 303)
+
+
+def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict[str, Any]:
+    plan = Plan.model_validate(federation.plan)
+    last = repositories.last_number(session, federation)
+    begun = PageParams(max(0, last - HISTORY_ROUNDS + 1), HISTORY_ROUNDS + 1)
+    name, metric = metric_of(plan)
+    past = history(session, row, begun).items[::-1]
+    named = zip(plan.labels, class_score_names(len(plan.labels)), strict=False)
+    return {
+        "device": Device.model_validate(row),
+        "activity": activity(session, federation, row),
+        "history": past,
+        "events": round_history.latest_events(session, federation, 12, device=row.name),
+        "metric_name": name,
+        "metric": metric,
+        "score_text": views.score_text,
+        "classes": [(label, key) for label, key in named if any(key in one.metrics for one in past)],
+        "class_metric": class_metric_of(plan),
+    }

@@ -1,0 +1,111 @@
+"""Enrolment: tokens as text, link and QR code, and the devices that wait to be let in."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import segno
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from markupsafe import Markup
+from pydantic import ValidationError
+
+from aggregator_api.api import queries
+from aggregator_api.api.dependencies import DatabaseDep, FederationName, IdentityDep, PageDep
+from aggregator_api.api.queries import PageParams
+from aggregator_api.api.routes import enrolment as rest
+from aggregator_api.api.schemas.credentials import MadeToken, NewToken
+from aggregator_api.errors import UnprocessableError
+from aggregator_api.federations import service
+from aggregator_api.ports import is_loopback
+from aggregator_api.web.forms import Form, FormDep, words_of
+from aggregator_api.web.pages import page
+from federation.protocol.enrolment_uri import EnrolmentUri
+from gaitway.errors import first_problem
+
+router = APIRouter()
+
+HOUR_S = 3600
+LIFETIMES_H = {1: "an hour", 24: "a day", 7 * 24: "a week", 30 * 24: "30 days"}
+
+
+@router.get("/federations/{name}/enrolment")
+def show(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
+    """Show who waits, and the tokens."""
+    with database.read() as session:
+        row = service.named(session, name)
+        waiting = queries.devices(session, row, "pending", None, PageParams(0, 100))
+        tokens = queries.tokens(session, row, cursor)
+    found: dict[str, Any] = {"waiting": waiting, "tokens": tokens, "cursor": cursor.cursor, "lifetimes": LIFETIMES_H}
+    return page(request, "enrolment.html", federation=name, **found)
+
+
+@router.post("/federations/{name}/enrolment-tokens")
+def make_token(
+    request: Request, database: DatabaseDep, identity: IdentityDep, name: str, response: Response, form: FormDep
+) -> Response:
+    """Make a token, and show it once."""
+    made = rest.make_token(database, identity, name, _wanted(form), response)
+    server = _server_url(request, form)
+    links = _links(made, name, server)
+    if not request.app.state.runtime.settings.phone_page:
+        links["phone"] = ""
+    with database.read() as session:
+        takes_phones = bool(service.named(session, name).plan.get("light_clients"))
+    return page(request, "token.html", federation=name, made=made, server=server, takes_phones=takes_phones, **links)
+
+
+@router.post("/federations/{name}/enrolment-tokens/{token}/revoke")
+def revoke_token(database: DatabaseDep, name: str, token: rest.TokenId, form: FormDep) -> Response:
+    """Let a token let nobody in."""
+    rest.revoke_token(database, name, token)
+    return RedirectResponse(f"/federations/{name}/enrolment", 303)
+
+
+def _wanted(form: Form) -> NewToken:
+    try:
+        hours = int(form.get("hours") or 24)
+        return NewToken(
+            device=form.get("device", "").strip() or None,
+            auto_approve=form.get("auto_approve") == "yes",
+            tags=words_of(form.get("tags", "")),
+            lifetime_s=hours * HOUR_S,
+        )
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+    except ValueError as error:
+        raise UnprocessableError("hours: expected a whole number") from error
+
+
+def _server_url(request: Request, form: Form) -> str:
+    """Return where devices reach this server: as the operator says, or else as the operator's browser does."""
+    given = form.get("server", "").strip().rstrip("/")
+    if not given:
+        return str(request.base_url).rstrip("/")
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname or len(given) > 300:
+        raise UnprocessableError("server: expected the address that devices reach, such as https://gaitway.example")
+    return given
+
+
+def _links(made: MadeToken, name: str, server: str) -> dict[str, Any]:
+    """Return the token as links and QR codes; a token for any device has no links, which need a name."""
+    if not made.device:
+        return {"uri": "", "code": _drawn(made.token), "phone": ""}
+    uri = EnrolmentUri(server, name, made.device, made.token)
+    found = {"uri": str(uri), "code": _drawn(str(uri)), "phone": uri.phone_link}
+    return {**found, "phone_code": _drawn(uri.phone_link), "phone_works": _is_secure(server)}
+
+
+def _drawn(text: str) -> Markup:
+    code = segno.make(text, error="m", micro=False)
+    return Markup(
+        code.svg_inline(scale=4, border=4, dark="#000", light="#fff", omitsize=True, svgclass=None, lineclass=None)
+    )
+
+
+def _is_secure(server: str) -> bool:
+    """Whether a browser lets a page of that address read motion sensors and make keys."""
+    parts = urlsplit(server)
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")

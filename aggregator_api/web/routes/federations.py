@@ -1,0 +1,170 @@
+"""A federation: where its round stands, its rounds, scores, devices, journal and plan; and how it is steered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+from sqlalchemy.orm import Session
+
+from aggregator_api.api import queries, round_history
+from aggregator_api.api.dependencies import MAX_ID, DatabaseDep, FederationName, FederationServiceDep, PageDep
+from aggregator_api.api.queries import PageParams
+from aggregator_api.api.schemas.resources import SIMULATE, UpdateStatus
+from aggregator_api.api.scores import metric_of
+from aggregator_api.db.models import FederationRow
+from aggregator_api.federations import service
+from aggregator_api.web import views
+from aggregator_api.web.forms import FormDep
+from aggregator_api.web.histories import look_of
+from aggregator_api.web.pages import page, part
+from federation.plan import Plan
+
+router = APIRouter()
+
+Before = Annotated[int | None, Query(ge=1, le=MAX_ID)]
+NOW, ROUNDS, GRID, JOURNAL = "now", "rounds", "grid", "journal"
+
+
+class Place(NamedTuple):
+    """What of a federation's page is shown: devices after an id, rounds before a number (None: the latest)."""
+
+    cursor: int
+    before: int | None
+
+
+@router.get("/federations/{name}")
+def federation(
+    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
+) -> Response:
+    """Show a federation; of its rounds those before `before`, of its devices those after the cursor."""
+    with database.read() as session:
+        row = service.named(session, name)
+        found: dict[str, Any] = {}
+        for gather in (_now, _rounds, _grid, _latest):
+            found |= gather(session, row, request, Place(cursor.cursor, before))
+    return page(request, "federation.html", federation=name, **found)
+
+
+@router.get("/live/federations/{name}/{shown}")
+def live(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    shown: str,
+    cursor: PageDep,
+    before: Before = None,
+) -> Response:
+    """Show a part of it anew."""
+    gather = _PARTS.get(shown)
+    with database.read() as session:
+        row = service.named(session, name)
+        if shown == "scores":
+            return JSONResponse(views.chart(session, row, look_of(request)))
+        found = (gather or _now)(session, row, request, Place(cursor.cursor, before))
+    return part(request, f"parts/{shown if gather else NOW}.html", federation=name, **found)
+
+
+@router.get("/federations/{name}/journal")
+def journal(request: Request, database: DatabaseDep, name: FederationName, before: Before = None) -> Response:
+    """List what happened, the newest first."""
+    with database.read() as session:
+        row = service.named(session, name)
+        events = round_history.latest_events(session, row, views.LISTED + 1, before=before)
+    shown = events[: views.LISTED]
+    following = shown[-1].id if len(events) > views.LISTED else None
+    return page(request, "journal.html", federation=name, events=shown, before=following, is_first=before is None)
+
+
+@router.get("/federations/{name}/updates")
+def updates(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    cursor: PageDep,
+    status: UpdateStatus = "quarantined",
+) -> Response:
+    """List the updates of one status, with the reasons."""
+    with database.read() as session:
+        found = queries.updates(session, service.named(session, name), status, cursor, newest_first=True)
+    return page(request, "updates.html", federation=name, found=found, status_shown=status, cursor=cursor.cursor)
+
+
+@router.get("/federations/{name}/plan")
+def plan(request: Request, database: DatabaseDep, name: FederationName) -> Response:
+    """Show the plan, and the command that simulates it."""
+    with database.read() as session:
+        detail = queries.federation(session, service.named(session, name))
+    text = json.dumps(detail.plan.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    return page(request, "plan.html", federation=name, detail=detail, plan_text=text, simulate=SIMULATE)
+
+
+@router.get("/federations/{name}/plan.json")
+def plan_file(database: DatabaseDep, name: FederationName) -> Response:
+    """Send the plan as the file that `--plan` reads."""
+    with database.read() as session:
+        detail = queries.federation(session, service.named(session, name))
+    text = detail.plan.model_dump_json(indent=2)
+    headers = {"Content-Disposition": 'attachment; filename="plan.json"'}
+    return Response(text, media_type="application/json", headers=headers)
+
+
+@router.post("/federations/{name}/pause")
+def pause(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
+    """Let no further round begin or close."""
+    federations.pause(name)
+    return _back(name)
+
+
+@router.post("/federations/{name}/resume")
+def resume(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
+    """Resume a paused federation."""
+    federations.resume(name)
+    return _back(name)
+
+
+@router.post("/federations/{name}/stop")
+def stop(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
+    """End a federation for good."""
+    federations.stop(name)
+    return _back(name)
+
+
+def _back(name: str) -> Response:
+    return RedirectResponse(f"/federations/{name}", 303)
+
+
+def _now(session: Session, row: FederationRow, request: Request, _place: Place) -> dict[str, Any]:
+    look = look_of(request)
+    return {"standing": views.standing(session, row, look), "unfinished": look.is_unfinished}
+
+
+def _rounds(session: Session, row: FederationRow, request: Request, place: Place) -> dict[str, Any]:
+    look = look_of(request)
+    found, older = views.timeline(session, row, look, place.before)
+    begin, end = views.timeline_bounds(found)
+    metric = metric_of(Plan.model_validate(row.plan))[1]
+    shown: dict[str, Any] = {"rounds": found, "line_begin": begin, "line_end": end, "metric": metric}
+    shown |= {"before": place.before, "older": older, "cursor": place.cursor}
+    return {**shown, "score_text": views.score_text, "unfinished": look.is_unfinished}
+
+
+def _grid(session: Session, row: FederationRow, _request: Request, place: Place) -> dict[str, Any]:
+    wanted = PageParams(place.cursor, views.GRID_DEVICES)
+    found = round_history.grid(session, row, views.GRID_ROUNDS, wanted)
+    return {"grid": found, "cursor": place.cursor, "before": place.before}
+
+
+def _latest(session: Session, row: FederationRow, _request: Request, _place: Place) -> dict[str, Any]:
+    return {"events": round_history.latest_events(session, row, 12)}
+
+
+_PARTS: dict[str, Callable[[Session, FederationRow, Request, Place], dict[str, Any]]] = {
+    NOW: _now,
+    ROUNDS: _rounds,
+    GRID: _grid,
+    JOURNAL: _latest,
+}

@@ -1,0 +1,32 @@
+"""What tells a page that something has changed: one stream a page, a message a second at the most."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+
+from aggregator_api.api.dependencies import CallerDep, DatabaseDep, FederationName
+from aggregator_api.api.event_feed import ALL, EventFeed
+from aggregator_api.federations import service
+
+router = APIRouter()
+
+
+@router.get("/events")
+async def everywhere(request: Request, caller: CallerDep) -> StreamingResponse:
+    """Follow all federations that the key is for."""
+    return _stream(request, caller.federation or ALL)
+
+
+@router.get("/federations/{name}/events")
+def of_federation(request: Request, database: DatabaseDep, name: FederationName) -> StreamingResponse:
+    """Follow one federation."""
+    with database.read() as session:
+        service.named(session, name)
+    return _stream(request, name)
+
+
+def _stream(request: Request, name: str) -> StreamingResponse:
+    feed: EventFeed = request.app.state.event_feed
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(feed.changes(name), headers=headers, media_type="text/event-stream")

@@ -1,0 +1,84 @@
+"""Login: an API key is shown once and exchanged for a cookie, and logout ends the session."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from aggregator_api.api.dependencies import DatabaseDep
+from aggregator_api.auth import api_keys, web_sessions
+from aggregator_api.db import audit
+from aggregator_api.db.database import Database
+from aggregator_api.errors import ForbiddenError, RequestError
+from aggregator_api.web.forms import FormDep
+from aggregator_api.web.pages import page
+
+router = APIRouter()
+
+_LOCAL_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./%~-]{0,300}")
+
+
+@router.get("/login")
+def show(request: Request, next: str = "/") -> Response:
+    """Ask for a key; who has a session already goes on."""
+    target = _target(next)
+    if request.state.caller is not None:
+        return RedirectResponse(target, 303)
+    return page(request, "login.html", next=target, problem="")
+
+
+@router.post("/login")
+def log_in(request: Request, database: DatabaseDep, form: FormDep) -> Response:
+    """Exchange a key for a session."""
+    target = _target(form.get("next", "/"))
+    try:
+        begun = _begin(request, database, form.get("key", "").strip())
+    except RequestError as error:
+        refused = page(request, "login.html", status=error.status, next=target, problem=str(error))
+        refused.headers.update(error.headers)
+        return refused
+    answer = RedirectResponse(target, 303)
+    answer.set_cookie(value=begun.token, max_age=int(begun.expires_at - time.time()), **_cookie(request))
+    return answer
+
+
+@router.post("/logout")
+def log_out(request: Request, database: DatabaseDep, form: FormDep) -> Response:
+    """End the session; its cookie opens nothing any more, wherever it was copied to."""
+    with database.write() as session:
+        web_sessions.end(session, request.state.session)
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(**_cookie(request))
+    return answer
+
+
+def _cookie(request: Request) -> dict[str, Any]:
+    """Return what the session's cookie is called, and to whom a browser shows it."""
+    scheme, root = request.url.scheme, request.scope.get("root_path", "")
+    name, path = web_sessions.cookie_name(scheme, root), web_sessions.cookie_path(root)
+    return {"key": name, "path": path, "httponly": True, "samesite": "strict", "secure": scheme == "https"}
+
+
+def _begin(request: Request, database: Database, key: str) -> web_sessions.Begun:
+    now, wrong = time.time(), "this key is unknown, expired or revoked; look for a slip, or ask for another"
+    with database.write() as session:
+        caller = api_keys.find(session, key, now)
+        if caller is None:
+            refuse: Any = request.state.wrong_key
+            raise refuse(wrong)
+        if not caller.scopes & {"operator", "read"}:
+            raise ForbiddenError("this key is a device's: it opens models, not pages", scope="operator read")
+        audit.mention(f"key {caller.id}")
+        begun = web_sessions.begin(session, caller, now)
+    if begun is None:
+        raise ForbiddenError(wrong)
+    return begun
+
+
+def _target(wanted: str) -> str:
+    """Return where to go after login: a page of this server, never another site."""
+    return wanted if _LOCAL_PATH.fullmatch(wanted) and wanted != "/login" else "/"

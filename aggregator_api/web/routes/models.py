@@ -1,0 +1,91 @@
+"""Models: every version with what made it, its scores and names, and the files that can be taken away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import TypeAdapter, ValidationError
+
+from aggregator_api.api import queries, round_history
+from aggregator_api.api.dependencies import AliasServiceDep, BlobStoreDep, DatabaseDep, FederationName, PageDep
+from aggregator_api.api.routes.models import AliasName, Version
+from aggregator_api.api.schemas.resources import AliasTarget
+from aggregator_api.api.scores import metric_of
+from aggregator_api.db import repositories
+from aggregator_api.db.database import Database
+from aggregator_api.errors import UnprocessableError
+from aggregator_api.federations import exports, service
+from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.web import views
+from aggregator_api.web.forms import FormDep
+from aggregator_api.web.histories import look_of
+from aggregator_api.web.pages import page
+from federation.plan import Plan
+from gaitway.errors import first_problem
+
+router = APIRouter()
+
+_ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
+
+
+@router.get("/federations/{name}/models")
+def listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
+    """List the versions and names."""
+    with database.read() as session:
+        row = service.named(session, name)
+        found = queries.model_versions(session, row, cursor, newest_first=True, scores=look_of(request).versions)
+        aliases = queries.aliases(session, row)
+        bases = round_history.bases(session, row, [each.round_number for each in found.items])
+        metric = metric_of(Plan.model_validate(row.plan))[1]
+    shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
+    shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
+    shown["unfinished"] = look_of(request).is_unfinished
+    return page(request, "models.html", federation=name, **shown)
+
+
+@router.get("/federations/{name}/models/{version}/checkpoint")
+def checkpoint(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, version: Version) -> Response:
+    """Send a version as a checkpoint."""
+    return _file(_checkpoint(database, blobs, name, version), f"{name}-{version}.safetensors")
+
+
+@router.get("/federations/{name}/models/{version}/onnx")
+def onnx(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, version: Version) -> Response:
+    """Send a version as ONNX, which takes some seconds to make."""
+    return _file(exports.onnx(_checkpoint(database, blobs, name, version)), f"{name}-{version}.onnx")
+
+
+@router.post("/federations/{name}/aliases")
+def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
+    """Let a name stand for a version; a new one is made."""
+    try:
+        alias = _ALIAS.validate_python(form.get("alias", "").strip())
+    except ValidationError as error:
+        raise UnprocessableError(
+            "alias: expected a small letter, then at most 15 small letters, digits and “-”"
+        ) from error
+    try:
+        target = AliasTarget.model_validate({"version": int(form.get("version", ""))})
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True)) from error
+    except ValueError as error:
+        raise UnprocessableError("version: expected a whole number") from error
+    names.move(name, alias, target.version)
+    return RedirectResponse(f"/federations/{name}/models", 303)
+
+
+def _checkpoint(database: Database, blobs: BlobStore, name: str, version: int) -> bytes:
+    with database.read() as session:
+        federation = service.named(session, name)
+        row = repositories.version_of(session, federation, version)
+        score = queries.model_version(session, federation, version).score
+        plan, sha256, number = Plan.model_validate(federation.plan), row.broadcast_sha256, row.round_number
+    scores = {score.metric: score.value, "trivial": score.trivial} if score else {}
+    return exports.checkpoint(plan, name, number, sha256, blobs.read(sha256), scores)
+
+
+def _file(data: bytes, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type="application/octet-stream", headers=headers)

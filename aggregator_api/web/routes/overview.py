@@ -1,0 +1,49 @@
+"""The overview: every federation that the key is for, and what needs attention."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from aggregator_api.api import attention
+from aggregator_api.api.dependencies import CallerDep, DatabaseDep, PageDep, ReadinessDep
+from aggregator_api.api.queries import PageParams
+from aggregator_api.auth.api_keys import Caller
+from aggregator_api.db.database import Database
+from aggregator_api.observability.health import Readiness
+from aggregator_api.web import views
+from aggregator_api.web.histories import look_of
+from aggregator_api.web.pages import page, part
+
+router = APIRouter()
+
+
+@router.get("/")
+def overview(
+    request: Request, database: DatabaseDep, readiness: ReadinessDep, caller: CallerDep, cursor: PageDep
+) -> Response:
+    """Show where everything stands."""
+    return page(request, "overview.html", **_found(request, database, readiness, caller, cursor))
+
+
+@router.get("/live/overview")
+def live(
+    request: Request, database: DatabaseDep, readiness: ReadinessDep, caller: CallerDep, cursor: PageDep
+) -> Response:
+    """Show the same without what stays."""
+    return part(request, "parts/overview.html", **_found(request, database, readiness, caller, cursor))
+
+
+def _found(
+    request: Request, database: Database, readiness: Readiness, caller: Caller, cursor: PageParams
+) -> dict[str, Any]:
+    wanted = PageParams(cursor.cursor, min(cursor.limit, views.FEDERATIONS))
+    look = look_of(request)
+    with database.read() as session:
+        found, following = views.standings(session, caller.federation, look, wanted)
+        own = attention.of_server(session, readiness, time.time()) if caller.federation is None else []
+    urgent = [*own, *(one for each in found for one in each.attention)]
+    shown: dict[str, Any] = {"standings": found, "next_cursor": following, "cursor": cursor.cursor}
+    return {**shown, "attention": urgent, "unfinished": look.is_unfinished}

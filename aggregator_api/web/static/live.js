@@ -1,0 +1,115 @@
+// Keeps a page up to date: one stream tells what has changed, and the parts that show it are asked for anew.
+"use strict";
+
+const LEAST_MS = 1000; // between two refreshes of a part; longer where the server takes longer
+const REST = 4; // in times that the last refresh has taken
+
+/** A part of the page that can be refreshed. */
+class Part {
+  /** @param {HTMLElement} element with `data-live`: the subjects that it shows, or `*` */
+  constructor(element) {
+    this.element = element;
+    this.subjects = (element.dataset.live ?? "").split(" ");
+    this.busy = this.stale = this.resting = false;
+    this.began = 0;
+    element.addEventListener("htmx:before:request", () => this.begin());
+    element.addEventListener("htmx:finally:request", () => this.end());
+    element.addEventListener("refreshed", () => this.end());
+  }
+
+  /** @param {string[]} subjects that have changed */
+  heard(subjects) {
+    if (this.subjects[0] !== "*" && !subjects.some((one) => one === "*" || this.subjects.includes(one))) return;
+    this.stale = true;
+    this.refresh();
+  }
+
+  refresh() {
+    if (!this.stale || this.busy || document.hidden) return;
+    this.stale = false;
+    this.begin();
+    if (this.element.dataset.charts) this.element.dispatchEvent(new CustomEvent("refresh"));
+    else htmx.trigger(this.element, "refresh");
+  }
+
+  /** Whether the server has left something out that it makes meanwhile. */
+  isUnfinished() {
+    return this.element.matches("[data-unfinished]") || this.element.querySelector("[data-unfinished]") !== null;
+  }
+
+  begin() {
+    if (!this.busy) this.began = performance.now();
+    this.busy = true;
+  }
+
+  end() {
+    if (!this.busy || this.resting) return;
+    this.resting = true;
+    setTimeout(() => {
+      this.busy = this.resting = false;
+      this.stale ||= this.isUnfinished();
+      this.refresh();
+    }, Math.max(LEAST_MS, REST * (performance.now() - this.began)));
+  }
+}
+
+/** Say how long ago the moments on the page were, in the reader's language. */
+function tellTimes() {
+  /** @type {[Intl.RelativeTimeFormatUnit, number][]} */
+  const units = [["day", 86400], ["hour", 3600], ["minute", 60]];
+  const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+  for (const element of /** @type {NodeListOf<HTMLTimeElement>} */ (document.querySelectorAll("time[datetime]"))) {
+    const seconds = (new Date(element.dateTime).getTime() - Date.now()) / 1000;
+    const unit = units.find(([, size]) => Math.abs(seconds) >= size);
+    const far = unit && unit[0] === "day" && Math.abs(seconds) > 14 * 86400;
+    element.title = new Date(element.dateTime).toLocaleString();
+    element.textContent = far ? new Date(element.dateTime).toLocaleDateString()
+      : unit ? words.format(Math.round(seconds / unit[1]), unit[0])
+      : Math.abs(seconds) < 5 ? "now" : words.format(Math.trunc(seconds), "second");
+  }
+}
+
+/** @param {string} address of the stream @param {Part[]} parts @param {HTMLElement} shown says whether it is open */
+function follow(address, parts, shown) {
+  const stream = new EventSource(address);
+  let was_lost = false;
+  stream.addEventListener("open", () => {
+    shown.textContent = "live";
+    shown.classList.remove("lost");
+    if (was_lost) parts.forEach((part) => part.heard(["*"])); // something may have happened meanwhile
+    was_lost = false;
+  });
+  stream.addEventListener("error", () => {
+    was_lost = true;
+    const ended = stream.readyState === EventSource.CLOSED;
+    shown.textContent = ended ? "not live: load the page again" : "connecting";
+    shown.classList.add("lost");
+  });
+  stream.addEventListener("changed", (event) => parts.forEach((part) => part.heard(event.data.split(" "))));
+  window.addEventListener("pagehide", () => stream.close());
+  window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+}
+
+/** A form is sent once, however often its button is pressed, and says that the server is at it. @param {SubmitEvent} event */
+function sentOnce(event) {
+  const form = /** @type {HTMLFormElement} */ (event.target);
+  if (event.defaultPrevented || form.method !== "post") return;
+  if (form.dataset.sent) return event.preventDefault();
+  form.dataset.sent = "yes";
+  const words = event.submitter?.dataset.working;
+  if (event.submitter && words) event.submitter.textContent = words;
+}
+
+document.addEventListener("submit", sentOnce);
+document.addEventListener("DOMContentLoaded", () => {
+  /** @type {NodeListOf<HTMLElement>} */
+  const elements = document.querySelectorAll("[data-live]");
+  const parts = [...elements].map((element) => new Part(element));
+  for (const part of parts) if (part.isUnfinished()) part.heard(["*"]);
+  tellTimes();
+  setInterval(() => tellTimes(), 10_000);
+  document.addEventListener("htmx:after:swap", () => tellTimes());
+  document.addEventListener("visibilitychange", () => parts.forEach((part) => part.refresh()));
+  const shown = document.getElementById("link");
+  if (document.body.dataset.stream && shown) follow(document.body.dataset.stream, parts, shown);
+});

@@ -1,0 +1,147 @@
+"""What pages show, gathered inside one session from the queries that REST answers with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy.orm import Session
+
+from aggregator_api.api import attention, queries, round_history
+from aggregator_api.api.attention import Attention
+from aggregator_api.api.queries import PageParams
+from aggregator_api.api.round_history import Cost, Span
+from aggregator_api.api.schemas.resources import FederationDetail, RoundView
+from aggregator_api.api.scores import RoundScore, class_metric_of, metric_of
+from aggregator_api.db import repositories
+from aggregator_api.db.models import FederationRow, RoundRow
+from aggregator_api.web.histories import CHART_ROUNDS, Look
+from federation.plan import Plan
+from gaitway.metrics import Metric
+
+FEDERATIONS = 25
+"""On the overview, whose other federations follow on further pages."""
+TIMELINE_ROUNDS = 12
+GRID_ROUNDS = 40
+GRID_DEVICES = 40
+LISTED = 100
+DAY_S = 86_400.0
+
+
+class Standing(NamedTuple):
+    """A federation on the overview."""
+
+    detail: FederationDetail
+    current: RoundRow | None
+    metric: Metric
+    score: RoundScore | None
+    score_round: int
+    attention: list[Attention]
+
+    @property
+    def score_text(self) -> str:
+        """The last round's mean score, with its unit."""
+        return score_text(self.metric, self.score.mean if self.score else None)
+
+
+class TimedRound(NamedTuple):
+    """A round on the time line."""
+
+    view: RoundView
+    spans: list[Span]
+    cost: Cost
+    score: RoundScore | None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return (self.spans[-1].end or time.time()) - self.spans[0].begin
+
+
+def standing(session: Session, row: FederationRow, look: Look) -> Standing:
+    """Tell where a federation stands."""
+    detail = queries.federation(session, row, look.versions)
+    latest = [each.number for each in round_history.latest_rounds(session, row, 3)]
+    scores = look.scores(session, row, latest)
+    number = max(scores, default=0)
+    return Standing(
+        detail,
+        repositories.open_round(session, row),
+        metric_of(detail.plan)[1],
+        scores.get(number),
+        number,
+        attention.of_federation(session, row),
+    )
+
+
+def standings(session: Session, only: str | None, look: Look, page: PageParams) -> tuple[list[Standing], int | None]:
+    """Tell where the federations stand that a key may see, and the cursor of those that follow."""
+    found = queries.federations(session, only, page)
+    rows = [repositories.federation_named(session, each.name) for each in found.items]
+    return [standing(session, row, look) for row in rows if row is not None], found.next_cursor
+
+
+def timeline(
+    session: Session, row: FederationRow, look: Look, before: int | None = None
+) -> tuple[list[TimedRound], int | None]:
+    """Return the latest rounds (before that number) with their phases, costs and scores, the newest first.
+
+    Beside them stands the number before which older ones are, None if these are the oldest.
+    """
+    found = round_history.latest_rounds(session, row, TIMELINE_ROUNDS + 1, before=before)
+    rows = found[-TIMELINE_ROUNDS:]
+    spans = look.spans(session, row, rows)
+    costs = look.costs(session, row, rows)
+    scores = look.scores(session, row, [each.number for each in rows])
+    timed = [
+        TimedRound(RoundView.model_validate(each), spans[each.number], costs[each.number], scores.get(each.number))
+        for each in reversed(rows)
+    ]
+    return timed, rows[0].number if len(found) > len(rows) else None
+
+
+def chart(session: Session, row: FederationRow, look: Look) -> dict[str, Any]:
+    """Return scores, bytes and privacy over the latest rounds, as the charts take them."""
+    plan = Plan.model_validate(row.plan)
+    rows = round_history.latest_rounds(session, row, CHART_ROUNDS)
+    numbers = [each.number for each in rows]
+    scores = look.scores(session, row, numbers)
+    costs = look.costs(session, row, rows)
+    metric, of_class = metric_of(plan)[1], class_metric_of(plan)
+    found = [scores.get(number) for number in numbers]
+    factor = metric.factor
+    classes = [
+        {"label": label, "values": [_scaled(one.classes[k] if one else None, factor) for one in found]}
+        for k, label in enumerate(plan.labels[: len(next((one.classes for one in found if one), ()))])
+    ]
+    return {
+        "rounds": numbers,
+        "metric": metric.label + metric.unit,
+        "class_metric": (of_class.label + of_class.unit) if of_class else "",
+        "mean": [_scaled(one and one.mean, factor) for one in found],
+        "worst": [_scaled(one and one.worst_tenth, factor) for one in found],
+        "low": [_scaled(one and one.mean - one.spread, factor) for one in found],
+        "high": [_scaled(one and one.mean + one.spread, factor) for one in found],
+        "classes": [one for one in classes if any(value is not None for value in one["values"])],
+        "received": [costs[number].received for number in numbers],
+        "sent": [costs[number].sent for number in numbers],
+        "epsilon": [each.epsilon for each in rows],
+        "unfinished": look.is_unfinished,
+    }
+
+
+def score_text(metric: Metric, value: float | None) -> str:
+    """Write a score with its unit."""
+    return metric.text(value) + (" %" if metric.is_share and value is not None else "")
+
+
+def timeline_bounds(rounds: Sequence[TimedRound]) -> tuple[float, float]:
+    """Return from when to when a time line reaches."""
+    begins = [each.spans[0].begin for each in rounds]
+    ends = [each.spans[-1].end or time.time() for each in rounds]
+    return min(begins, default=0.0), max(ends, default=1.0)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else round(factor * value, 3)

@@ -1,0 +1,46 @@
+"""Where the device's own page listens, and how its password is written."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+PASSWORD_HASH = r"^scrypt:[0-9]{1,7}:[0-9]{1,2}:[0-9]{1,2}:[A-Za-z0-9_=-]{22,64}:[A-Za-z0-9_=-]{43,128}$"
+"""scrypt, its N, r and p, salt and key in URL-safe base64."""
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+)):(\d{1,5})")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Read "127.0.0.1:8090", "[::1]:8090" or "localhost:8090".
+
+    Raises:
+        ValueError: for any other text.
+    """
+    found = _ADDRESS.fullmatch(address)
+    port = int(found[3]) if found else 0
+    if found is None or not 1 <= port <= 65535:
+        raise ValueError(f"{address!r} is no address to listen on; expected one such as 127.0.0.1:8090 or [::]:8090")
+    host = found[1] or found[2]
+    if host == "localhost":
+        return "127.0.0.1", port
+    try:
+        ipaddress.ip_address(host)
+    except ValueError as error:
+        raise ValueError(f"{host!r} is no address of this device; expected 127.0.0.1, 0.0.0.0 or its own") from error
+    return host, port
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach it."""
+    return ipaddress.ip_address(host_and_port(address)[0]).is_loopback
+
+
+def _checked(address: str) -> str:
+    host_and_port(address)
+    return address
+
+
+Address = Annotated[str, AfterValidator(_checked)]

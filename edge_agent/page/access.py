@@ -1,0 +1,141 @@
+"""Who may use the page: its password, its sessions, and requests that other sites make a browser send."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from email.message import Message
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+N, R, P = 1 << 14, 8, 5
+"""scrypt with 16 MiB, which a small board has (OWASP, Password Storage Cheat Sheet)."""
+MOST_N, MOST_R, MOST_P = 1 << 17, 16, 16
+LEAST_PASSWORD, MOST_PASSWORD = 8, 256
+SESSION_S = 12 * 3600.0
+MOST_SESSIONS = 32
+TRIES, TRIES_S = 10, 60.0
+"""So many wrong passwords in so long, and no other is looked at for a while."""
+
+
+def password_hash(password: str) -> str:
+    """Return what a config file may hold in place of a password; raises ValueError for one that is too short."""
+    if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
+        raise ValueError(f"a password has {LEAST_PASSWORD} to {MOST_PASSWORD} characters; this one has {len(password)}")
+    salt = secrets.token_bytes(16)
+    parts = (salt, _key(password, salt, N, R, P))
+    return ":".join(["scrypt", *map(str, (N, R, P)), *(base64.urlsafe_b64encode(part).decode() for part in parts)])
+
+
+def is_password(password: str, hashed: str) -> bool:
+    """Whether a password is the one that was hashed; False for a hash that asks for more than a device has."""
+    _, n, r, p, salt, key = hashed.split(":")
+    costs = int(n), int(r), int(p)
+    if len(password) > MOST_PASSWORD or any(c > most for c, most in zip(costs, (MOST_N, MOST_R, MOST_P), strict=True)):
+        return False
+    try:
+        found = _key(password, base64.urlsafe_b64decode(salt), *costs)
+        return hmac.compare_digest(found, base64.urlsafe_b64decode(key))
+    except ValueError:  # not base64, or no parameters of scrypt
+        return False
+
+
+def _key(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r + (1 << 20), dklen=32)
+
+
+class Sessions:
+    """Logins by password; without a password everybody who reaches the page may use it. Safe on any thread."""
+
+    def __init__(self, hashed: str | None, cookie: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._hashed, self._cookie, self._clock = hashed, cookie, clock
+        self._ends: dict[str, float] = {}
+        self._failed: deque[float] = deque(maxlen=TRIES)
+        self._lock = threading.Lock()  # also: one scrypt at a time
+
+    @property
+    def needs_password(self) -> bool:
+        """Whether there is a password."""
+        return self._hashed is not None
+
+    def log_in(self, password: str) -> str | None:
+        """Return the Set-Cookie of a new session; None for a wrong password.
+
+        Raises:
+            PermissionError: after too many wrong ones.
+        """
+        with self._lock:
+            now = self._clock()
+            if len(self._failed) == TRIES and now - self._failed[0] < TRIES_S:
+                raise PermissionError(f"{TRIES} wrong passwords in a minute; wait {TRIES_S:.0f} s and try again")
+            if self._hashed is None or not is_password(password, self._hashed):
+                self._failed.append(now)
+                return None
+            token = secrets.token_urlsafe(32)
+            self._ends = {one: end for one, end in self._ends.items() if end > now}
+            while len(self._ends) >= MOST_SESSIONS:
+                del self._ends[next(iter(self._ends))]
+            self._ends[token] = now + SESSION_S
+        return f"{self._cookie}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={SESSION_S:.0f}"
+
+    def log_out(self, cookies: str) -> None:
+        """End the session of a Cookie header."""
+        with self._lock:
+            self._ends.pop(self._token(cookies), None)
+
+    def may(self, cookies: str) -> bool:
+        """Whether a request with this Cookie header comes from someone who has logged in, if one must."""
+        if not self.needs_password:
+            return True
+        with self._lock:
+            return self._ends.get(self._token(cookies), 0.0) > self._clock()
+
+    def _token(self, cookies: str) -> str:
+        try:
+            found = SimpleCookie(cookies).get(self._cookie)
+        except CookieError:
+            return ""
+        return found.value if found else ""
+
+
+def is_own_host(host: str) -> bool:
+    """Whether a Host header names this device by address, as localhost or by its own name.
+
+    A page of another site whose name was made to point here (DNS rebinding) sends its own name.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    mine = socket.gethostname().lower()
+    if name in ("localhost", mine, f"{mine.partition('.')[0]}.local"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def refusal(method: str, path: str, headers: Message) -> str:
+    """Say why a request is not one of this page's own; empty where it is."""
+    host = headers.get("Host", "")
+    if not is_own_host(host):
+        return "open the page by this device's address, or by localhost; another name is not answered"
+    if method == "GET":
+        site = headers.get("Sec-Fetch-Site", "none")
+        opened = path == "/" and headers.get("Sec-Fetch-Mode") == "navigate"  # a link somewhere else leads here
+        return "" if site in ("none", "same-origin") or opened else "another site asked for it"
+    if headers.get("Origin") not in (f"http://{host}", f"https://{host}"):
+        return "the Origin of a change must be this page"
+    if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
+        return "a change must be application/json"
+    return ""

@@ -1,0 +1,213 @@
+"""What the page shows and does, by the functions that the commands call; each request opens its own databases.
+
+Nothing of it needs the server: it is read from the data folder, and from the model at work.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from edge_agent.config.settings import Config
+from edge_agent.doctor import examine
+from edge_agent.errors import LabelError, StoreError
+from edge_agent.serving.classifier import LivePrediction
+from edge_agent.serving.model_registry import ModelRegistry, name_of
+from edge_agent.status import collected_windows, describe_device, describe_release
+from edge_agent.storage.data_folder import is_locked
+from edge_agent.storage.labels import known_activity, label_span, undo, unlabelled, vocabulary
+from edge_agent.storage.state_store import StateStore
+from edge_agent.storage.window_listing import Selection, by_class, by_day, delete
+from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
+from edge_agent.storage.window_store import WindowStore
+from har_pipeline import Window
+
+MOST_STRETCHES, MOST_DAYS, MOST_JUDGED = 50, 60, 10
+LAST_S = 366 * 86_400.0
+SEES_S = 300.0
+"""The page shows what was recognized in so long."""
+
+
+class Live(Protocol):
+    """The model at work, such as `serving.classifier.Classifier`."""
+
+    error: str
+
+    def recent(self) -> tuple[list[LivePrediction], Window | None]:
+        """Return the latest predictions, and the window that came last."""
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Seconds = Field(default=None, ge=0, le=1e11)
+
+
+class LabelRequest(_Asked):
+    """An activity for a span of time: from and to in seconds since 1970, or so long until now."""
+
+    activity: str = Field(max_length=200)
+    from_s: float | None = Seconds
+    to_s: float | None = Seconds
+    last_s: float | None = Field(default=None, gt=0, le=LAST_S)
+
+    @model_validator(mode="after")
+    def _one_span(self) -> Self:
+        if (self.last_s is None) == (self.from_s is None) or (self.from_s is None) != (self.to_s is None):
+            raise ValueError("say either last_s, or from_s and to_s")
+        return self
+
+
+class DeleteRequest(_Asked):
+    """Which windows go: those of an activity ('': without one), of a day of this device's calendar, or both."""
+
+    activity: str | None = Field(default=None, max_length=200)
+    day: str | None = Field(default=None, max_length=10)
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Self:
+        if self.activity is None and self.day is None:
+            raise ValueError("say which windows: an activity, a day, or both")
+        self.selection()
+        return self
+
+    def selection(self) -> Selection:
+        """Return the windows that are meant; raises ValueError for what is no day."""
+        if self.day is None:
+            return Selection(self.activity)
+        begin = datetime.combine(date.fromisoformat(self.day), datetime.min.time())
+        return Selection(self.activity, begin.timestamp(), (begin + timedelta(days=1)).timestamp())
+
+
+class NothingMore(_Asked):
+    """A request that says all by its name."""
+
+
+class PageService:
+    """One device's page. Every method is safe on any thread, and raises AgentError with what to do."""
+
+    def __init__(self, config: Config, config_file: Path, live: Live) -> None:
+        self._config, self._file, self._live = config, config_file, live
+        self._folder = config.agent.data_dir
+        self._examined = threading.Lock()
+
+    # ---- what is shown
+
+    def now(self) -> dict[str, Any]:
+        """Return what is recognized, over the last minutes too, and the raw samples of the last window."""
+        history, window = self._live.recent()
+        now = time.time()
+        signals = window.x if window is not None and window.x.ndim == 2 and np.isfinite(window.x).all() else None
+        return {
+            "now": now,
+            "error": self._live.error,
+            "seen": [
+                [one.at, one.label, round(one.probability, 4)]
+                for one in history
+                if now - one.at <= SEES_S and math.isfinite(one.probability)
+            ],
+            "signals": [] if signals is None else signals.astype(float).round(4).tolist(),
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Return what `status` says: what the device does, and why it does not train."""
+        with closing(StateStore(self._folder)) as store:
+            device = self._config.agent.device
+            doing = describe_device(store, device, running=is_locked(store))
+        return {"device": device, "words": [*doing, *collected_windows(self._folder, self._config.windows).words]}
+
+    def windows(self) -> dict[str, Any]:
+        """Return what `windows` and `label --list` show, and the labels that can be given."""
+        with self._windows() as store:
+            try:
+                labels, why_none = vocabulary(store), ""
+            except LabelError as error:
+                labels, why_none = (), str(error)
+            days = sorted(by_day(store, Selection()).items(), reverse=True)
+            stretches = unlabelled(store)
+            return {
+                "labels": labels,
+                "why_no_labels": why_none,
+                "classes": [row._asdict() for row in by_class(store, Selection())],
+                "days": days[:MOST_DAYS],
+                "unlabelled": [each._asdict() for each in stretches[: -MOST_STRETCHES - 1 : -1]],
+                "unlabelled_more": max(0, len(stretches) - MOST_STRETCHES),
+            }
+
+    def models(self) -> dict[str, Any]:
+        """Return what `models` shows."""
+        with closing(StateStore(self._folder)) as store:
+            kept = [{**model, "name": name_of(model)} for model in ModelRegistry(store).good_models()]
+            judged = [row.reason for row in store.adoptions()][-MOST_JUDGED:]
+            return {"models": kept, "judged": judged, "released": describe_release(store, self._config.agent.device)}
+
+    def doctor(self) -> dict[str, Any]:
+        """Return what `doctor` finds; it takes seconds, and one at a time is enough."""
+        if not self._examined.acquire(blocking=False):
+            raise StoreError("the device is being examined already; wait for what comes of it")
+        try:
+            return {"findings": [each._asdict() for each in examine(self._file)]}
+        finally:
+            self._examined.release()
+
+    # ---- what is done
+
+    def label(self, asked: LabelRequest) -> dict[str, Any]:
+        """Give an activity to the windows of a span, as `label` does."""
+        to_s = time.time() if asked.to_s is None else asked.to_s  # this device's clock, not the browser's
+        from_s = to_s - asked.last_s if asked.last_s is not None else asked.from_s or 0.0
+        with self._windows() as store:
+            done = label_span(store, from_s, to_s, known_activity(asked.activity, vocabulary(store)))
+        return {"windows": done.windows, "activity": done.activity}
+
+    def undo(self, _: NothingMore) -> dict[str, Any]:
+        """Take the last label back, as `label --undo` does."""
+        with self._windows() as store:
+            done = undo(store)
+        return {"windows": done.windows, "activity": done.activity}
+
+    def delete(self, asked: DeleteRequest) -> dict[str, Any]:
+        """Delete windows for good, as `windows --delete` does."""
+        with self._windows() as store:
+            return {"windows": delete(store, asked.selection())}
+
+    def roll_back(self, _: NothingMore) -> dict[str, Any]:
+        """Use the good model before the present one, as `models --rollback` does."""
+        with closing(StateStore(self._folder)) as store:
+            return {"model": name_of(ModelRegistry(store).rollback())}
+
+    @contextmanager
+    def _windows(self) -> Iterator[WindowStore]:
+        if not (self._folder / WINDOWS_FILE).is_file():
+            raise StoreError("there are no windows yet; they come once a plan is known and a sensor delivers")
+        with closing(WindowStore(self._folder)) as store:
+            yield store
+
+
+Shown = Callable[[PageService], Mapping[str, Any]]
+SHOWN: Mapping[str, Shown] = {
+    "now": PageService.now,
+    "status": PageService.status,
+    "windows": PageService.windows,
+    "models": PageService.models,
+    "doctor": PageService.doctor,
+}
+"""What GET /api/NAME answers."""
+
+DONE: Mapping[str, tuple[type[_Asked], Callable[[PageService, Any], Mapping[str, Any]]]] = {
+    "label": (LabelRequest, PageService.label),
+    "undo": (NothingMore, PageService.undo),
+    "delete": (DeleteRequest, PageService.delete),
+    "roll-back": (NothingMore, PageService.roll_back),
+}
+"""What POST /api/NAME takes and does."""

@@ -1,0 +1,212 @@
+"""Pictures from a folder: class by class in folders named after the classes, or pictures and masks side by side.
+
+    path/apple/0001.jpg          classification: the folder below `path` names the class
+    path/images/0001.jpg         segmentation: the mask of the same name, a PNG whose values are numbers of classes
+    path/masks/0001.png
+
+The folder is looked through again every few seconds: new files are taken, changed ones replace what was taken of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from edge_agent.config.settings import Config
+from edge_agent.errors import DiskFullError, SensorError
+from edge_agent.machine.events import CollectingPaused, CollectingResumed, DataReady, NewWindows
+from edge_agent.sensors.source import ThreadedSource
+from edge_agent.storage.pictures import Picture, Pictures
+from edge_agent.storage.repair import open_checked
+from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
+from edge_agent.training.local_data import preparation, stored_examples, training_count
+from federation.plan import Plan
+from gaitway.metrics import has_classes
+from gaitway.pictures import MOST_BYTES, SUFFIXES, PictureError, decode_mask, decode_picture
+from har_pipeline import Window
+
+log = logging.getLogger(__name__)
+
+IMAGES, MASKS = "images", "masks"
+MOST_FILES = 100_000
+BATCH = 64
+"""Pictures per transaction, at the most."""
+LOOK_S = 5.0
+"""Seconds between two looks at the folder."""
+SHOWN = 16
+"""Of pictures that come at once, so many are classified: the newest."""
+_TAKEN = "pictures taken"
+_NO_TIME = 0.0
+
+Signature = tuple[int, int]
+"""Size and time of change of a file, by which it is known to be the same."""
+
+
+class PictureSource(ThreadedSource):
+    """Fills the store from a folder; a file that cannot be read is left out and said in `status` and `doctor`."""
+
+    makes = "pictures"
+
+    def collect(self, plan: Plan, stop: threading.Event) -> None:
+        """Look at the folder until `stop`."""
+        folder = folder_of(self.config)
+        settings = preparation(self.config.sensors, plan)
+        if not isinstance(settings, Pictures):
+            raise SensorError("the plan asks for windows of motion sensors")
+        store, _ = open_checked(self.config.agent.data_dir)
+        try:
+            store.put(reads="pictures")
+            first, told = True, None
+            while not stop.is_set():
+                self._take_new(store, folder, plan, settings, stop, show=not first)
+                told = self._tell(store, settings, plan, told)
+                first = False
+                stop.wait(LOOK_S)
+        finally:
+            store.close()
+
+    def _take_new(
+        self, store: WindowStore, folder: Path, plan: Plan, settings: Pictures, stop: threading.Event, *, show: bool
+    ) -> None:
+        taken: dict[str, list[int]] = json.loads(store.get(_TAKEN) or "{}").get(settings.key, {})
+        skipped: dict[str, list[str]] = json.loads(store.get(SKIPPED) or "{}")
+        new = [path for path in files_in(folder, settings) if taken.get(_name(folder, path)) != list(_signature(path))]
+        for start in range(0, len(new), BATCH):
+            if stop.is_set() or not self._has_room(stop):
+                return
+            pictures = []
+            for path in new[start : start + BATCH]:
+                name = _name(folder, path)
+                skipped.pop(name, None)
+                try:
+                    taken[name] = list(_signature(path))
+                    pictures.append(read_picture(folder, path, plan, settings))
+                except (PictureError, OSError) as error:
+                    skipped[name] = [str(error)]
+                    log.warning("%s was left out: %s", name, error)
+            try:
+                store.add_pictures(pictures, settings, self.config.windows)
+                store.put(**{_TAKEN: json.dumps({settings.key: taken}), SKIPPED: json.dumps(skipped)})
+            except DiskFullError as error:
+                self.post(CollectingPaused(str(error)))
+                return
+            if show and pictures and not settings.masks:
+                self.post(NewWindows(tuple(_shown(one, plan) for one in pictures[-SHOWN:])))
+
+    def _has_room(self, stop: threading.Event) -> bool:
+        """Wait until the disk has as much room as is to stay free; False if the source is stopped before."""
+        least, paused = self.config.windows.min_free_mb, False
+        while (free := shutil.disk_usage(self.config.agent.data_dir).free / 1e6) < least:
+            if not paused:
+                self.post(CollectingPaused(f"the disk has {free:.0f} MB of free space, less than {least:.0f}"))
+            paused = True
+            if stop.wait(LOOK_S):
+                return False
+        if paused:
+            self.post(CollectingResumed())
+        return True
+
+    def _tell(self, store: WindowStore, settings: Pictures, plan: Plan, told: int | None) -> int:
+        outline = stored_examples(store, self.config.sensor_client, settings, plan, samples=False)
+        count = training_count(outline, plan.data, settings)
+        if count != told:
+            self.post(DataReady(count, "pictures"))
+        return count
+
+
+def folder_of(config: Config) -> Path:
+    """Return [sensors] path.
+
+    Raises:
+        SensorError: if it is not set, or is no folder.
+    """
+    path = config.sensors.path
+    if path is None or not path.is_dir():
+        raise SensorError(f"[sensors] path is {str(path or '')!r}, which is no folder; set it to one with pictures")
+    return path
+
+
+def files_in(folder: Path, settings: Pictures) -> list[Path]:
+    """List the pictures below a folder, by name.
+
+    Raises:
+        SensorError: if there are too many.
+    """
+    root = folder / IMAGES if settings.masks else folder
+    found = (path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    listed = sorted(islice(found, MOST_FILES + 1))
+    if len(listed) > MOST_FILES:
+        raise SensorError(f"{folder} holds more than {MOST_FILES:,} pictures; set [sensors] path to a part of it")
+    return listed
+
+
+def read_picture(folder: Path, path: Path, plan: Plan, settings: Pictures) -> Picture:
+    """Read one picture, with its class or its mask.
+
+    Raises:
+        PictureError: if it cannot be read, has no class of the plan where one is needed, or no mask.
+    """
+    name = _name(folder, path)
+    x = decode_picture(_content(path, name), name, settings.shape, settings.fit)
+    if settings.masks:
+        return _with_mask(folder, path, plan, settings, x)
+    label = path.relative_to(folder).parts[0] if path.parent != folder else UNLABELLED
+    if label not in plan.labels:
+        if has_classes(plan.task):
+            known = ", ".join(plan.labels)
+            raise PictureError(f"it lies in no folder that is named after a class; the plan has {known}")
+        label = UNLABELLED
+    return Picture(x, label, None, name)
+
+
+def count_by_class(folder: Path) -> Mapping[str, int]:
+    """Count the files below each folder, for `doctor`, whatever the plan is."""
+    counts: dict[str, int] = {}
+    for path in files_in(folder, Pictures((3, 1, 1))):
+        parts = path.relative_to(folder).parts
+        counts[parts[0] if len(parts) > 1 else ""] = counts.get(parts[0] if len(parts) > 1 else "", 0) + 1
+    return counts
+
+
+def _with_mask(folder: Path, path: Path, plan: Plan, settings: Pictures, x: np.ndarray) -> Picture:
+    where = folder / MASKS / path.relative_to(folder / IMAGES).with_suffix(".png")
+    if not where.is_file():
+        raise PictureError(f"there is no mask {_name(folder, where)}")
+    name, (_, height, width) = _name(folder, where), settings.shape
+    mask = decode_mask(_content(where, name), name, height, width, len(plan.labels), settings.fit)
+    ignored, background = int(plan.task.get("ignore_index", 255)), plan.task.get("background")
+    counts = np.bincount(mask[mask != ignored].ravel(), minlength=len(plan.labels))[: len(plan.labels)]
+    if not counts.any():
+        raise PictureError(f"no pixel of {name} has a class")
+    if background is not None and np.delete(counts, background).any():
+        counts[background] = 0
+    return Picture(x, plan.labels[int(counts.argmax())], mask, _name(folder, path))
+
+
+def _content(path: Path, name: str) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise PictureError(f"{name} is larger than {MOST_BYTES:,} bytes")
+    return content
+
+
+def _shown(picture: Picture, plan: Plan) -> Window:
+    y = plan.labels.index(picture.label) if picture.label in plan.labels else -1
+    return Window(picture.x.astype(np.float32) / np.float32(255), y, _NO_TIME, 0)
+
+
+def _name(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _signature(path: Path) -> Signature:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,316 @@
+"""The link over HTTP, where no broker is in reach: a stream of server-sent events down, posts of the same messages up.
+
+docs/protocol.md, 'Over HTTP', has the paths. A message that was posted is delivered once the server has answered; what
+it answers to a part of an upload is its acknowledgement. The device is known by the API key that its enrolment gave it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import queue
+import random
+import ssl
+import threading
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple, Protocol
+
+from edge_agent.config.settings import ServerSection
+from edge_agent.errors import ConfigError
+from edge_agent.machine.events import Disconnected
+from edge_agent.transport.link import POLL_S, REFUSED_HINT, Delivered, Link, LinkEvent
+from edge_agent.transport.server_connection import Answer, ServerConnection
+from federation.errors import WireError
+from federation.protocol import topics
+from federation.protocol.messages import DeviceStatus, write
+from federation.protocol.over_http import (
+    BINARY,
+    END,
+    LINE_BYTES,
+    MEDIA_TYPE,
+    QUIET_S,
+    EventReader,
+    ServerEvent,
+    path_of,
+    stream_path,
+)
+from federation.protocol.signing import Kind
+
+SILENCE_S = 3 * QUIET_S
+"""A stream that says nothing for so long is dead: the server says something every `QUIET_S`."""
+TRIES = 3
+"""For one message, on a new connection each; then the link begins anew."""
+BUSY = (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE, http.client.INSUFFICIENT_STORAGE)
+REFUSED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
+_ENDED = {
+    "replaced": "another connection with this device's name took its place",
+    "refused": "the server has ended this device's key",
+    "moved": "another process of the server speaks for the federation now",
+    "busy": "the server is busy",
+}
+
+
+class KeySource(Protocol):
+    """The device's key for the server; `edge_agent.transport.renewal` reads it from a file that may change."""
+
+    said: str
+
+    def api_key(self) -> str | None:
+        """The key, as it is now; None for a device that has not enrolled."""
+
+    def taken(self) -> None:
+        """The server has taken it."""
+
+    def key_refused(self, key: str | None) -> bool:
+        """The server refuses it; whether there is another now."""
+
+
+class _Post(NamedTuple):
+    """A message on its way up; `mid` is 0 for a status."""
+
+    mid: int
+    topic: str
+    payload: bytes
+
+
+class HttpLink(Link):
+    """One device's stream, and the thread that posts."""
+
+    peer: ClassVar[str] = "the server"
+
+    def __init__(
+        self,
+        settings: ServerSection,
+        federation: str,
+        device: str,
+        *,
+        in_flight: int,
+        post: Callable[[LinkEvent], None],
+        renewal: KeySource,
+        verify: Callable[[Kind, bytes], bytes],
+    ) -> None:
+        super().__init__(federation, device, post=post, verify=verify)
+        self.settings, self._renewal = settings, renewal
+        self._key: str | None = None
+        self._last_id = ""
+        self._lost = ""  # why the present connection is of no use any more
+        self._down = ServerConnection(settings.url, settings.timeout_s, settings.ca_file)
+        self._mids = 0
+        self._outbound: queue.Queue[_Post] = queue.Queue(in_flight + 4)  # begin and end beside the chunks
+        self._status: _Post | None = None  # the newest alone
+        self._lock = threading.Lock()
+        self._sender: _Sender | None = None
+        self._connected = threading.Event()
+
+    def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
+        """Send one part of an upload; returns its message number, or None while it cannot be taken."""
+        if not self._connected.is_set():
+            return None
+        self._mids += 1
+        topic = topics.update(self.federation, self.device, update_id, *step)
+        try:
+            self._outbound.put_nowait(_Post(self._mids, topic, payload))
+        except queue.Full:
+            return None
+        return self._mids
+
+    # ---- the stream
+
+    def _serve(self) -> None:
+        self._key, self._lost = self._renewal.api_key(), ""
+        try:
+            while (ended := self._follow()) == "lifetime" and not self._stopping.is_set():
+                pass  # nothing is lost: the server keeps what it says meanwhile
+        finally:
+            self._end_of_connection()
+            self._down.close()
+        if ended == "refused":
+            self._refusal = _ENDED[ended]
+        self.post(Disconnected(self._lost or self._refusal or _ENDED.get(ended, ended)))
+
+    def _end_of_connection(self) -> None:
+        with self._lock:
+            self._connected.clear()
+            self._status = None
+        if self._sender is not None:
+            self._sender.stop()
+            self._sender = None
+        while not self._outbound.empty():  # what was on its way is in doubt: the outbox has it
+            self._outbound.get_nowait()
+
+    def _follow(self) -> str:
+        """Read one stream to its end, and return why it has ended."""
+        self._down.close()
+        headers = {**self._authorization(), "Accept": MEDIA_TYPE}
+        if self._last_id:
+            headers["Last-Event-ID"] = self._last_id
+        try:
+            answer = self._down.begin("GET", stream_path(self.federation, self.device), None, headers)
+            if answer.status != http.client.OK:
+                return self._not_let_in(Answer(answer.status, answer.read(1 << 16)))
+            if self._taken is None:
+                self._begin()
+            self._down.wait_at_most(SILENCE_S)
+            return self._read(answer)
+        except TimeoutError:
+            if self._taken is None:
+                raise
+            return f"the server has said nothing for {SILENCE_S:.0f} s"
+        except (http.client.HTTPException, ValueError) as error:  # ValueError: closed under the reader
+            return f"the server's stream broke off: {str(error) or type(error).__name__}"
+
+    def _begin(self) -> None:
+        self._renewal.taken()
+        self._sender = _Sender(self)
+        self._connected.set()
+        self._was_taken()
+
+    def _read(self, answer: http.client.HTTPResponse) -> str:
+        reader = EventReader()
+        while line := answer.readline(LINE_BYTES + 1):
+            if len(line) > LINE_BYTES:
+                return "the server sends lines that are longer than any message"
+            try:
+                event = reader.take(line)
+            except WireError as error:
+                return str(error)
+            if event is not None and event.name == END:
+                return event.data.decode(errors="replace")[:80]
+            if event is not None:
+                self._take(event)
+        return "the server has closed the stream"
+
+    def _take(self, event: ServerEvent) -> None:
+        if event.id:
+            self._last_id = event.id
+        if event.name in list(Kind):
+            self._heard(Kind(event.name), event.data, f"the stream, as {event.name}")
+
+    def _not_let_in(self, answer: Answer) -> str:
+        if answer.status in REFUSED:
+            self._refusal = f"the server refuses this device: {answer.reason}; {REFUSED_HINT}"
+        return f"the server does not open a stream: {answer.reason}"
+
+    def _authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._key}"} if self._key else {}
+
+    # ---- what the base asks for
+
+    def _say(self, status: DeviceStatus) -> None:
+        with self._lock:
+            if self._connected.is_set():
+                self._status = _Post(0, topics.status(self.federation, self.device), write(status))
+
+    def _hang_up(self) -> None:
+        self._down.interrupt()
+
+    def _leave(self, *, say_offline: bool, timeout_s: float) -> None:
+        sender = self._sender
+        if sender is not None and self._connected.is_set():
+            if say_offline:
+                self.publish_status(DeviceStatus(state="offline"))
+            sender.finish(timeout_s)
+        self._hang_up()
+
+    def _renew(self) -> str | None:
+        return None if self._renewal.key_refused(self._key) else self._renewal.said
+
+    def _why_not(self, error: OSError) -> str:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            known = f"is {self.settings.ca_file}" if self.settings.ca_file else "does this system know"
+            todo = f"is [server] url the name in its certificate, and {known} the authority that signed it?"
+            return f"the server at {self.settings.url} is not believed: {error.verify_message}; {todo}"
+        return f"no server at {self.settings.url}: {error.strerror or error}"
+
+    # ---- what the sender asks for
+
+    def next_post(self) -> _Post | None:
+        """Return what is to be posted next, a status first; None if there is nothing for a while."""
+        with self._lock:
+            status, self._status = self._status, None
+        if status is not None:
+            return status
+        try:
+            return self._outbound.get(timeout=POLL_S / 10)
+        except queue.Empty:
+            return None
+
+    def posted(self, sent: _Post, answer: Answer) -> None:
+        """Take the answer to a message."""
+        if sent.mid:
+            self.post(Delivered(sent.mid))
+        if answer.body and answer.status == http.client.OK:
+            self._heard(Kind.ACKNOWLEDGEMENT, answer.body, sent.topic)
+
+    def lost(self, reason: str, *, refused: bool = False) -> None:
+        """End the connection: what was to be posted cannot be."""
+        self._lost = reason
+        if refused:
+            self._refusal = reason
+        self._hang_up()
+
+    def new_connection(self) -> ServerConnection:
+        """Return a connection for posts."""
+        return ServerConnection(self.settings.url, self.settings.timeout_s, self.settings.ca_file)
+
+    def headers(self) -> dict[str, str]:
+        """Return what every post carries."""
+        return {**self._authorization(), "Content-Type": BINARY}
+
+
+class _Sender:
+    """Posts one message after the other, on a connection that is kept open."""
+
+    def __init__(self, link: HttpLink) -> None:
+        self._link, self._connection = link, link.new_connection()
+        self._stopping, self._finishing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="posts", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Post nothing more."""
+        self._stopping.set()
+        if self._thread is not threading.current_thread():
+            self._connection.interrupt()
+            self._thread.join(POLL_S)
+
+    def finish(self, timeout_s: float) -> None:
+        """Post what is waiting, if there is time."""
+        self._finishing.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                is_last = self._finishing.is_set()  # before the look: what was said by then is still posted
+                sent = self._link.next_post()
+                if sent is None and is_last:
+                    return
+                if sent is not None and not self._send(sent):
+                    return
+        finally:
+            self._connection.close()
+
+    def _send(self, sent: _Post) -> bool:
+        """Post a message until it is taken; whether to go on with the next."""
+        method = "PUT" if "/chunk/" in sent.topic else "POST"
+        failed = 0
+        while not self._stopping.is_set():
+            try:
+                answer = self._connection.request(method, path_of(sent.topic), sent.payload, self._link.headers())
+            except (OSError, ConfigError, http.client.HTTPException) as error:
+                failed += 1
+                if failed >= TRIES:
+                    self._link.lost(f"the server cannot be reached any more: {str(error) or type(error).__name__}")
+                    return False
+                self._stopping.wait(random.uniform(0, failed * POLL_S) if failed > 1 else 0)
+                continue
+            if answer.status in BUSY:
+                self._stopping.wait(answer.retry_after_s * random.uniform(1.0, 1.5))
+                continue
+            if answer.status >= http.client.MULTIPLE_CHOICES:
+                refused = answer.status in REFUSED
+                self._link.lost(f"the server refuses what this device says: {answer.reason}", refused=refused)
+                return False
+            self._link.posted(sent, answer)
+            return True
+        return False

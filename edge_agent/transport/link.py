@@ -1,0 +1,222 @@
+"""The device's connection to its server, whatever carries it: what came is verified, and what is lost is tried again.
+
+A link posts events from a thread of its own, and keeps nothing that must survive: that is in the outbox. MQTT
+(`edge_agent.transport.mqtt`) and HTTP (`edge_agent.transport.http_link`) differ in how they connect and send, and in
+nothing that the state machine sees.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edge_agent.errors import ConfigError, TrustError
+from edge_agent.machine.events import Acknowledged, Announced, Connected, Disconnected, Invited, Offered, Untrusted
+from federation.errors import WireError
+from federation.protocol.messages import (
+    Acknowledgement,
+    Announcement,
+    DeviceStatus,
+    Invitation,
+    Notice,
+    Offer,
+    read,
+)
+from federation.protocol.signing import Kind
+
+CUT_OFF = "cut it off; is there another machine with the same device id, or a copy of this one's folder?"
+REFUSED_HINT = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
+POLL_S = 0.5
+STABLE_S = 30.0
+"""A connection that lasted as long was a good one."""
+SHORT_LIVED = 3
+"""Connections that were lost sooner, one after the other, before it is said and the waits grow."""
+SHORTEST_HOLD_S, LONGEST_HOLD_S = 300.0, 6 * 3600.0
+"""Before a device tries again that was told to stop: the other one may be gone by then."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The other end has taken the message of that number."""
+
+    mid: int
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A message came that is not of the protocol."""
+
+    topic: str
+    reason: str
+
+
+LinkEvent = Connected | Disconnected | Announced | Untrusted | Invited | Offered | Acknowledged | Delivered | Unreadable
+
+
+class Link(ABC):
+    """One device's connection; `post` and `verify` are called from the network thread.
+
+    `verify` returns the body of a message that is the server's, or raises TrustError.
+    """
+
+    peer: ClassVar[str]
+    """Who takes the connection, in words."""
+
+    def __init__(
+        self,
+        federation: str,
+        device: str,
+        *,
+        post: Callable[[LinkEvent], None],
+        verify: Callable[[Kind, bytes], bytes],
+    ) -> None:
+        self.federation, self.device, self.post = federation, device, post
+        self._readers: dict[Kind, Callable[[bytes], LinkEvent | None]] = {
+            Kind.ANNOUNCEMENT: lambda data: Announced(read(Announcement, verify(Kind.ANNOUNCEMENT, data))),
+            Kind.INVITATION: lambda data: Invited(read(Invitation, verify(Kind.INVITATION, data))),
+            Kind.OFFER: lambda data: Offered(read(Offer, verify(Kind.OFFER, data))),
+            Kind.ACKNOWLEDGEMENT: lambda data: Acknowledged(read(Acknowledgement, verify(Kind.ACKNOWLEDGEMENT, data))),
+            Kind.NOTICE: lambda data: self._noticed(read(Notice, verify(Kind.NOTICE, data))),
+        }
+        self._stopping = threading.Event()
+        self._session, self._numbers = secrets.token_hex(8), itertools.count(1)
+        self.stop_reason, self._hold_s, self._short_lived = "", SHORTEST_HOLD_S, 0
+        self._refusal = ""  # why the other end does not let us in
+        self._told = False  # why the server gives no new credentials
+        self._taken: float | None = None  # when the present connection was taken
+        self._thread = threading.Thread(target=self._run, name="link", daemon=True)
+
+    # ---- what the supervisor calls
+
+    def start(self) -> None:
+        """Connect, and keep connecting, in a thread."""
+        self._thread.start()
+
+    def stop(self, *, say_offline: bool = True, timeout_s: float = 0.6) -> None:
+        """Say offline (a finished device has said its last word), disconnect and end the thread."""
+        self._stopping.set()
+        self._leave(say_offline=say_offline, timeout_s=timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def publish_status(self, status: DeviceStatus) -> None:
+        """Say the status; without a connection it is left to the next one."""
+        self._say(status.model_copy(update={"session": self._session, "number": next(self._numbers)}))
+
+    @abstractmethod
+    def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
+        """Send one part of an upload; returns its message number, or None while it cannot be taken."""
+
+    # ---- what carries it
+
+    @abstractmethod
+    def _serve(self) -> None:
+        """Connect, and serve the connection until it ends; a refusal is left in `_refusal`.
+
+        Raises:
+            OSError: if there is nobody.
+            ConfigError: if a file of the credentials cannot be read.
+        """
+
+    @abstractmethod
+    def _say(self, status: DeviceStatus) -> None:
+        """Send a status."""
+
+    @abstractmethod
+    def _hang_up(self) -> None:
+        """End the present connection, if there is one; on any thread."""
+
+    @abstractmethod
+    def _leave(self, *, say_offline: bool, timeout_s: float) -> None:
+        """Say the last word, if there is time, and end the connection for good."""
+
+    @abstractmethod
+    def _renew(self) -> str | None:
+        """Look for other credentials than those that were refused; None if there are.
+
+        Else why there are none, or an empty text if that is not known yet.
+        """
+
+    @abstractmethod
+    def _why_not(self, error: OSError) -> str:
+        """Say in words why there is no connection."""
+
+    def _heard(self, kind: Kind, payload: bytes, where: str) -> None:
+        """Post what a message says; an empty one removes what was retained, and says nothing."""
+        if not payload:
+            return
+        try:
+            if event := self._readers[kind](payload):
+                self.post(event)
+        except TrustError as error:
+            self.post(Untrusted(str(error)))
+        except WireError as error:
+            self.post(Unreadable(where, str(error)))
+
+    def _was_taken(self) -> None:
+        """Note that the other end has let us in."""
+        self._taken, self._told = time.monotonic(), False
+        self.post(Connected())
+
+    def _noticed(self, notice: Notice) -> None:
+        if notice.session == self._session:
+            self.stop_reason = notice.reason
+            self._hang_up()
+
+    # ---- trying again
+
+    def _run(self) -> None:
+        wait_s = SHORTEST_WAIT_S
+        while not self._stopping.is_set():
+            self._taken, self._refusal, self.stop_reason = None, "", ""
+            try:
+                self._serve()
+            except OSError as error:
+                self.post(Disconnected(self._why_not(error)))
+            except ConfigError as error:
+                self.post(Disconnected(str(error)))
+            wait_s = SHORTEST_WAIT_S if self._was_good() else wait_s
+            # full jitter: a fleet that lost its broker must not come back at once
+            until = time.monotonic() + (self._hold() if self.stop_reason else random.uniform(wait_s / 2, wait_s))
+            while not self._stopping.wait(min(POLL_S, max(0.0, until - time.monotonic()))):
+                if (self._refusal and self._renewed()) or time.monotonic() >= until:
+                    break
+            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+
+    def _was_good(self) -> bool:
+        """Whether the next try may follow soon: the connection lasted, or it is not the third that did not."""
+        if self._taken is None:
+            return False
+        lasted_s = time.monotonic() - self._taken
+        if lasted_s >= STABLE_S:
+            self._short_lived = 0
+        if lasted_s >= self._hold_s:
+            self._hold_s = SHORTEST_HOLD_S
+        self._short_lived += lasted_s < STABLE_S
+        if self._short_lived >= SHORT_LIVED and not self.stop_reason:
+            self.post(Disconnected(f"{self.peer} took this device {self._short_lived} times and soon {CUT_OFF}"))
+        return self._short_lived < SHORT_LIVED
+
+    def _hold(self) -> float:
+        """Say why nothing is tried for long, and for how long."""
+        wait_s = random.uniform(self._hold_s / 2, self._hold_s)
+        self.post(
+            Disconnected(f"stopped by the server: {self.stop_reason}; this one tries again in {wait_s / 60:.0f} min")
+        )
+        self._hold_s = min(LONGEST_HOLD_S, 2 * self._hold_s)
+        return wait_s
+
+    def _renewed(self) -> bool:
+        why_not = self._renew()
+        if why_not and not self._told:
+            self.post(Disconnected(f"{self._refusal}; {why_not}"))
+            self._told = True
+        return why_not is None

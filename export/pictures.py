@@ -1,0 +1,131 @@
+"""Pictures of any size for a model: numpy, Pillow and ONNX Runtime, without torch.
+
+    pictures = Pictures(Session.load("model.onnx"))
+    for answer in pictures.predict([np.asarray(Image.open("street.jpg").convert("RGB"))]):
+        print(answer.shares)
+
+A picture is brought to the model's sides as those that it was trained on were (`fit`: stretched, or with grey beside
+it), by Lanczos resampling; pixels are divided by 255, and the rest of the normalization is within the graph. A mask
+goes back to the picture's own size by nearest neighbour.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from export.runtime import Floats, InputError, Session
+from gaitway.pictures import Bytes, Frame
+
+MOST_BYTES = 64 << 20
+MOST_PIXELS = 1 << 26
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+_BROKEN = (
+    UnidentifiedImageError, OSError, SyntaxError, ValueError, Warning, Image.DecompressionBombError,
+)  # fmt: skip
+_COLOURS = {1: "L", 3: "RGB"}
+
+
+class PictureAnswer(NamedTuple):
+    """What a model says of one picture.
+
+    `label` and `probabilities` (C,) of the whole picture, where it was classified; `mask` (height, width) of class
+    numbers, as many pixels as the picture has, where it was segmented. `shares` (C,) sum to 1: the probabilities, or
+    each class's share of the pixels.
+    """
+
+    label: str | None
+    probabilities: Floats | None
+    mask: Bytes | None
+    shares: Floats
+
+
+class Pictures:
+    """A model on pictures; raises InputError where it takes none."""
+
+    def __init__(self, session: Session) -> None:
+        spec = session.metadata.input
+        if spec.kind != "image" or spec.shape[0] not in _COLOURS:
+            raise InputError(f"the model takes {spec.kind}s {spec.in_words()}; expected one on grey or coloured images")
+        if session.metadata.segments and len(session.metadata.labels) > 256:
+            raise InputError(f"{len(session.metadata.labels)} classes; a mask has at most 256")
+        self.session = session
+        self._channels, height, width = spec.shape
+        self._frame = Frame(height, width, spec.fit or "stretch")
+
+    def predict(self, pictures: Sequence[NDArray[Any]]) -> list[PictureAnswer]:
+        """Answer for pictures, each uint8 (height, width, 3), or (height, width) of grey; raises InputError."""
+        if not pictures:
+            return []
+        found = self.session.predict(np.stack([self._fitted(picture) for picture in pictures]))
+        if not self.session.metadata.segments:
+            each = zip(found.labels, found.probabilities, strict=True)
+            return [PictureAnswer(label, own, None, own) for label, own in each]
+        return [self._segmented(own, picture) for own, picture in zip(found.classes, pictures, strict=True)]
+
+    def predict_files(self, paths: Iterable[Path]) -> Iterator[tuple[Path, PictureAnswer]]:
+        """Answer for files, one after the other, as `read_picture` reads them."""
+        for path in paths:
+            yield path, self.predict([read_picture(path)])[0]
+
+    def _fitted(self, picture: NDArray[Any]) -> Floats:
+        """Bring a picture to (C, height, width) float32 between 0 and 1."""
+        grey, colour = picture.ndim == 2, picture.ndim == 3 and picture.shape[2] == 3
+        if picture.dtype != np.uint8 or not (grey or colour) or 0 in picture.shape:
+            raise InputError(
+                f"a picture {picture.shape} of {picture.dtype}; expected uint8 (height, width, 3), or (height, width)"
+            )
+        sized = Image.fromarray(np.ascontiguousarray(picture)).convert(_COLOURS[self._channels])
+        return self._frame.picture(sized).astype(np.float32) / np.float32(255)
+
+    def _segmented(self, classes: NDArray[np.int64], picture: NDArray[Any]) -> PictureAnswer:
+        mask = self._frame.mask_back(classes.astype(np.uint8), *picture.shape[:2])
+        counts = np.bincount(mask.ravel(), minlength=len(self.session.metadata.labels))
+        return PictureAnswer(None, None, mask, (counts / mask.size).astype(np.float32))
+
+
+def read_picture(path: Path) -> Bytes:
+    """Decode a JPEG, PNG, WebP or BMP file to uint8 (height, width, 3); raises InputError."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES}")
+        with (
+            warnings.catch_warnings(action="error"),
+            Image.open(io.BytesIO(path.read_bytes()), formats=FORMATS) as picture,
+        ):
+            if picture.width * picture.height > MOST_PIXELS:  # the header alone has been read
+                raise InputError(f"{path}: {picture.width} × {picture.height} pixels; expected at most {MOST_PIXELS}")
+            return np.asarray(picture.convert("RGB"), dtype=np.uint8)
+    except InputError:
+        raise
+    except _BROKEN as error:
+        raise InputError(
+            f"{path}: no picture that can be read: {error}; expected one of {', '.join(FORMATS)}"
+        ) from None
+
+
+def write_mask(path: Path, mask: Bytes) -> None:
+    """Write class numbers (height, width) as a PNG, a palette of colours beside them: its indices are the numbers."""
+    picture = Image.fromarray(mask)
+    picture.putpalette(_palette())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path, format="PNG")
+
+
+def _palette() -> list[int]:
+    """Return 256 colours, far from each other where numbers are small: the bits of each number, as Pascal VOC's."""
+    numbers = np.arange(256)
+    colours = np.zeros((256, 3), np.uint8)
+    for bit in range(8):
+        for channel in range(3):
+            colours[:, channel] |= ((numbers >> channel & 1) << (7 - bit)).astype(np.uint8)
+        numbers >>= 3
+    flat: list[int] = colours.ravel().tolist()
+    return flat

@@ -1,0 +1,95 @@
+"""Recordings for a model: files, folders and archives as a description has them, and pipes and files that still grow.
+
+The description's reader parses them, with pandas; `export.recognizer` itself does without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from export.runtime import InputError
+from har_pipeline import Recording
+from har_pipeline.description import DescribedFile, Description, description_of, file_recordings, find_files
+from har_pipeline.description.files import Matched
+from har_pipeline.description.sessions import recordings
+from har_pipeline.units import axes_matrix
+
+PIPE = "standard input"
+AT_ONCE = 4096
+"""Bytes of a live stream that are parsed together: one sensor is never many seconds ahead of the other."""
+POLL_S = 0.1
+
+
+def described_columns(time: str, acc: str, gyro: str, units: str, axes: str, separator: str) -> Description:
+    """Describe CSV files with a header by the names of their columns, as the command's options give them.
+
+    Raises InputError and SettingsError for what names no three columns, no units and no axes.
+    """
+    names = [unit.strip() for unit in units.split(",")]
+    if len(names) != 3:
+        raise InputError(f"--units {units!r}: expected three, of time, accelerometer and gyroscope: s,m/s2,rad/s")
+    turned = {} if axes == "x,y,z" else {"matrix": axes_matrix(axes).tolist()}
+    sensors = {"acc": (acc, names[1]), **({"gyro": (gyro, names[2])} if gyro else {})}
+    return description_of(
+        {
+            "files": "[^/]+",
+            "separator": separator,
+            "time": {"column": time, "unit": names[0]},
+            **{
+                sensor: {"columns": each.split(","), "unit": unit, **turned} for sensor, (each, unit) in sensors.items()
+            },
+        }
+    )
+
+
+def read_recordings(
+    name: str, description: Description, *, follow: bool, on_warning: Callable[[str], None]
+) -> Iterator[Recording]:
+    """Yield the chunks of every client's sessions in turn; a pipe ("-") and a file to `follow` are one without names.
+
+    What the files say of activities is not asked. Raises PipelineError, and InputError where pandas is missing.
+    """
+    if importlib.util.find_spec("pandas") is None:
+        raise InputError("text files are read with pandas, which is not installed: pip install 'gaitway[runtime]'")
+    description = description.with_labels(())
+    if name != "-" and not follow:
+        found = recordings(description, find_files(description, name), report=on_warning)
+    else:
+        path = Path("/dev/stdin" if name == "-" else name)
+        shown = PIPE if name == "-" else name
+        file = DescribedFile(shown, path, Matched({}, shown), partial(_opened, name, follow=follow), endless=True)
+        found = (each._replace(client="", session="") for each in file_recordings(description, file))
+    for recording in found:
+        if recording.sensor == "acc" or description.gyro is not None:
+            yield recording
+
+
+class _Live:
+    """The bytes of a pipe as they come, or of a file that grows, at whose end more is waited for."""
+
+    def __init__(self, file: IO[bytes], *, wait: bool) -> None:
+        self._file, self._wait = file, wait
+
+    def read(self, size: int, /) -> bytes:
+        """Return what is there, at most AT_ONCE; nothing at the end, which a file that grows never has."""
+        read = getattr(self._file, "read1", self._file.read)
+        while not (found := bytes(read(min(size, AT_ONCE)))) and self._wait:
+            time.sleep(POLL_S)
+        return found
+
+
+@contextmanager
+def _opened(name: str, *, follow: bool) -> Iterator[_Live]:
+    with ExitStack() as stack:
+        try:
+            file = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
+        except OSError as error:
+            raise InputError(f"{name}: {error.strerror}") from None
+        yield _Live(file, wait=follow and name != "-")

@@ -1,0 +1,50 @@
+"""Frozen dataclasses as JSON: the name in a table, and every field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from federation.errors import SettingsError, unknown_name
+from gaitway.errors import first_problem
+
+
+class Dataclass(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Described = TypeVar("Described", bound=Dataclass)
+
+
+def described(name: str, entry: Dataclass) -> dict[str, Any]:
+    """Return {"name": …, every field}."""
+    return {"name": name, **dataclasses.asdict(entry)}
+
+
+def from_description(
+    kind: str, field_kind: str, table: Mapping[str, type[Described]], description: Mapping[str, Any]
+) -> Described:
+    """Build an entry of a table from its name and (some of) its fields; numbers may come as text.
+
+    `kind` and `field_kind` are what the entry and its fields are called in errors.
+
+    Raises:
+        SettingsError: for an unknown name or field, or a value that does not fit.
+    """
+    fields = dict(description)
+    name = str(fields.pop("name", ""))
+    if name not in table:
+        raise unknown_name(kind, name, table)
+    known = {field.name for field in dataclasses.fields(table[name])}
+    for key in fields:
+        if key not in known:
+            raise unknown_name(f"{field_kind} of {name}", key, known)
+    try:
+        return TypeAdapter(table[name]).validate_python(fields)
+    except ValidationError as error:
+        raise SettingsError(f"{name}: {first_problem(error, input_shown=True)}") from error

@@ -1,0 +1,99 @@
+"""Masked reconstruction: restore what was hidden from the network; no labels.
+
+K. He et al.: Masked Autoencoders Are Scalable Vision Learners, CVPR 2022, arXiv 2111.06377: the mean squared error over
+the hidden patches alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from federation.errors import SettingsError
+from federation.records import Batch, Output
+from federation.tasks.task import Statistics, Task
+from gaitway.metrics import METRICS, Metric, primary_metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedReconstruction(Task):
+    """Mean squared error of `logits`, which are the restored x (B, ...), where x was `hidden` from the network.
+
+    The targets y are only dealt by; the network chooses what it hides, and says it: a masked autoencoder around the
+    plan's model, whose decoder these options describe.
+    """
+
+    name: ClassVar[str] = "masked_reconstruction"
+    metric_kinds: ClassVar[Mapping[str, Metric]] = METRICS["masked_reconstruction"]
+    primary_metric: ClassVar[str] = primary_metric("masked_reconstruction")
+    has_classes: ClassVar[bool] = False
+    target_kinds: ClassVar[frozenset[str]] = frozenset({"class", "mask"})
+
+    masked: float = 0.6
+    """Share of a window's patches that are hidden, rounded down to whole ones."""
+    decoder_kernels: tuple[int, ...] = (3, 7, 7, 15)
+    decoder_heads: int = 3
+    decoder_mlp: int = 384
+    decoder_dropout: float = 0.1
+
+    @property
+    def decoder(self) -> Mapping[str, Any]:
+        """What the autoencoder is built with."""
+        names = ("kernels", "heads", "mlp", "dropout")
+        return {"masked": self.masked, **{name: getattr(self, f"decoder_{name}") for name in names}}
+
+    def loss(self, output: Output, batch: Batch) -> Tensor:
+        """Return each example's mean squared error (B,) over what was hidden; 0 where nothing was."""
+        squares, hidden = _errors(output, batch)
+        return squares.sum(1) / hidden.sum(1).clamp(min=1)
+
+    def prediction(self, output: Output) -> Tensor:
+        """Return what the network restored (B, ...)."""
+        return output.logits
+
+    def statistics(self, output: Output, batch: Batch) -> Statistics:
+        """Sum the squared errors and the squares of x over hidden numbers, and count these."""
+        squares, hidden = _errors(output, batch)
+        real = batch.mask.double()[:, None]
+        return {
+            "squared_error": (squares.double() * real).sum(),
+            "square": (batch.x.flatten(1).double() ** 2 * hidden.double() * real).sum(),
+            "hidden": (hidden.double() * real).sum(),
+        }
+
+    def no_statistics(self, classes: int) -> Statistics:
+        """Nothing was hidden."""
+        none = torch.zeros((), dtype=torch.float64)
+        return {"squared_error": none, "square": none, "hidden": none}
+
+    def metrics(self, statistics: Statistics) -> dict[str, float]:
+        """Mean squared error over all that was hidden."""
+        hidden = float(statistics["hidden"])
+        return {"mse": float(statistics["squared_error"]) / hidden if hidden else float("nan")}
+
+    def trivial_score(self, statistics: Statistics) -> float | None:
+        """Mean squared error of answering 0, which is each channel's mean where x is normalized."""
+        hidden = float(statistics["hidden"])
+        return float(statistics["square"]) / hidden if hidden else None
+
+    def mismatch(self, output: Output, batch: Batch) -> str | None:
+        """Want what was hidden, and logits of x's shape."""
+        if output.hidden is not None and output.logits.shape == batch.x.shape:
+            return None
+        return (
+            "masked_reconstruction needs a network that hides a part of its input and restores all of it, such as a "
+            f"masked autoencoder; for examples of shape {tuple(batch.x.shape)} it gave {tuple(output.logits.shape)}"
+            + (", and does not say what it hid" if output.hidden is None else "")
+        )
+
+
+def _errors(output: Output, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return squared errors (B, m), 0 where x was seen, and 1 where it was hidden (B, m)."""
+    if output.hidden is None:
+        raise SettingsError("masked_reconstruction needs a network that says what it hid; this one does not")
+    hidden = output.hidden.to(batch.x.dtype).expand_as(batch.x).flatten(1)
+    return (output.logits - batch.x).flatten(1) ** 2 * hidden, hidden

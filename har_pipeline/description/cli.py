@@ -1,0 +1,122 @@
+"""What the command line says of a description: `info --describe` applies one, `describe` writes a first one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gaitway.files import write_file
+from har_pipeline.description.files import DescribedFiles, find_files
+from har_pipeline.description.guess.draft import draft
+from har_pipeline.description.inspection import FileReport, inspect
+from har_pipeline.description.model import Description
+from har_pipeline.errors import SettingsError
+from har_pipeline.recording import Sensor
+
+SHOWN_FILES = 20
+SHOWN_PROBLEMS = 5
+LEVELS: tuple[tuple[Sensor, str, str], ...] = (
+    ("acc", "m/s²", "gravity alone is 9.8"),
+    ("gyro", "rad/s", "at rest near 0, walking some 1"),
+)
+
+
+def write_draft(root: Path, out: Path | None, console: Console) -> None:
+    """Guess a description of the files under root, print it, and write it to `out` if that is not there yet."""
+    with console.status("looking") as status:
+        found = draft(root, lambda done, name: status.update(f"trying it on file {done}: {escape(name)}"))
+    text = found.toml()
+    console.print(text, markup=False, soft_wrap=True)
+    for problem in found.problems[:SHOWN_PROBLEMS]:
+        console.print(f"not read  {problem}", markup=False)
+    if len(found.problems) > SHOWN_PROBLEMS:
+        console.print(f"… and {len(found.problems) - SHOWN_PROBLEMS} more files were not read")
+    unsure = [key for key, guess in found.guesses.items() if not guess.sure]
+    console.print(
+        f"{len(found.guesses) - len(unsure)} of {len(found.guesses)} keys are sure; check {', '.join(unsure)}."
+    )
+    if out is None:
+        console.print("--out data.toml writes it down.")
+        return
+    try:
+        write_file(out, text.encode(), replace=False)
+    except FileExistsError as error:
+        raise SettingsError(f"{out} is there already; remove it, or give --out another name") from error
+    except OSError as error:
+        raise SettingsError(f"{out} cannot be written: {error}") from error
+    console.print(f"Written to {out}. Next: python -m har_pipeline info --describe {out} --root {root}", markup=False)
+
+
+def show_description(description: Description, root: Path | None, console: Console) -> None:
+    """Print what a description says and, with a root, what it makes of the files there."""
+    labels = ", ".join(description.labels.names) or "none given"
+    console.print(f"labels    {labels}", markup=False)
+    console.print(f"expected  files = '{description.files}'", markup=False)
+    if description.gyro is None:
+        console.print(
+            "gyroscope none is described: channels 4 to 6 of every window are 0, also when normalized by client"
+        )
+    if root is None:
+        console.print("With --root PATH the files are read: which match, their rates, and their labels are counted.")
+        return
+    files = find_files(description, root)
+    with console.status("reading") as status:
+        reports = list(
+            inspect(description, files, lambda done, name: status.update(f"{done} of {files.count}: {escape(name)}"))
+        )
+    _show_files(files, reports, console)
+    _show_labels(description, reports, console)
+
+
+def _show_files(files: DescribedFiles, reports: list[FileReport], console: Console) -> None:
+    fine = [report for report in reports if not report.problem]
+    table = Table("file", "client", "sensors", "Hz", "minutes", "lost", "labels")
+    for report in fine[:SHOWN_FILES]:
+        table.add_row(
+            escape(report.name),
+            escape(_few(sorted(report.clients))),
+            " ".join(sorted(report.samples)),
+            f"{report.rate_hz:.4g}" if report.rate_hz else "?",
+            f"{report.seconds / 60:.1f}",
+            str(report.lost),
+            escape(_few(sorted(report.labels))),
+        )
+    if fine:
+        console.print(table, markup=False)
+    if len(fine) > SHOWN_FILES:
+        console.print(f"… and {len(fine) - SHOWN_FILES} more files like these")
+    for report in (report for report in reports if report.problem):
+        console.print(f"not read  {report.problem}", markup=False)
+    clients = {client for report in fine for client in report.clients}
+    minutes = sum(report.seconds for report in fine) / 60
+    others = f"; {len(files.others)} others do not: {_few(list(files.others))}" if files.others else ""
+    console.print(
+        f"{len(reports)} files match in {files.root}, {len(fine)} can be read: {len(clients)} clients, "
+        f"{minutes:.1f} min{others}",
+        markup=False,
+    )
+
+
+def _show_labels(description: Description, reports: list[FileReport], console: Console) -> None:
+    samples: Counter[str] = sum((report.labels for report in reports if not report.problem), Counter())
+    table = Table("label", "samples", "files", "clients")
+    for label in (
+        *description.labels.names,
+        *(name for name in sorted(samples) if name not in description.labels.names),
+    ):
+        having = [report for report in reports if label in report.labels and not report.problem]
+        clients = {client for report in having for client in report.clients}
+        table.add_row(escape(label), str(samples[label]), str(len(having)), str(len(clients)))
+    console.print(table, markup=False)
+    for sensor, unit, usual in LEVELS:
+        sizes = sorted(report.levels[sensor] for report in reports if sensor in report.levels)
+        if sizes:
+            console.print(f"{sensor:<9} median size {sizes[len(sizes) // 2]:.3g} {unit} ({usual})", markup=False)
+
+
+def _few(words: list[str], most: int = 3) -> str:
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -1,0 +1,135 @@
+"""Which files a description means: a regular expression over their paths, matched within a time limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Protocol
+
+from har_pipeline.description.keys import anchored
+from har_pipeline.description.model import Description
+from har_pipeline.errors import SettingsError, SourceError
+from har_pipeline.readers.archive import Layout, Source, printable, unpacking, walk
+
+MATCHING_S = 10.0
+MOST_CHARACTERS = 1000
+"""Longer paths match nothing."""
+# Python's expressions can take years on one name, and a thread cannot stop one; a process can be ended.
+MATCHER = """
+import json, re, sys
+pattern, names = json.load(sys.stdin)
+pattern, found = re.compile(pattern), []
+for name in names:
+    match = pattern.fullmatch(name)
+    low, high = match.span("sensor") if match and "sensor" in pattern.groupindex else (0, 0)
+    found.append(match and [match.groupdict(), name[:low] + name[high:]])
+json.dump(found, sys.stdout)
+"""
+
+
+class Matched(NamedTuple):
+    """What a path says: the words of the named groups, and `visit`, the path without the group `sensor`."""
+
+    words: Mapping[str, str]
+    visit: str
+
+
+class Bytes(Protocol):
+    """What is read of a file, or of a pipe: at most so many bytes, as many as are there; none at its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes."""
+
+
+class DescribedFile(NamedTuple):
+    """One file: its path from the root on, the file on disk that holds it, what its path says; `open` undoes a .gz.
+
+    An `endless` one is a pipe, or is still written, and may become of any length.
+    """
+
+    name: str
+    path: Path
+    matched: Matched
+    open: Callable[[], AbstractContextManager[Bytes]]
+    endless: bool = False
+
+
+@dataclass(frozen=True)
+class DescribedFiles(Source):
+    """The files under a root that a description means; `others` are the paths that it does not match."""
+
+    matches: Mapping[str, Matched] = field(default_factory=dict, repr=False)
+    others: tuple[str, ...] = field(default=(), repr=False)
+
+    def each(self) -> Iterator[DescribedFile]:
+        """Yield them in the container's order (folders and zips: sorted); each can be opened until the next comes."""
+        for member in walk(self.root, _everything):
+            if member.name in self.matches:
+                yield DescribedFile(member.name, member.path, self.matches[member.name], member.open)
+
+
+def find_files(description: Description, root: Path | str | None) -> DescribedFiles:
+    """Look through a folder with all that is below it, an archive, or at one file with the folders that it lies in.
+
+    Raises:
+        SourceError: if there is nothing at root, or nothing that the description's `files` matches.
+        SettingsError: if matching takes too long.
+    """
+    expected = f"files = '{description.files}'"
+    if root is None:
+        raise SourceError(f"recordings that are described need the path of their folder, archive or file; {expected}")
+    root = Path(root)
+    if not root.exists():
+        raise SourceError(f"{root} does not exist; expected a folder, an archive or a file, and in it {expected}")
+    with unpacking(str(root)):
+        members = [(member.name, member.path) for member in walk(root, _everything)]
+    names = [name for name, _ in members]
+    alone = names == [printable(root.name)] and members[0][1] == root
+    paths = [printable(root.resolve().as_posix())] if alone else names
+    matches = {name: found for name, found in zip(names, match_names(description, paths), strict=True) if found}
+    if alone:
+        matches = {name: each._replace(visit=PurePosixPath(each.visit).name) for name, each in matches.items()}
+    others = tuple(name for name in names if name not in matches)
+    if not matches:
+        there = f"it holds {len(others)} others, such as {others[0]!r}" if others else "it holds no file"
+        raise SourceError(f"no file under {root} matches {expected}; {there}")
+    inputs = tuple(sorted({path for name, path in members if name in matches}))
+    layout = Layout(anchored(description.files), anchored(".*"), expected)
+    return DescribedFiles(root, "", layout, len(matches), inputs, matches, others)
+
+
+def match_names(description: Description, names: Sequence[str]) -> list[Matched | None]:
+    """Match paths, each from the root or from any folder on to its end; None where one does not match.
+
+    Raises:
+        SettingsError: after MATCHING_S.
+    """
+    short = [name if len(name) <= MOST_CHARACTERS else "" for name in names]
+    request = json.dumps([anchored(description.files).pattern, short])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", MATCHER],
+            input=request,
+            capture_output=True,
+            text=True,
+            timeout=MATCHING_S,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SettingsError(
+            f"files: {description.files!r} takes more than {MATCHING_S:.0f} s on {len(names)} paths; "
+            "avoid repeats within repeats, and write [^/]+ for .+"
+        ) from error
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SettingsError(f"files: {description.files!r} cannot be matched: {error}") from error
+    found = (Matched(*each) if each is not None else None for each in json.loads(done.stdout))
+    return [each if name else None for each, name in zip(found, short, strict=True)]
+
+
+def _everything(_archive: str) -> bool:
+    return True

@@ -1,0 +1,88 @@
+"""How a text file is laid out: separator, header, comments, trailing marks, decimal mark, from its first lines."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+SEPARATORS = (",", ";", "\t", "|", "whitespace")
+COMMENTS = ("#", "%", "//")
+TRAILING = (";", ",", "\t", "|")
+LOOKED_AT = 200
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|", re.IGNORECASE)
+COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+(e[+-]?\d+)?", re.IGNORECASE)
+
+
+class TextLayout(NamedTuple):
+    """What a description says of a text, and the cells of the rows that were looked at."""
+
+    separator: str
+    header: tuple[str, ...]
+    comment: str
+    trailing: str
+    decimal: str
+    skip_lines: int
+    rows: tuple[tuple[str, ...], ...]
+
+
+def guess_layout(head: bytes) -> TextLayout | None:
+    """Guess from a file's first bytes, whose last line may be cut off; None where they are no table of numbers."""
+    if b"\0" in head:
+        return None
+    lines = head.decode("utf-8-sig", "replace").splitlines()
+    lines = lines[:-1] if len(lines) > 2 else lines
+    found = [(number, line.strip(" \r")) for number, line in enumerate(lines, 1) if line.strip()]
+    comment = next((mark for mark in COMMENTS if any(line.startswith(mark) for _, line in found)), "")
+    kept = [(number, line) for number, line in found if not (comment and line.startswith(comment))]
+    body = [line for _, line in kept[-LOOKED_AT:]]
+    if not body:
+        return None
+    trailing = _trailing(body)
+    best = max((_score(body, trailing, separator), -at, separator) for at, separator in enumerate(SEPARATORS))
+    (numbers, width), separator = best[0], best[2]
+    if numbers < 3:
+        return None
+    rows = [(number, split(line, separator, trailing)) for number, line in kept]
+    first = next(at for at, (_, cells) in enumerate(rows) if len(cells) == width)
+    titles = rows[first][1]
+    named = len(rows) > first + 1 and not any(_is_number(cell) and cell for cell in titles)
+    header = tuple(cell.strip().strip("\"'") for cell in titles) if named else ()
+    data = tuple(tuple(cells) for _, cells in rows[first + named :] if len(cells) == width)
+    # a decimal comma parts "1,5" in two where the comma is the separator, so there is none then
+    commas = separator != "," and any(COMMA_NUMBER.fullmatch(cell.strip()) for row in data[:LOOKED_AT] for cell in row)
+    return TextLayout(
+        separator, header, comment, trailing, "," if commas else ".", kept[first][0] - 1 if first else 0, data
+    )
+
+
+def split(line: str, separator: str, trailing: str) -> list[str]:
+    """Cut a line into cells."""
+    line = line.removesuffix(trailing).rstrip() if trailing else line
+    if separator == "whitespace":
+        return line.split()
+    try:
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:
+        return []
+
+
+def _trailing(body: Sequence[str]) -> str:
+    return next((mark for mark in TRAILING if all(line.endswith(mark) for line in body[1:] or body)), "")
+
+
+def _score(body: Sequence[str], trailing: str, separator: str) -> tuple[int, int]:
+    """Return how many columns of numbers the commonest width has, and that width; zeros where rows differ much."""
+    rows = [split(line, separator, trailing) for line in body]
+    width, count = Counter(map(len, rows)).most_common(1)[0]
+    if count < 0.8 * len(rows):
+        return 0, 0
+    same = [row for row in rows if len(row) == width][-50:]
+    return sum(all(_is_number(row[column]) for row in same[1:] or same) for column in range(width)), width
+
+
+def _is_number(cell: str) -> bool:
+    cell = cell.strip()
+    return bool(NUMBER.fullmatch(cell) or COMMA_NUMBER.fullmatch(cell))

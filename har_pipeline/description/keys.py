@@ -1,0 +1,135 @@
+"""What single values of a description may be: columns, numbers, units, words, separators, patterns.
+
+Each check is a pydantic validator that says in words what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator
+
+from gaitway.errors import did_you_mean
+from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
+
+DATE = "date"
+GROUPS = ("client", "session", "activity", "sensor")
+"""What a column, a named group of `files` or a fixed word can say of a row."""
+SEPARATORS = {"tab": "\t", "whitespace": "whitespace"}
+LARGEST = 1e12
+"""No factor, offset or time unit is larger."""
+
+
+def _column(given: object) -> str | int:
+    if isinstance(given, str) and 0 < len(given) <= 200:
+        return given
+    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= 10_000:
+        return given
+    raise ValueError("expected a column's name, or its number, counted from 1")
+
+
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LARGEST:
+        raise ValueError(f"expected a number of at most {LARGEST:g}")
+    return float(given)
+
+
+def _three_numbers(given: object) -> tuple[float, ...]:
+    if not isinstance(given, list | tuple):
+        return (_number(given),) * 3
+    if len(given) != 3:
+        raise ValueError("expected a number, or three, one for each axis")
+    return tuple(_number(each) for each in given)
+
+
+def _three(given: object) -> object:
+    if not isinstance(given, list | tuple) or len(given) != 3:
+        raise ValueError("expected three columns: those of x, y and z")
+    return given
+
+
+def _unit(units: Mapping[str, float], given: object, more: str) -> str | float:
+    if isinstance(given, str):
+        if given in (*units, *([DATE] if units is TIME_UNITS else [])):
+            return given
+        raise ValueError(f"unknown unit; {did_you_mean(given, units)}, {more}")
+    number = _number(given)
+    if not number > 0:
+        raise ValueError(f"expected one of {', '.join(units)}, {more}")
+    return number
+
+
+def _separator(given: object) -> str:
+    if isinstance(given, str) and given in SEPARATORS:
+        return SEPARATORS[given]
+    if isinstance(given, str) and re.fullmatch(r"[\t,;:|/!#$%&*=?@^_~]", given):
+        return given
+    raise ValueError('expected one character, such as "," or ";", or "tab" or "whitespace"')
+
+
+def _files(given: object) -> str:
+    if not isinstance(given, str) or not 0 < len(given) <= 500:
+        raise ValueError("expected a regular expression of at most 500 characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            groups = re.compile(given).groupindex
+            anchored(given)
+    except (re.error, RecursionError, OverflowError, Warning) as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    for name in groups:
+        if name not in GROUPS:
+            raise ValueError(f"unknown named group {name!r}; {did_you_mean(name, GROUPS)}")
+    return given
+
+
+def anchored(files: str) -> re.Pattern[str]:
+    """Compile `files` so that it matches from the root or from any folder on."""
+    return re.compile(rf"(?:.*?/)??(?:{files})")
+
+
+def column_alone(given: object) -> object:
+    """Read a bare name or number as a section with that column."""
+    return given if isinstance(given, Mapping | BaseModel) else {"column": given}
+
+
+def names_alone(given: object) -> object:
+    """Read a bare list as a section with these names."""
+    if isinstance(given, list | tuple):
+        return {"names": given}
+    if isinstance(given, Mapping | BaseModel):
+        return given
+    raise ValueError('expected a list of names, as in labels = ["walking", "sitting"]')
+
+
+def _words(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or len(given) > 1000:
+        raise ValueError('expected a list of names, as in ["walking", "sitting"]')
+    return tuple(_word(each) for each in given)
+
+
+def _word(given: object) -> str:
+    if not isinstance(given, str) or not 0 < len(given.strip()) <= 100:
+        raise ValueError(f"expected a word of 1 to 100 characters, not {str(given)[:100]!r}")
+    return given.strip()
+
+
+Column = Annotated[str | int, BeforeValidator(_column)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Number = Annotated[float, BeforeValidator(_number)]
+Axes = Annotated[tuple[float, ...], BeforeValidator(_three_numbers)]
+Triple = Annotated[tuple[Column, Column, Column], BeforeValidator(_three)]
+Row = tuple[Number, Number, Number]
+Word = Annotated[str, BeforeValidator(_word)]
+TimeUnit = Annotated[
+    str | float, BeforeValidator(lambda given: _unit(TIME_UNITS, given, 'date, or a number: the seconds of "1"'))
+]
+AccUnit = Annotated[str | float, BeforeValidator(lambda given: _unit(ACC_UNITS, given, 'or a number: the m/s² of "1"'))]
+GyroUnit = Annotated[
+    str | float, BeforeValidator(lambda given: _unit(GYRO_UNITS, given, 'or a number: the rad/s of "1"'))
+]
+Separator = Annotated[str, BeforeValidator(_separator)]
+Pattern = Annotated[str, BeforeValidator(_files)]

@@ -1,0 +1,298 @@
+"""What a description of somebody's recordings can say, key by key; docs/data-description.md is its reference.
+
+files = 'subject(?P<client>\\d+)/(?P<activity>[a-z_]+)\\.csv'
+labels = ["walking", "sitting"]
+time = { column = "timestamp", unit = "ms" }
+acc = { columns = ["ax", "ay", "az"], unit = "g" }
+gyro = { columns = ["gx", "gy", "gz"], unit = "deg/s" }
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from gaitway.errors import did_you_mean, first_problem
+from har_pipeline.description.keys import (
+    DATE,
+    GROUPS,
+    AccUnit,
+    Axes,
+    Column,
+    GyroUnit,
+    Pattern,
+    Row,
+    Separator,
+    TimeUnit,
+    Triple,
+    Word,
+    Words,
+    column_alone,
+    names_alone,
+)
+from har_pipeline.errors import SettingsError
+from har_pipeline.recording import UNLABELLED
+from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
+
+MOST_DESCRIBED_BYTES = 1 << 20
+
+
+class Strict(BaseModel):
+    """Frozen, and refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _section(cls, given: object) -> object:
+        if not isinstance(given, Mapping | BaseModel):
+            raise ValueError(f"expected keys and values: {', '.join(cls.model_fields)}")
+        if isinstance(given, Mapping):
+            for key in given:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown key {str(key)[:100]!r}; {did_you_mean(str(key), cls.model_fields)}")
+        return given
+
+
+class WordSource(Strict):
+    """Where a row's client, session, activity or sensor is read: in a column, or nowhere, since it is always one."""
+
+    column: Column | None = None
+    fixed: Word | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> WordSource:
+        if (self.column is None) == (self.fixed is None):
+            raise ValueError('expected either a column or a fixed word, as in { column = "who" } or { fixed = "me" }')
+        return self
+
+
+Said = Annotated[WordSource, BeforeValidator(column_alone)]
+
+
+class Labels(Strict):
+    """The activities in the order of their indices, and what becomes of the words that stand in the files."""
+
+    names: Words = ()
+    map: dict[str, str] = Field(default_factory=dict, max_length=1000)
+    ignore: Words = ()
+    strict: bool = Field(default=False, strict=True)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Labels:
+        for key in ("names", "ignore"):
+            words: tuple[str, ...] = getattr(self, key)
+            twice = next((word for word in words if words.count(word) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{key} has {twice!r} twice; name each activity once")
+        for word in self.names:
+            if word in UNLABELLED or word in self.ignore:
+                raise ValueError(f"{word!r} cannot be a label: it marks rows without one")
+        for word, label in self.map.items():
+            if self.names and label not in self.names:
+                raise ValueError(
+                    f"map sends {word!r} to {label!r}, which is no label; {did_you_mean(label, self.names)}"
+                )
+            if word in self.ignore or (word in self.names and word != label):
+                raise ValueError(f"{word!r} is in map, and in {'ignore' if word in self.ignore else 'names'} as well")
+        return self
+
+    def label_of(self, word: str) -> str | None:
+        """Return the label that a word of the files stands for; "" for one without, None for an unknown word."""
+        if word in UNLABELLED or word in self.ignore:
+            return ""
+        label = self.map.get(word, word)
+        return label if label in self.names or not self.names else None
+
+
+class TimeColumn(Strict):
+    """The column of times, and what its numbers or texts mean."""
+
+    column: Column
+    unit: TimeUnit = "s"
+    format: str | None = Field(default=None, min_length=2, max_length=64)
+
+    @model_validator(mode="after")
+    def _date(self) -> TimeColumn:
+        if self.format is not None and self.unit != DATE:
+            raise ValueError('format is that of text dates; set unit = "date" too')
+        return self
+
+    @property
+    def seconds(self) -> float:
+        """How many seconds a step of the column's numbers is."""
+        return TIME_UNITS[self.unit] if isinstance(self.unit, str) else self.unit
+
+
+class SensorColumns(Strict):
+    """Three columns of one sensor: value = matrix · ((columns + add − offset) · scale · unit)."""
+
+    units: ClassVar[Mapping[str, float]] = {}
+
+    columns: Triple
+    unit: str | float = 1.0
+    add: Triple | None = None
+    scale: Axes = (1.0, 1.0, 1.0)
+    offset: Axes = (0.0, 0.0, 0.0)
+    matrix: tuple[Row, Row, Row] | None = None
+    sensor: Word | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> SensorColumns:
+        if len({*self.columns}) < 3:
+            raise ValueError("the columns must be three different ones")
+        if 0.0 in self.scale:
+            raise ValueError("scale is 0; an axis would be lost")
+        if self.matrix is not None and abs(float(np.linalg.det(np.array(self.matrix)))) < 1e-9:
+            raise ValueError("the matrix has no inverse; an axis would be lost")
+        return self
+
+    @property
+    def unit_factor(self) -> float:
+        """What one of the unit is in m/s² or rad/s."""
+        return self.units[self.unit] if isinstance(self.unit, str) else self.unit
+
+    def values(self, raw: np.ndarray) -> np.ndarray:
+        """Turn the numbers (n, 3) of the columns into m/s² or rad/s."""
+        values: np.ndarray = (raw - np.array(self.offset)) * (np.array(self.scale) * self.unit_factor)
+        return values if self.matrix is None else values @ np.array(self.matrix).T
+
+
+class Accelerometer(SensorColumns):
+    """Total acceleration, with gravity."""
+
+    units: ClassVar[Mapping[str, float]] = ACC_UNITS
+
+    unit: AccUnit = "m/s2"
+
+
+class Gyroscope(SensorColumns):
+    """Angular rate."""
+
+    units: ClassVar[Mapping[str, float]] = GYRO_UNITS
+
+    unit: GyroUnit = "rad/s"
+
+
+class Description(Strict):
+    """One folder, archive or file of recordings: which files, what their columns are, and what the labels mean."""
+
+    files: Pattern = r"[^/]+\.csv(?:\.gz)?"
+    header: bool = Field(default=True, strict=True)
+    separator: Separator = ","
+    trailing: str = Field(default="", max_length=10)
+    comment: str = Field(default="", max_length=10)
+    decimal: Literal[".", ","] = "."
+    skip_lines: int = Field(default=0, ge=0, le=10_000, strict=True)
+    labels: Annotated[Labels, BeforeValidator(names_alone)] = Labels()
+    client: Said | None = None
+    session: Said | None = None
+    activity: Said | None = None
+    sensor: Said | None = None
+    time: Annotated[TimeColumn, BeforeValidator(column_alone)] | None = None
+    rate_hz: float | None = Field(default=None, ge=0.1, le=100_000, strict=True)
+    acc: Accelerometer
+    gyro: Gyroscope | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Description:
+        if self.time is None and self.rate_hz is None:
+            raise ValueError("time: name the column of the times, or give rate_hz where the rows have none")
+        named_sensor = next((name for name, each in self.sensors.items() if each.sensor), None)
+        if named_sensor and not self.sensor_by_row:
+            raise ValueError(
+                f"{named_sensor}.sensor: nothing says the sensor of a row; name its column, as in sensor = "
+                '"kind", or a group (?P<sensor>…) of files'
+            )
+        if self.separator == self.decimal:
+            raise ValueError("separator: it is the decimal mark as well; set decimal or separator otherwise")
+        for name in self.groups:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: it is a named group of files already; leave one of the two out")
+        if self.labels.names and self.activity is None and "activity" not in self.groups:
+            raise ValueError(
+                "activity: there are labels, but not where they stand: name a column, a fixed word, or a group "
+                "(?P<activity>…) of files"
+            )
+        if not self.header:
+            named = next((column for column in self.all_columns() if isinstance(column, str)), None)
+            if named is not None:
+                raise ValueError(f"header is false, so columns are numbers, counted from 1; came {named!r}")
+        return self
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The named groups of `files`."""
+        return tuple(re.compile(self.files).groupindex)
+
+    @property
+    def sensors(self) -> dict[Literal["acc", "gyro"], SensorColumns]:
+        """The sensors whose columns are described."""
+        return {"acc": self.acc} if self.gyro is None else {"acc": self.acc, "gyro": self.gyro}
+
+    @property
+    def declared_hz(self) -> dict[str, float]:
+        """The rate that is stated of each sensor beside a column of times, against which these can be judged."""
+        stated = self.time is not None and self.rate_hz is not None
+        return dict.fromkeys(self.sensors, self.rate_hz or 0.0) if stated else {}
+
+    @property
+    def sensor_by_row(self) -> bool:
+        """Whether each row is of one sensor, which a column or the file's name says; else all are in each row."""
+        return self.sensor is not None or "sensor" in self.groups
+
+    def all_columns(self) -> Iterator[str | int]:
+        """Yield every column that is read."""
+        for source in (self.time, *(getattr(self, name) for name in GROUPS)):
+            if source is not None and source.column is not None:
+                yield source.column
+        for sensor in self.sensors.values():
+            yield from (*sensor.columns, *(sensor.add or ()))
+
+    def with_labels(self, names: Sequence[str]) -> Description:
+        """Return the same with these labels: a federation's, on a device."""
+        return self.model_copy(update={"labels": self.labels.model_copy(update={"names": tuple(names)})})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is not the default, as JSON can hold it; `description_of` reads it."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def description_of(options: Mapping[str, Any]) -> Description:
+    """Check a description that came as a mapping, such as `--options` or a part of a TOML file.
+
+    Raises:
+        SettingsError: in one line that names the key, what came, and what was expected.
+    """
+    try:
+        return Description.model_validate(options)
+    except ValidationError as error:
+        raise SettingsError(f"description: {first_problem(error, input_shown=True)}") from error
+
+
+def read_description(path: Path | str) -> Description:
+    """Read a description from a TOML file.
+
+    Raises:
+        SettingsError: if there is none, if it is no TOML, or for a key that does not fit, naming it.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MOST_DESCRIBED_BYTES + 1)
+        if len(text) > MOST_DESCRIBED_BYTES:
+            raise SettingsError(f"{path}: larger than 1 MiB; expected a description in TOML")
+        options = tomllib.loads(text.decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingsError(
+            f"{path}: {error}; expected a description in TOML, as `har_pipeline describe` writes"
+        ) from error
+    try:
+        return Description.model_validate(options)
+    except ValidationError as error:
+        raise SettingsError(f"{path}: {first_problem(error, input_shown=True)}") from error

@@ -1,0 +1,253 @@
+"""Text files as a description says: blocks of rows in constant memory, and the line of each row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gaitway.errors import did_you_mean
+from har_pipeline.description.files import Bytes, DescribedFile
+from har_pipeline.description.model import Description
+from har_pipeline.errors import SourceError
+from har_pipeline.readers.archive import most_unpacked, unpacking
+from har_pipeline.readers.tables import MISSING, no_number, numbers_and_words
+from har_pipeline.recording import Categorical
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BLOCK_BYTES = 1 << 20
+MOST_LINE = 1 << 20
+MOST_COLUMNS = 10_000
+WHITESPACE = "whitespace"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+Lines = tuple[np.ndarray, list[bytes]]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some rows of a file: their cells, and `lines` (n,), where each stands in it.
+
+    `damaged` (n,) becomes True where a row is found to be of no use, and `why` says what was wrong first.
+    """
+
+    name: str
+    frame: pd.DataFrame
+    lines: np.ndarray
+    header: tuple[str, ...]
+    decimal: str
+    damaged: np.ndarray
+    why: list[str] = field(default_factory=list)
+
+    def damage(self, rows: np.ndarray, why: str) -> None:
+        """Count rows, by their indices, as of no use."""
+        self.damaged[rows] = True
+        self.why[1:] = []
+        self.why.append(why)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def place(self, row: int) -> str:
+        """Say in which file and line a row stands."""
+        return f"{self.name}, line {self.lines[row]}"
+
+    def index(self, column: str | int) -> int:
+        """Find a column by its name or number; raises SourceError."""
+        if isinstance(column, int):
+            if column > self.frame.shape[1]:
+                raise SourceError(f"{self.name}: no column {column}; its rows have {self.frame.shape[1]}")
+            return column - 1
+        count = self.header.count(column)
+        if not count:
+            raise SourceError(f"{self.name}: no column {column!r}; {did_you_mean(column, self.header[:100])}")
+        if count > 1:
+            raise SourceError(f"{self.name}: {count} columns are called {column!r}; give the column's number instead")
+        return self.header.index(column)
+
+    def numbers(self, columns: tuple[str | int, ...], rows: np.ndarray | None = None) -> np.ndarray:
+        """Return columns as float64 (n, columns), NaN where a cell is empty; of some rows only, where `rows` says so.
+        A row with a word or an infinite number is damaged, and NaN there.
+        """
+        chosen = np.arange(len(self)) if rows is None else rows
+
+        def place(row: int) -> str:
+            return self.place(int(chosen[row]))
+
+        found = np.empty((len(chosen), len(columns)))
+        for at, column in enumerate(columns):
+            series = self.frame[self.index(column)]
+            series = series if rows is None else series.iloc[rows]
+            found[:, at], words = numbers_and_words(series, self.decimal)
+            if words.any():
+                row = int(np.argmax(words))
+                self.damage(
+                    chosen[words], no_number(series, str(column), lambda row: self.place(int(chosen[row])), row)
+                )
+        if (infinite := np.isinf(found).any(axis=1)).any():
+            first = place(int(np.argmax(infinite)))
+            self.damage(chosen[infinite], f"{first}: infinite value; remove or repair the row")
+            found[infinite] = np.nan
+        return found
+
+    def dates(self, column: str | int, form: str | None) -> np.ndarray:
+        """Return text dates as seconds since 1970 (n,), in UTC where they name no zone; NaN where a cell is empty.
+
+        A row with another text is damaged; raises SourceError where the format is none.
+        """
+        import pandas as pd
+
+        texts = self.frame[self.index(column)].astype(str).str.strip()
+        try:
+            read = pd.to_datetime(texts, format=form or "ISO8601", errors="coerce", utc=True)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SourceError(f"{self.name}: time.format {form!r} cannot be used: {error}") from error
+        bad = (read.isna() & ~texts.isin(MISSING)).to_numpy()
+        if bad.any():
+            at = int(np.argmax(bad))
+            self.damage(
+                np.flatnonzero(bad),
+                f"{self.place(at)}: {str(texts.iloc[at])[:50]!r} in column {str(column)!r} is no date of the form "
+                f"{form or 'ISO 8601'}; set time.format",
+            )
+        seconds: np.ndarray = (read - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(dtype=np.float64)
+        return seconds
+
+    def words(self, column: str | int) -> Categorical:
+        """Return a column's texts, without blanks around them."""
+        texts = self.frame[self.index(column)].astype(str).astype("category").cat
+        return Categorical(np.array([str(each).strip() for each in texts.categories]), texts.codes.to_numpy())
+
+
+def read_blocks(file: DescribedFile, description: Description) -> Iterator[Block]:
+    """Parse a file block by block; raises SourceError, with the line, for what is no table."""
+    header: tuple[str, ...] | None = None
+    width = 0
+    with unpacking(file.name):
+        opened = file.open()
+    with opened as stream:
+        for numbers, lines in _lines(stream, file, description):
+            if not width:
+                first = _cells(lines[0], description, f"{file.name}, line {numbers[0]}")
+                width = len(first)
+                header = tuple(cell.strip().strip("\"'") for cell in first) if description.header else ()
+                if description.header:
+                    numbers, lines = numbers[1:], lines[1:]
+            if lines:
+                yield _block(lines, numbers, width, header or (), file.name, description)
+    if not width:
+        raise SourceError(f"{file.name} is empty; expected rows")
+
+
+def _cells(line: bytes, description: Description, place: str) -> list[str]:
+    text = line.decode("utf-8", "replace")
+    if description.separator == WHITESPACE:
+        cells = text.split()
+    else:
+        try:
+            cells = next(csv.reader([text], delimiter=description.separator, skipinitialspace=True), [])
+        except csv.Error as error:
+            raise SourceError(f"{place}: {error}; is this a text table?") from error
+    if not 0 < len(cells) <= MOST_COLUMNS:
+        raise SourceError(f"{place}: {len(cells)} columns; is this a text table?")
+    return cells
+
+
+def _block(
+    lines: list[bytes], numbers: np.ndarray, width: int, header: tuple[str, ...], name: str, description: Description
+) -> Block:
+    """Parse lines; rows that are too long are damaged, and come out empty."""
+    damaged, why = np.zeros(len(lines), dtype=bool), list[str]()
+    # pandas cuts a first row that is longer than the names to these in silence
+    frame = None if _too_long(lines[0], numbers[0], width, name, description) else _parsed(lines, width, description)
+    if frame is None:
+        rows = zip(lines, numbers, strict=True)
+        damaged = np.array([_too_long(line, number, width, name, description) for line, number in rows])
+        empty = (b" " if description.separator == WHITESPACE else description.separator.encode()).join([b'""'] * width)
+        frame = _parsed([empty if bad else line for line, bad in zip(lines, damaged, strict=True)], width, description)
+        first = numbers[int(np.argmax(damaged))] if damaged.any() else numbers[0]
+        why = [f"{name}, line {first}: not a row of {width} columns separated by {description.separator!r}"]
+    if frame is None:
+        raise SourceError(why[0])
+    return Block(name, frame, numbers, header, description.decimal, damaged, why)
+
+
+def _too_long(line: bytes, number: int, width: int, name: str, description: Description) -> bool:
+    return len(_cells(line, description, f"{name}, line {number}")) > width
+
+
+def _parsed(lines: list[bytes], width: int, description: Description) -> pd.DataFrame | None:
+    """Parse rows of so many cells; None where one is longer, or else no row of a table."""
+    import pandas as pd
+
+    spaced = description.separator == WHITESPACE
+    try:
+        return pd.read_csv(
+            io.BytesIO(b"\n".join(lines)),
+            sep=r"\s+" if spaced else description.separator,
+            header=None,
+            names=range(width),
+            index_col=False,
+            na_filter=False,
+            skip_blank_lines=False,
+            skipinitialspace=not spaced,
+            decimal=description.decimal,
+            encoding_errors="replace",
+            low_memory=False,
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError):
+        return None
+
+
+def _lines(stream: Bytes, file: DescribedFile, description: Description) -> Iterator[Lines]:
+    """Yield lines that are neither blank, nor comments, nor to be skipped, cleaned; with their numbers."""
+    comment, trailing = description.comment.encode(), description.trailing.encode()
+    number = 1
+    for lines in _raw_lines(stream, file):
+        kept, numbers = [], []
+        for at, line in enumerate(lines, number):
+            row = line.strip(b" \r") if description.separator == "\t" else line.strip()
+            if trailing:
+                row = row.removesuffix(trailing).rstrip()
+            if row and at > description.skip_lines and not (comment and row.startswith(comment)):
+                kept.append(row)
+                numbers.append(at)
+        number += len(lines)
+        if kept:
+            yield np.array(numbers), kept
+
+
+def _raw_lines(stream: Bytes, file: DescribedFile) -> Iterator[list[bytes]]:
+    """Yield the whole lines that are there, without waiting for more: the file may be a pipe."""
+    rest, total = b"", 0
+    most = sys.maxsize if file.endless else most_unpacked(file.path)
+    data = _read(stream, file)
+    if data.startswith(UTF_16):
+        raise SourceError(f"{file.name} is UTF-16; save it as UTF-8")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    while data:
+        total += len(data)
+        if total > most:
+            raise SourceError(f"{file.name} unpacks to more than {most >> 20} MiB; unpack it by hand if it is sound")
+        if b"\0" in data:
+            raise SourceError(f"{file.name} holds zero bytes; expected a text table: leave it out by `files`")
+        whole, newline, rest = (rest + data).rpartition(b"\n")
+        if newline:
+            yield whole.split(b"\n")
+        if len(rest) > MOST_LINE:
+            raise SourceError(f"{file.name} has a line of more than 1 MiB; expected a text table")
+        data = _read(stream, file)
+    if rest:
+        yield [rest]
+
+
+def _read(stream: Bytes, file: DescribedFile) -> bytes:
+    with unpacking(file.name):
+        return stream.read(BLOCK_BYTES)

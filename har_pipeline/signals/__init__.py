@@ -1,0 +1,1 @@
+"""Whether recordings are what they are said to be: units, rates, channels, times."""

@@ -1,0 +1,267 @@
+"""Whether recordings are what they are said to be: units, time, rate, lost and repeated samples, dead channels.
+
+Counts and histograms are kept, never samples, so that a device can watch its sensors for as long as it runs; whole
+recordings, chunks of them and live samples are judged alike. The limits were set so that no known data set passes
+any of them: tests/har_pipeline/test_known_windows.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from har_pipeline.recording import STANDARD_GRAVITY, Recording
+from har_pipeline.signals.tally import AXES, Tally
+
+Severity = Literal["note", "warning", "error"]
+SENSORS = {"acc": "accelerometer", "gyro": "gyroscope"}
+
+LEAST_SAMPLES = 256
+"""Fewer say nothing about levels, rates and dead channels."""
+SLOWEST_HZ, FASTEST_HZ = 5.0, 2000.0
+"""No sensor for human movement is slower or faster: then the unit of time is wrong."""
+RATE_TOLERANCE = 0.2
+TOLERANCE = 0.15
+SCALES = (
+    (1.0, "that looks like g; set the unit of the acceleration to g"),
+    (1000.0, "that looks like mg; set the unit of the acceleration to mg"),
+    (STANDARD_GRAVITY**2, "that is 9.8 times too large, as if m/s² had been taken for g; set its unit to m/s²"),
+    (1 / STANDARD_GRAVITY, "that is g divided by 9.8 once too often; set the unit of the acceleration to g"),
+)
+IN_MOTION = (5.0, 16.0)
+"""Half of all accelerations are larger, half smaller than a number in here, if they are in m/s² with gravity."""
+WITHOUT_GRAVITY = 0.6
+"""Below this share of a second's acceleration that keeps its direction, nothing pulls down."""
+ROTATION = 20.0
+"""rad/s: one second in twenty turns faster on average only if it is in degrees."""
+TINY_ROTATION, WALKING = 0.1, 1.5
+"""Who shakes by so many m/s² turns by more than that many rad/s."""
+RATIO = 8.0
+LOST, REPEATED = 0.15, 0.3
+SILENT, FROZEN = 0.2, 0.2
+"""Shares of the time in which a sensor gives nothing while the other does, or the same three numbers over and over."""
+LAG_S = 10.0
+"""A sensor that is pushed in long pieces, after the other, is not silent."""
+
+
+class Finding(NamedTuple):
+    """What a check found: `code` names it for programs, `words` say what came, what was expected and what to do.
+
+    An error leaves nothing to learn from; a warning is very probably wrong data; a note is only told. `sensor` is
+    "acc", "gyro", or "" where it concerns both.
+    """
+
+    severity: Severity
+    code: str
+    client: str
+    sensor: str
+    words: str
+
+    @property
+    def where(self) -> str:
+        """Name the client and, if it concerns one of them, its sensor."""
+        return f"{self.client}, {SENSORS[self.sensor]}" if self.sensor else self.client
+
+
+class SignalChecks:
+    """Judges the recordings of any number of clients while they pass; memory does not grow with their length.
+
+    `declared_hz` is the rate that a description or plan states of a sensor ("acc", "gyro"), where one does.
+    """
+
+    def __init__(self, declared_hz: Mapping[str, float] | None = None) -> None:
+        self._declared_hz = dict(declared_hz or {})
+        self._tallies: dict[str, dict[str, Tally]] = {}
+
+    def add(self, recording: Recording) -> None:
+        """Take note of a recording, or of a chunk of one; its sessions must come one after another."""
+        if np.shape(recording.values) != (len(recording.times_s), 3):
+            return  # the pipeline refuses it
+        sensors = self._tallies.setdefault(recording.client, {})
+        sensors.setdefault(recording.sensor, Tally()).add(recording.session, recording.times_s, recording.values)
+
+    def skipped(self, client: str, sensor: str, rows: int) -> None:
+        """Take note of rows that a reader could not use, because cells were missing or no numbers."""
+        self._tallies.setdefault(client, {}).setdefault(sensor, Tally()).unusable += rows
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what is odd so far, by client and sensor; empty if nothing is."""
+        return tuple(self._judge())
+
+    def rates_hz(self) -> dict[str, dict[str, float]]:
+        """Return the samples a second of each client's sensors, pauses left out, where there were some."""
+        return {
+            client: {sensor: tally.rate_hz for sensor, tally in sorted(sensors.items()) if np.isfinite(tally.rate_hz)}
+            for client, sensors in self._tallies.items()
+        }
+
+    def no_windows(self, client: str, window_s: float) -> Finding:
+        """Say why a client has no window: one sensor only, clocks that never meet, the time unit, or gaps."""
+        sensors = self._tallies.get(client, {})
+        return Finding("error", "no_windows", client, "", f"no window came of it: {_reason(sensors, window_s)}")
+
+    def _judge(self) -> Iterator[Finding]:
+        for client in sorted(self._tallies):
+            sensors = self._tallies[client]
+            for sensor in sorted(sensors):
+                for severity, code, words in _of_one(sensor, sensors[sensor], self._declared_hz.get(sensor)):
+                    yield Finding(severity, code, client, sensor, words)
+            if "acc" in sensors and "gyro" in sensors:
+                for sensor, other in (("acc", "gyro"), ("gyro", "acc")):
+                    for severity, code, words in _silence(sensors[sensor], sensors[other], SENSORS[other]):
+                        yield Finding(severity, code, client, sensor, words)
+                for severity, code, words in _of_both(sensors["acc"], sensors["gyro"]):
+                    yield Finding(severity, code, client, "gyro", words)
+
+
+def grouped(findings: Iterable[Finding], clients: int) -> list[tuple[Severity, str, str]]:
+    """Lay findings of one code and sensor together: severity, who has it, and the first one's words."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for each in findings:
+        groups.setdefault((each.code, each.sensor), []).append(each)
+    rows = []
+    for same in groups.values():
+        first, names = same[0], [each.client for each in same]
+        who = first.client
+        if len(names) > 1:
+            who = f"all {clients} clients" if len(names) == clients else f"{len(names)} clients, such as {names[0]}"
+        rows.append((first.severity, f"{who}, {SENSORS[first.sensor]}" if first.sensor else who, first.words))
+    return sorted(rows, key=lambda row: ("error", "warning", "note").index(row[0]))
+
+
+Judgement = tuple[Severity, str, str]
+
+
+def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
+    if tally.unusable:
+        share = tally.unusable / (tally.rows + tally.unusable)
+        words = f"{tally.unusable} rows ({share:.1%}) lack a number (NaN, or cells missing) and are left out"
+        yield "warning", "rows_without_numbers", words
+    if tally.count < LEAST_SAMPLES:
+        return
+    if tally.all_zero:
+        yield "note", "masked", f"the {SENSORS[sensor]} is zero throughout: it counts as masked"
+        return
+    yield from _time(tally, declared_hz)
+    yield from _channels(tally)
+    if sensor == "acc":
+        yield from _gravity(tally)
+
+
+def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
+    if tally.backward_share > 0.01:
+        words = f"{tally.backward_share:.0%} of the times go backwards"
+        yield "warning", "unsorted_times", f"{words}; are several recordings mixed in one session?"
+        return
+    rate_hz = tally.rate_hz
+    if not SLOWEST_HZ <= rate_hz <= FASTEST_HZ:
+        yield "error", "rate", f"{rate_hz:.4g} samples a second; {_time_unit(rate_hz)}"
+        return
+    if declared_hz and abs(rate_hz / declared_hz - 1) > RATE_TOLERANCE:
+        half = ", about half of it" if abs(rate_hz / declared_hz - 0.5) < 0.1 else ""
+        words = f"measured {rate_hz:.4g} samples a second{half}, declared {declared_hz:.4g} Hz"
+        yield "warning", "declared_rate", f"{words}; correct the declared rate, or look for lost samples"
+    if tally.lost_share > LOST:
+        words = f"about {tally.lost_share:.0%} of the samples are missing (gaps between the times of others)"
+        yield "warning", "lost_samples", f"{words}; was the sensor or its transmission overloaded?"
+    if tally.equal_times_share > REPEATED:
+        words = f"{tally.equal_times_share:.0%} of the samples carry the time of the one before"
+        yield "warning", "equal_times", f"{words}; were times rounded, or rows written twice?"
+    if tally.repeated_share > REPEATED:
+        slower = rate_hz * (1 - tally.repeated_share)
+        words = f"{tally.repeated_share:.0%} of the samples repeat the one before while it moves"
+        yield "warning", "repeated_samples", f"{words}; the sensor itself gives about {slower:.3g} Hz"
+
+
+def _time_unit(rate_hz: float) -> str:
+    """Guess which unit the times are really in."""
+    for factor, guess in (
+        (1e-3, "were milliseconds expected of times in seconds (or micro- of milliseconds)?"),
+        (1e3, "were times in milliseconds taken for seconds (or micro- for milliseconds)?"),
+        (1e6, "were times in microseconds taken for seconds (or nano- for milliseconds)?"),
+        (1e9, "were times in nanoseconds taken for seconds?"),
+        (1e-6, "were nanoseconds expected of times in milliseconds?"),
+        (1e-9, "were nanoseconds expected of times in seconds?"),
+    ):
+        if 10 <= rate_hz * factor <= 1000:
+            return f"{guess} Set the unit of time"
+    return f"{SLOWEST_HZ:.0f} to {FASTEST_HZ:.0f} Hz were expected; check the column and the unit of time"
+
+
+def _channels(tally: Tally) -> Iterator[Judgement]:
+    constant = [axis for axis, still in zip(AXES, tally.constant, strict=True) if still]
+    if constant:
+        words = f"{' and '.join(constant)} never change{'s' if len(constant) == 1 else ''}"
+        yield "warning", "constant_channel", f"{words} in {tally.count} samples; is the right column read?"
+    if tally.frozen_share > FROZEN and len(constant) < len(AXES):
+        words = f"for {tally.frozen_share:.0%} of the time it repeats the same three numbers"
+        yield "warning", "frozen", f"{words}; did it stop, or was it switched off?"
+    for one, other in tally.identical_axes():
+        yield "warning", "identical_channels", f"{one} and {other} are the same numbers; is a column named twice?"
+
+
+def _gravity(tally: Tally) -> Iterator[Judgement]:
+    level, still = tally.still_level, True
+    if np.isnan(level):
+        level, still = tally.sizes.quantile(0.5), False
+    pulled = tally.steadiness >= WITHOUT_GRAVITY
+    odd = odd_acceleration(level, still=still)
+    if odd is None and (still or pulled):
+        return
+    words = f"|acceleration| is {level:.3g} {'at rest' if still else 'for the most part'}"
+    words = f"{words}, expected {STANDARD_GRAVITY:.2f} m/s²"
+    if not (still and odd) and (level < WITHOUT_GRAVITY or not pulled):
+        yield "warning", "no_gravity", f"{words}; gravity seems to be taken out: take the acceleration that includes it"
+        return
+    yield "warning", "gravity", f"{words}; {odd or 'check unit and scale'}"
+
+
+def odd_acceleration(level: float, *, still: bool) -> str | None:
+    """Say what may be wrong where |acceleration| is mostly `level`, in what should be m/s² with gravity.
+
+    None: nothing is; "": no unit explains it. In motion (not `still`) it may vary widely.
+    """
+    if abs(level / STANDARD_GRAVITY - 1) <= TOLERANCE if still else IN_MOTION[0] <= level <= IN_MOTION[1]:
+        return None
+    return next((guess for scale, guess in SCALES if abs(level / scale - 1) <= (TOLERANCE if still else 0.6)), "")
+
+
+def _silence(tally: Tally, other: Tally, name: str) -> Iterator[Judgement]:
+    missing_s = other.covered_s - tally.covered_s
+    if min(tally.count, other.count) >= LEAST_SAMPLES and missing_s > max(LAG_S, SILENT * other.covered_s):
+        words = f"it gave samples for {tally.covered_s:.0f} s, the {name} for {other.covered_s:.0f} s"
+        yield "warning", "silent", f"{words}; did it stop, or was it started late? Windows need both"
+
+
+def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
+    if min(acc.count, gyro.count) < LEAST_SAMPLES or gyro.all_zero or acc.all_zero:
+        return
+    if acc.same_numbers(gyro):
+        words = "its numbers are those of the accelerometer; is the right column read?"
+        yield "warning", "identical_channels", words
+        return
+    turning, shaking = gyro.rotations.quantile(0.95), acc.shaking.quantile(0.95)
+    words = f"it turns by {turning:.3g} rad/s in the liveliest twentieth of the time"
+    if turning > ROTATION or (turning > 3 and turning > RATIO * shaking):
+        yield "warning", "rotation", f"{words}; that looks like degrees: set the unit of the gyroscope to deg/s"
+    elif turning < TINY_ROTATION and shaking > WALKING:
+        yield "warning", "rotation", f"{words}, while it shakes by {shaking:.3g} m/s²; set its unit to rad/s"
+
+
+def _reason(sensors: Mapping[str, Tally], window_s: float) -> str:
+    for sensor, name in SENSORS.items():
+        if sensor not in sensors or not sensors[sensor].count:
+            return f"the {name} gave no samples; a window needs both sensors"
+    acc, gyro = sensors["acc"], sensors["gyro"]
+    for sensor, tally in sensors.items():
+        if not SLOWEST_HZ <= tally.rate_hz <= FASTEST_HZ:
+            return f"the {SENSORS[sensor]} has {tally.rate_hz:.4g} samples a second; {_time_unit(tally.rate_hz)}"
+    if acc.last_s < gyro.first_s or gyro.last_s < acc.first_s:
+        spans = f"{acc.first_s:.3f} to {acc.last_s:.3f} s and {gyro.first_s:.3f} to {gyro.last_s:.3f} s"
+        return f"accelerometer and gyroscope never meet in time ({spans}); do their clocks differ?"
+    span_s = min(acc.last_s, gyro.last_s) - max(acc.first_s, gyro.first_s)
+    if span_s < window_s:
+        return f"both sensors together last {span_s:.2f} s, a window {window_s:.2f} s"
+    return f"no stretch of {window_s:.2f} s is without a gap and has one of the labels"

@@ -1,0 +1,12 @@
+"""The client in a phone's browser: plain ES modules without a build step, which the server serves as they are.
+
+Nothing is computed here. `app/` holds the pages and modules; `app/recognizer/…` is served from `export/web`, and
+`make phone` fills `app/vendor`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+APP = Path(__file__).parent / "app"
+"""The folder whose files the server serves below /phone/."""

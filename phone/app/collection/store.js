@@ -1,0 +1,228 @@
+/**
+ * What the phone keeps, in IndexedDB: small state by keys, and windows. A window's marks (when, label, session) and its
+ * samples lie apart, so that counting and labelling a day reads kilobytes. Each call is one transaction.
+ */
+
+import { WINDOW_MS } from "./motion.js";
+
+const NAME = "gaitway-phone";
+/** Windows that are kept: about seven hours, 65 MB. The oldest without a label make room, then the oldest. */
+export const MOST_WINDOWS = 20_000;
+
+/** What each version of the database adds to the one before; a step is never changed once it was released. */
+const MIGRATIONS = [
+  (/** @type {IDBDatabase} */ database) => {
+    database.createObjectStore("state");
+    database.createObjectStore("marks", { keyPath: "id", autoIncrement: true }).createIndex("startMs", "startMs");
+    database.createObjectStore("samples");
+  },
+];
+
+/** What the person reads. */
+export class StoreError extends Error {}
+
+/**
+ * @typedef {import("../types.js").StoredWindow} StoredWindow
+ * @typedef {{id: number, startMs: number, label: string | null, session: string}} Mark
+ */
+
+export class Store {
+  /** @param {IDBDatabase} database @param {number} most windows */
+  constructor(database, most = MOST_WINDOWS) {
+    this.database = database;
+    this.most = most;
+    /** @type {Set<() => void>} Called after windows or labels have changed, here or in another tab. */
+    this.watchers = new Set();
+    database.onversionchange = () => database.close();
+    this.tabs = new BroadcastChannel(database.name);
+    this.tabs.onmessage = () => this.told();
+  }
+
+  /**
+   * Open the database, and bring it to this version.
+   * @param {string} [name] @param {number} [most] @returns {Promise<Store>}
+   */
+  static open(name = NAME, most = MOST_WINDOWS) {
+    if (!globalThis.indexedDB) throw new StoreError("This browser keeps nothing for pages; leave private browsing.");
+    return new Promise((resolve, reject) => {
+      const asked = indexedDB.open(name, MIGRATIONS.length);
+      asked.onupgradeneeded = ({ oldVersion }) => MIGRATIONS.slice(oldVersion).forEach((step) => step(asked.result));
+      asked.onsuccess = () => resolve(new Store(asked.result, most));
+      asked.onblocked = () =>
+        reject(new StoreError("Another tab holds an older version of this app: close it, and reload."));
+      asked.onerror = () => reject(inWords(asked.error));
+    });
+  }
+
+  /** @param {string} key @returns {Promise<any>} undefined where nothing is kept */
+  get(key) {
+    return this.run(["state"], "readonly", ({ state }) => state.get(key));
+  }
+
+  /** @param {string} key @param {unknown} value structured-cloneable */
+  set(key, value) {
+    return this.setAll({ [key]: value });
+  }
+
+  /** All or none of them. @param {Record<string, unknown>} values */
+  setAll(values) {
+    return this.run(["state"], "readwrite", ({ state }) => {
+      for (const [key, value] of Object.entries(values)) state.put(value, key);
+    });
+  }
+
+  /** @param {string} key */
+  remove(key) {
+    return this.run(["state"], "readwrite", ({ state }) => void state.delete(key));
+  }
+
+  /** @param {StoredWindow[]} windows */
+  async addWindows(windows) {
+    if (!windows.length) return;
+    await this.run(["marks", "samples"], "readwrite", ({ marks, samples }) => {
+      for (const { x, startMs, label, session } of windows) {
+        const put = marks.add({ startMs, label, session });
+        put.onsuccess = () => samples.put(x, put.result);
+      }
+    });
+    await this.makeRoom();
+    this.changed();
+  }
+
+  /** All windows with their samples, by time. @returns {Promise<StoredWindow[]>} */
+  async windows() {
+    const [marks, keys, samples] = await this.run(["marks", "samples"], "readonly", (stores) => [
+      stores.marks.index("startMs").getAll(),
+      stores.samples.getAllKeys(),
+      stores.samples.getAll(),
+    ]);
+    const byId = new Map(keys.map((/** @type {number} */ key, /** @type {number} */ i) => [key, samples[i]]));
+    return marks.map((/** @type {Mark} */ mark) => ({ ...mark, x: byId.get(mark.id) }));
+  }
+
+  /** All windows without their samples, by time. @returns {Promise<Mark[]>} */
+  marks() {
+    return this.run(["marks"], "readonly", ({ marks }) => marks.index("startMs").getAll());
+  }
+
+  /**
+   * Say what was done in a stretch; a window counts by its middle, as har_pipeline takes the label of most samples.
+   * @param {number} fromMs @param {number} toMs @param {string | null} label @returns {Promise<number>} windows
+   */
+  async label(fromMs, toMs, label) {
+    const begins = [fromMs - WINDOW_MS / 2, toMs - WINDOW_MS / 2];
+    if (!(fromMs < toMs)) return 0;
+    const range = IDBKeyRange.bound(begins[0], begins[1], false, true);
+    return this.changeMarks(range, (cursor) => void cursor.update({ ...cursor.value, label }));
+  }
+
+  /**
+   * Delete every window that reaches into a stretch.
+   * @param {number} fromMs @param {number} toMs @returns {Promise<number>} windows
+   */
+  async deleteWindows(fromMs, toMs) {
+    if (!(fromMs < toMs)) return 0;
+    return this.changeMarks(IDBKeyRange.bound(fromMs - WINDOW_MS, toMs, true, true), (cursor, samples) => {
+      samples.delete(cursor.primaryKey);
+      cursor.delete();
+    });
+  }
+
+  /** Delete everything: windows and state. */
+  async clear() {
+    await this.run(["state", "marks", "samples"], "readwrite", ({ state, marks, samples }) => {
+      for (const store of [state, marks, samples]) store.clear();
+    });
+    this.changed();
+  }
+
+  /**
+   * @param {IDBKeyRange} begins of the windows
+   * @param {(cursor: IDBCursorWithValue, samples: IDBObjectStore) => void} change
+   */
+  async changeMarks(begins, change) {
+    let count = 0;
+    await this.run(["marks", "samples"], "readwrite", ({ marks, samples }) => {
+      const walk = marks.index("startMs").openCursor(begins);
+      walk.onsuccess = () => {
+        const cursor = walk.result;
+        if (!cursor) return;
+        change(cursor, samples);
+        count++;
+        cursor.continue();
+      };
+    });
+    this.changed();
+    return count;
+  }
+
+  /** Let the oldest windows go where there are too many. */
+  async makeRoom() {
+    const count = await this.run(["marks"], "readonly", ({ marks }) => marks.count());
+    if (count <= this.most) return;
+    const marks = await this.marks();
+    const oldest = [...marks.filter((each) => each.label === null), ...marks.filter((each) => each.label !== null)];
+    await this.run(["marks", "samples"], "readwrite", (stores) => {
+      for (const { id } of oldest.slice(0, count - this.most)) {
+        stores.marks.delete(id);
+        stores.samples.delete(id);
+      }
+    });
+  }
+
+  changed() {
+    this.told();
+    this.tabs.postMessage("changed");
+  }
+
+  told() {
+    for (const watcher of this.watchers) watcher();
+  }
+
+  /**
+   * Run one transaction; resolve with the result of the request, or of all of a list, once it is on the disk.
+   * @param {string[]} names @param {IDBTransactionMode} mode
+   * @param {(stores: Record<string, IDBObjectStore>) => any} work @returns {Promise<any>}
+   */
+  run(names, mode, work) {
+    return new Promise((resolve, reject) => {
+      /** @type {IDBTransaction | undefined} */
+      let transaction;
+      try {
+        transaction = this.database.transaction(names, mode, { durability: "strict" });
+        const stores = names.map((name) => [name, /** @type {IDBTransaction} */ (transaction).objectStore(name)]);
+        const found = work(Object.fromEntries(stores));
+        transaction.oncomplete = () => resolve(Array.isArray(found) ? found.map((each) => each.result) : found?.result);
+        transaction.onabort = () => reject(inWords(transaction?.error ?? null));
+      } catch (error) {
+        transaction?.abort(); // what was asked before would be written
+        reject(inWords(/** @type {DOMException} */ (error)));
+      }
+    });
+  }
+}
+
+/** Ask the browser not to delete what is kept when space is short. @returns {Promise<boolean>} whether it will not */
+export async function askToPersist() {
+  const storage = globalThis.navigator?.storage;
+  if (!storage?.persist) return false;
+  return (await storage.persisted()) || (await storage.persist());
+}
+
+/** @param {DOMException | null} error */
+function inWords(error) {
+  if (error?.name === "QuotaExceededError") {
+    return new StoreError(
+      "The phone's storage for this site is full: delete a stretch of data, or make room on the phone.",
+    );
+  }
+  if (error?.name === "VersionError") {
+    return new StoreError("A newer version of this app has used this phone's data: close all its tabs, and reload.");
+  }
+  if (error?.name === "InvalidStateError") {
+    return new StoreError("The app was updated in another tab: reload this page.");
+  }
+  return new StoreError(
+    `What the phone keeps could not be read or written: ${error?.message ?? "no reason was given"}.`,
+  );
+}

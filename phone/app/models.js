@@ -1,0 +1,151 @@
+/** The model in use, why it is, and what its owner may do about it. */
+
+import { recognize } from "./learning/learner.js";
+import { LIGHT_MODEL } from "./protocol/memory.js";
+import { withLeft } from "./protocol/releases.js";
+import { capital } from "./words.js";
+
+/**
+ * @typedef {import("./types.js").Model} Model
+ * @typedef {import("./protocol/memory.js").KeptModel} KeptModel
+ */
+
+export class Models {
+  /**
+   * @param {import("./collection/store.js").Store} store @param {import("./types.js").Embedder} embedder
+   * @param {import("./learning/learner.js").Learner} learner @param {import("./participation.js").Participation} participation
+   */
+  constructor(store, embedder, learner, participation) {
+    this.store = store;
+    this.embedder = embedder;
+    this.learner = learner;
+    this.participation = participation;
+    /** @type {import("./types.js").Prepared | null} */ this.prepared = null;
+    store.watchers.add(() => (this.prepared = null));
+  }
+
+  /** @returns {Model | null} */
+  get model() {
+    return this.participation.state?.model ?? null;
+  }
+
+  /** @returns {import("./types.js").Plan | null} */
+  get plan() {
+    return this.participation.state?.plan ?? null;
+  }
+
+  /** Why nothing can be recognized; empty where it can. */
+  get obstacle() {
+    if (!this.participation.membership) return "A model comes with a federation: join one first.";
+    if (this.participation.state?.name === "elsewhere") {
+      return "This app takes part in another tab of this browser: use that one, or close it.";
+    }
+    if (this.model && this.plan) return "";
+    const labelled = !!this.participation.state?.examples;
+    if (!labelled)
+      return "Record and label some minutes first, under Collect: a model comes once there is something to check it with.";
+    return "The federation's model has not come yet: it comes when a round has ended.";
+  }
+
+  /** What the model in use is called. */
+  get name() {
+    return this.model ? nameOf(this.model) : "no model";
+  }
+
+  get words() {
+    const { model } = this;
+    return model ? `${capital(nameOf(model))}.` : this.obstacle;
+  }
+
+  /** Why it is used, or why the last one was not. */
+  get reason() {
+    const { state } = this.participation;
+    return state?.verdict?.reason ?? "";
+  }
+
+  /** What its owner may do. @returns {{words: string, work: () => Promise<string>}[]} */
+  get choices() {
+    const agent = this.participation.agent;
+    const kept = agent?.recollection.known.kept;
+    if (!kept) return [];
+    const found = [{ words: "Learn from this phone's windows", work: () => this.personalize() }];
+    const { before } = kept;
+    if (before) found.push({ words: `Go back to ${nameOf(before.model)}`, work: () => this.use(before) });
+    return found;
+  }
+
+  /**
+   * @param {Float32Array} x (128, 6), not normalized
+   * @returns {Promise<[string, number][]>} labels and probabilities, likeliest first
+   */
+  async ranking(x) {
+    const { model, plan } = this;
+    if (!model || !plan) throw new Error(this.obstacle);
+    await this.load(plan);
+    const { normalization } = await this.preparation(plan);
+    const { probabilities } = await recognize(x, { model, normalization }, this.embedder, plan.labels);
+    return Object.entries(probabilities).sort((one, other) => other[1] - one[1]);
+  }
+
+  /** Have the network behind the embedder. @param {import("./types.js").Plan} plan */
+  async load(plan) {
+    const kept = await this.store.get(LIGHT_MODEL);
+    if (!kept) throw new Error("the network has not come yet");
+    await this.embedder.load(kept.file, kept.sha256, plan);
+  }
+
+  /** @param {import("./types.js").Plan} plan */
+  async preparation(plan) {
+    this.prepared ??= this.learner.prepare(await this.store.windows(), plan);
+    return this.prepared;
+  }
+
+  /** Learn a head and class means here, now, and use them if they are better on the phone's own holdout. */
+  async personalize() {
+    const { model, plan } = this;
+    const kept = this.participation.agent?.recollection.known.kept;
+    if (!model || !plan || !kept) throw new Error(this.obstacle);
+    await this.load(plan);
+    const { train, holdout } = await this.preparation(plan);
+    const embeddings = await this.embedder.embed(train.x);
+    const own = await this.learner.ownModels(embeddings, train.y, plan.labels.length, model);
+    if (!own) throw new Error("Windows of two classes at least are needed: label more.");
+    const verdict = this.learner.judge({
+      candidate: own.head,
+      present: model,
+      others: [own.means],
+      holdout,
+      embeddings: await this.embedder.embed(holdout.x),
+      labels: plan.labels,
+      score: null,
+    });
+    if (verdict.model && verdict.model !== model) {
+      await this.use({ model: verdict.model, release: kept.release, before: shortened(kept) });
+    }
+    return verdict.reason;
+  }
+
+  /** Use a model from now on, until the federation has another one that is better. @param {KeptModel} kept */
+  async use(kept) {
+    const agent = this.participation.agent;
+    if (!agent) throw new Error(this.obstacle);
+    await agent.recollection.change(({ memory, kept: before }) => {
+      const order = agent.announcement?.release ?? null;
+      return { memory: withLeft(memory, before?.release ?? 0, kept.release, order), kept };
+    });
+    agent.changed();
+    return `In use: ${nameOf(kept.model)}.`;
+  }
+}
+
+/** Two models back are enough. @param {KeptModel} kept @returns {KeptModel} */
+function shortened(kept) {
+  return { ...kept, before: kept.before && { ...kept.before, before: null } };
+}
+
+/** @param {Model} model */
+function nameOf(model) {
+  const of = `after round ${model.round}`;
+  if (model.by === "head") return `a classifier that this phone has learnt ${of}`;
+  return model.by === "class_means" ? `the averages of this phone's own windows ${of}` : `the federation's model ${of}`;
+}

@@ -1,0 +1,187 @@
+/** This phone in a federation: invited by a link, enrolled, approved, taking part, gone again. */
+
+import { Agent, AGENT_LOCK } from "./protocol/agent.js";
+import { beginEnrolment, ENROLMENT, readEnrolmentLink, storedEnrolment } from "./protocol/enrolment.js";
+import { LIGHT_MODEL, MEMORY, MODEL } from "./protocol/memory.js";
+import { OUTBOX } from "./protocol/upload.js";
+
+const REREAD_MS = 10_000;
+const SENT = "bytes_sent";
+/** Of this app in several tabs: `ending` asks the others to stop, `changed` to look at what is kept, and go on. */
+const TABS = "gaitway-participation";
+/** The runtime's own files are cached by the worker; these are the federation's. */
+const OF_A_FEDERATION = [ENROLMENT, MEMORY, MODEL, LIGHT_MODEL, OUTBOX, SENT];
+
+/** @typedef {import("./types.js").AgentState} AgentState */
+
+/** @type {AgentState["name"][]} of which none tells that the phone was approved */
+const WAITING = ["waiting_for_approval", "elsewhere"];
+
+export class Participation {
+  /**
+   * @param {import("./collection/store.js").Store} store @param {import("./types.js").Learner} learner
+   * @param {import("./types.js").Embedder} embedder
+   */
+  constructor(store, learner, embedder) {
+    this.store = store;
+    this.learner = learner;
+    this.embedder = embedder;
+    /** @type {import("./protocol/enrolment.js").EnrolmentLink | null} */ this.invitation = null;
+    /** @type {{federation: string, device: string, approved: boolean} | null} */ this.membership = null;
+    /** @type {AgentState | null} */ this.state = null;
+    /** @type {Agent | null} */ this.agent = null;
+    this.bytesSent = 0;
+    /** What keeps this phone from taking part until somebody does something. */
+    this.problem = "";
+    /** @type {Set<() => void>} */ this.watchers = new Set();
+    this.ending = new AbortController();
+    /** @type {Promise<void>} */ this.running = Promise.resolve();
+    this.changedMs = -Infinity;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */ this.later = undefined;
+    this.tabs = new BroadcastChannel(TABS);
+    this.tabs.onmessage = ({ data }) => void (data === "ending" ? this.end() : this.begin());
+    /** @type {Promise<unknown>} One after the other: begin, join, leave. */ this.turn = Promise.resolve();
+    store.watchers.add(() => this.dataChanged());
+    addEventListener("online", () => this.agent?.hurry());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.agent?.hurry());
+  }
+
+  /** Windows or labels have changed: the agent reads all of them again, so not more than some times a minute. */
+  dataChanged() {
+    clearTimeout(this.later);
+    const waitMs = this.changedMs + REREAD_MS - Date.now();
+    if (waitMs > 0) this.later = setTimeout(() => this.dataChanged(), waitMs);
+    else {
+      this.changedMs = Date.now();
+      this.agent?.dataChanged();
+    }
+  }
+
+  /** Go on with what is kept: where the last visit ended, or what another tab has changed. */
+  begin() {
+    return this.inTurn(() => this.again());
+  }
+
+  /** @template T @param {() => Promise<T>} work @returns {Promise<T>} */
+  inTurn(work) {
+    const done = this.turn.then(work);
+    this.turn = done.catch(() => {});
+    return done;
+  }
+
+  async again() {
+    await this.end();
+    [this.membership, this.state, this.agent, this.bytesSent, this.problem] = [null, null, null, 0, ""];
+    this.changed();
+    const known = await storedEnrolment(this.store);
+    if (!known) return;
+    const { federation, device, serverKey } = known;
+    this.bytesSent = (await this.store.get(SENT)) ?? 0;
+    this.membership = { federation, device, approved: serverKey !== "" };
+    this.ending = new AbortController();
+    const agent = new Agent({
+      store: this.store,
+      learner: this.learner,
+      embedder: this.embedder,
+      locks: navigator.locks,
+      ask: (url, request) => this.counted(url, request),
+      onState: (state) => this.heard(state),
+    });
+    this.agent = agent;
+    this.state = agent.state();
+    this.running = agent.run(this.ending.signal).catch((error) => {
+      this.problem = error.message;
+      this.changed();
+    });
+    this.changed();
+  }
+
+  /** Take a link, or a text that holds one; throws an Error in words. @param {string} text */
+  invite(text) {
+    this.problem = "";
+    const link = readEnrolmentLink(text);
+    if (this.membership && this.membership.approved) {
+      throw new Error(
+        `This phone is in the federation ${this.membership.federation} already: leave that one first, under Data.`,
+      );
+    }
+    if (new URL(link.server).origin !== location.origin) {
+      throw new Error(
+        `This link is of ${link.server}. Open ${link.server}/phone/ on this phone, and give it the link there.`,
+      );
+    }
+    this.invitation = link;
+    this.changed();
+  }
+
+  dismiss() {
+    this.invitation = null;
+    this.changed();
+  }
+
+  /** Enrol with the link that was taken. */
+  join() {
+    return this.inTurn(() => this.enrol());
+  }
+
+  async enrol() {
+    if (!this.invitation) return;
+    if ((await storedEnrolment(this.store))?.serverKey) {
+      throw new Error("This phone is in a federation already, by another tab of this browser: leave that one first.");
+    }
+    await this.end();
+    await beginEnrolment(this.store, this.invitation);
+    this.invitation = null;
+    await this.again();
+    this.tabs.postMessage("changed");
+  }
+
+  /** Take part no more, and forget key, model and what was not sent. */
+  leave() {
+    return this.inTurn(() => this.forget());
+  }
+
+  async forget() {
+    this.tabs.postMessage("ending");
+    await this.end();
+    try {
+      // once whichever tab took part has ended, and writes nothing any more
+      await navigator.locks.request(AGENT_LOCK, async () => {
+        for (const key of OF_A_FEDERATION) await this.store.remove(key);
+      });
+    } finally {
+      this.tabs.postMessage("changed");
+      await this.again();
+    }
+  }
+
+  async end() {
+    this.ending.abort();
+    await this.running;
+  }
+
+  /** @param {AgentState} state */
+  heard(state) {
+    this.state = state;
+    if (this.membership && !this.membership.approved && !WAITING.includes(state.name)) {
+      this.membership.approved = true;
+      this.tabs.postMessage("changed");
+    }
+    this.changed();
+  }
+
+  /** Ask the server, and count what is sent. @param {RequestInfo | URL} url @param {RequestInit} [request] */
+  async counted(url, request) {
+    const body = request?.body;
+    const size = typeof body === "string" ? body.length : body instanceof Uint8Array ? body.length : 0;
+    if (size) {
+      this.bytesSent += size;
+      void this.store.set(SENT, this.bytesSent).catch(() => {});
+    }
+    return fetch(url, request);
+  }
+
+  changed() {
+    for (const watcher of this.watchers) watcher();
+  }
+}

@@ -1,0 +1,275 @@
+/**
+ * The phone as a device of its federation: follows the server, learns when it is invited, sends what it learnt, and
+ * judges the model that comes of it. What must survive a reload is in the store before anything follows from it.
+ *
+ * Three things run side by side: the stream (connection.js), one piece of work after the other (work.js), and what is
+ * said of it (speaker.js).
+ */
+
+import { Connection } from "./connection.js";
+import { continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
+import { EnrolError } from "./errors.js";
+import { Recollection, announced } from "./memory.js";
+import { checkOrder } from "./messages.js";
+import { lastWasJudged } from "./rounds.js";
+import { CLOCK, Server } from "./server.js";
+import { publicKeyOf } from "./signing.js";
+import { Speaker } from "./speaker.js";
+import { deviceStatus, nameOf, wordsFor } from "./status.js";
+import { obstacleOf } from "./taking_part.js";
+import { Tokens } from "./token.js";
+import { isAbout } from "./upload.js";
+import { Work } from "./work.js";
+
+/** @typedef {import("../types.js").AgentState} AgentState */
+/** @typedef {import("./messages.js").Announcement} Announcement */
+
+/**
+ * @typedef {object} Parts
+ * @property {import("../types.js").Store} store
+ * @property {import("../types.js").Learner} learner
+ * @property {import("../types.js").Embedder} embedder
+ * @property {(state: AgentState) => void} [onState] called whenever it has changed
+ * @property {import("./server.js").Clock} [clock]
+ * @property {typeof fetch} [ask]
+ * @property {LockManager} [locks] of the browser: of several tabs one alone takes part
+ */
+
+/** Held by the tab that takes part; with it nobody else writes what the agent keeps. */
+export const AGENT_LOCK = "gaitway-agent";
+
+export class Agent {
+  /** @param {Parts} parts */
+  constructor({
+    store,
+    learner,
+    embedder,
+    onState = () => {},
+    clock = CLOCK,
+    ask = (...given) => fetch(...given),
+    locks,
+  }) {
+    this.store = store;
+    this.onState = onState;
+    this.clock = clock;
+    this.ask = ask;
+    this.locks = locks;
+    this.speaker = new Speaker(clock);
+    this.recollection = new Recollection(store);
+    /** @type {import("./work.js").Heard} */
+    this.heard = { announcement: null, invitation: null, connected: false };
+    this.work = new Work({ store, learner, embedder }, clock, this.recollection, this.heard, () => this.changed());
+    this.connectionError = "";
+    this.untrusted = "";
+    this.approved = false;
+    this.elsewhere = false;
+    this.signal = new AbortController().signal;
+    /** @type {Connection | null} */ this.connection = null;
+  }
+
+  /** Take part until the signal; throws an EnrolError where only a new link helps. @param {AbortSignal} signal */
+  async run(signal) {
+    if (!this.locks) return this.runAlone(signal);
+    this.elsewhere = true;
+    this.changed();
+    await this.locks
+      .request(AGENT_LOCK, { signal }, () => {
+        this.elsewhere = false;
+        return this.runAlone(signal);
+      })
+      .catch((error) => {
+        if (!signal.aborted) throw error;
+      });
+  }
+
+  /** Windows or labels have changed. */
+  dataChanged() {
+    this.work.stale = true;
+    this.work.bell.ring();
+  }
+
+  /** The network is back, or the page in sight: try at once what waits. */
+  hurry() {
+    this.connection?.hurry();
+    this.work.bell.ring();
+  }
+
+  /** @param {AbortSignal} signal */
+  async runAlone(signal) {
+    const ended = new AbortController();
+    this.signal = AbortSignal.any([signal, ended.signal]);
+    this.work.detail = "";
+    /** @type {Promise<void>[]} */
+    let loops = [];
+    try {
+      const { federation, device, keys, serverKey, server: url } = await this.approval();
+      const who = { url, federation, device };
+      const server = new Server(who, new Tokens({ ...who, key: keys.privateKey }, this), this);
+      await this.recollection.load([serverKey, federation, device].join(" "));
+      [this.approved, this.work.detail] = [true, ""];
+      this.changed();
+      const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.speaker.session };
+      const connection = new Connection(server, named, this.listener(), this.clock);
+      this.connection = connection;
+      loops = [
+        connection.keep(this.signal),
+        this.work.keep({ server, connection, device, federation, key: keys.privateKey, signal: this.signal }),
+        this.speaker.keep(
+          server,
+          () => this.status(),
+          (reason) => this.notSaid(reason),
+          this.signal,
+        ),
+      ];
+      await Promise.all(loops);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    } finally {
+      ended.abort();
+      await Promise.allSettled(loops); // whoever runs it next, or clears the store, meets nobody
+      this.heard.connected = false;
+      this.connection = null;
+    }
+  }
+
+  async approval() {
+    const known = await storedEnrolment(this.store);
+    if (!known) return continueEnrolment(this.store, this); // throws: there is no link yet
+    if (known.serverKey) return known;
+    try {
+      const { clock, ask, signal } = this;
+      return await waitForApproval(this.store, (reason) => this.work.told(reason), { clock, ask, signal });
+    } catch (error) {
+      if (error instanceof EnrolError) this.work.told(error.message);
+      throw error;
+    }
+  }
+
+  get announcement() {
+    return this.heard.announcement;
+  }
+
+  get memory() {
+    return this.recollection.known.memory;
+  }
+
+  get outbox() {
+    return this.recollection.known.outbox;
+  }
+
+  // ---- what the connection tells
+
+  /** @returns {import("./connection.js").Listener} */
+  listener() {
+    const heard = (/** @type {boolean} */ connected, /** @type {string} */ reason) => {
+      [this.heard.connected, this.connectionError] = [connected, reason];
+      this.speaker.repeat();
+      this.changed();
+      this.work.bell.ring();
+    };
+    return {
+      announced: (a) => this.announced(a),
+      invited: async (invitation) => {
+        this.heard.invitation = invitation;
+        this.work.bell.ring();
+      },
+      offered: (offer) => this.offered(offer),
+      acknowledged: (answer) => this.acknowledged(answer),
+      untrusted: (reason) => {
+        this.untrusted = reason;
+        this.changed();
+      },
+      connected: () => heard(true, ""),
+      disconnected: (reason) => heard(false, reason),
+    };
+  }
+
+  /** @param {Announcement} a */
+  async announced(a) {
+    await this.recollection.change((known) => {
+      const federation = this.connection?.who.federation ?? "";
+      return announced(known, a, checkOrder(a, federation, known.memory.newest, this.clock.now()));
+    });
+    const before = this.announcement;
+    this.heard.announcement = a;
+    this.untrusted = "";
+    if (JSON.stringify(before?.plan) !== JSON.stringify(a.plan)) [this.work.prepared, this.work.stale] = [null, true];
+    this.speaker.heard(a.presence_check, this.signal);
+    this.changed();
+    this.work.bell.ring();
+  }
+
+  /** @param {import("./messages.js").Offer} offer */
+  async offered(offer) {
+    await this.recollection.change(({ memory }) => ({ memory: { ...memory, offer } }));
+    this.work.bell.ring();
+  }
+
+  /** @param {import("./messages.js").Acknowledgement} answer */
+  async acknowledged(answer) {
+    const parcel = this.outbox.find((one) => isAbout(one, answer));
+    if (parcel && (answer.status === "accepted" || answer.status === "refused")) await this.work.settle(parcel, answer);
+    this.work.bell.ring();
+  }
+
+  // ---- what is said
+
+  changed() {
+    this.onState(this.state());
+    this.speaker.bell.ring();
+  }
+
+  /** @returns {AgentState} */
+  state() {
+    const now = this.standing();
+    return {
+      name: this.elsewhere ? "elsewhere" : this.approved ? nameOf(now) : "waiting_for_approval",
+      connected: this.heard.connected,
+      round: this.announcement?.round ?? 0,
+      rounds: this.announcement?.plan.rounds.rounds ?? 0,
+      examples: now.examples,
+      reason: this.approved ? wordsFor(now) : this.work.detail,
+      plan: this.memory.plan,
+      model: this.recollection.known.kept?.model ?? null,
+      verdict: this.memory.verdict,
+      uploads: this.memory.uploads,
+    };
+  }
+
+  standing() {
+    const { memory, connectionError, untrusted } = this;
+    const { announcement: a, connected } = this.heard;
+    const { stage, detail, missing, prepared } = this.work;
+    const examples = prepared?.train.y.length ?? 0;
+    const obstacle = a ? obstacleOf(a) : "";
+    const judged = !examples || (a !== null && lastWasJudged(a, memory));
+    const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(obstacle)));
+    const waiting = this.outbox.length;
+    const finished = over && !waiting && !stage;
+    return {
+      announcement: a,
+      memory,
+      connected,
+      connectionError,
+      untrusted,
+      finished,
+      obstacle,
+      missing,
+      examples,
+      stage,
+      waiting,
+      detail,
+    };
+  }
+
+  /** What is to be said now; null while nobody listens. */
+  status() {
+    return this.heard.connected && this.announcement ? deviceStatus(this.standing()) : null;
+  }
+
+  /** @param {string} reason */
+  notSaid(reason) {
+    this.connectionError = reason;
+    this.onState(this.state());
+  }
+}

@@ -1,0 +1,149 @@
+/**
+ * Trees of tensors as bytes: federation/wire/safetensors.py. A file is 8 bytes with the length of the header, the
+ * header in JSON with the tensors in the tree's order, and their bytes: larger types first, then by name.
+ */
+
+import { WireError } from "./errors.js";
+import { textOf, utf8 } from "./signing.js";
+
+/** @type {Record<string, number>} bytes of one number of each type that the wire carries */
+const SIZES = { BOOL: 1, I8: 1, F16: 2, BF16: 2, I32: 4, F32: 4, F64: 8, I64: 8 };
+const HEADER_BYTES = 8 << 20;
+const MOST_TENSORS = 65_536;
+const MOST_DIMENSIONS = 16;
+const LITTLE_ENDIAN = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
+
+/** @typedef {{shape: readonly number[], data: Float32Array}} Tensor row-major */
+/** @typedef {{dtype: string, shape: number[], begin: number, end: number}} Place where a tensor lies */
+
+/**
+ * Write float32 tensors, in this order of names: the same bytes as `federation.wire.encode`.
+ * @param {readonly (readonly [name: string, tensor: Tensor])[]} tensors @returns {Uint8Array<ArrayBuffer>}
+ */
+export function encode(tensors) {
+  /** @type {Record<string, object>} */
+  const header = {};
+  for (const [name] of tensors) {
+    // an object keeps the order of such keys
+    if (!/^[A-Za-z_][\w./-]*$/.test(name)) throw new WireError(`a tensor cannot be called ${JSON.stringify(name)}`);
+    header[name] = {};
+  }
+  let end = 0;
+  const sorted = [...tensors].sort(([one], [other]) => (one < other ? -1 : 1)); // names of one type, so by name alone
+  for (const [name, { shape, data }] of sorted) {
+    if (data.length !== product(shape))
+      throw new WireError(`${name} has ${data.length} numbers, not of shape [${shape}]`);
+    const begin = end;
+    end += 4 * data.length;
+    header[name] = { dtype: "F32", shape: [...shape], data_offsets: [begin, end] };
+  }
+  let head = utf8(JSON.stringify(header));
+  const padded = Math.ceil(head.length / 8) * 8;
+  const file = new Uint8Array(8 + padded + end).fill(32, 8, 8 + padded);
+  const view = new DataView(file.buffer);
+  view.setBigUint64(0, BigInt(padded), true);
+  file.set(head, 8);
+  let at = 8 + padded;
+  for (const [, { data }] of sorted) {
+    for (const value of data) {
+      view.setFloat32(at, value, true);
+      at += 4;
+    }
+  }
+  return file;
+}
+
+/** A file whose header was checked against its bytes. */
+export class Safetensors {
+  /** @param {Uint8Array} file @param {number} limitBytes a larger one is refused; throws a WireError */
+  constructor(file, limitBytes) {
+    if (file.length > limitBytes) throw new WireError(`${file.length} bytes came, at most ${limitBytes} were expected`);
+    this.file = file;
+    /** @type {Map<string, Place>} */
+    this.places = new Map();
+    const end = headerEnd(file);
+    this.start = end;
+    const header = parsed(file.subarray(8, end));
+    const names = Object.keys(header).filter((name) => name !== "__metadata__");
+    if (names.length > MOST_TENSORS)
+      throw new WireError(`${names.length} tensors came, at most ${MOST_TENSORS} are read`);
+    for (const name of names) this.places.set(name, placeOf(name, header[name], file.length - end));
+    checkCovered([...this.places.values()], file.length - end);
+  }
+
+  /**
+   * A copy of a float32 tensor of exactly this shape, all of whose numbers are finite; throws a WireError.
+   * @param {string} name @param {readonly number[]} shape @returns {Float32Array<ArrayBuffer>}
+   */
+  float32(name, shape) {
+    const place = this.places.get(name);
+    if (!place) throw new WireError(`the file has no tensor ${name}; it has ${[...this.places.keys()].slice(0, 8)}`);
+    if (place.dtype !== "F32" || place.shape.join() !== shape.join()) {
+      throw new WireError(`${name} is ${place.dtype} of shape [${place.shape}], expected F32 of shape [${shape}]`);
+    }
+    const bytes = this.file.slice(this.start + place.begin, this.start + place.end);
+    const view = new DataView(bytes.buffer);
+    const found = LITTLE_ENDIAN
+      ? new Float32Array(bytes.buffer)
+      : Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+    if (!found.every(Number.isFinite)) throw new WireError(`${name} holds a number that is not finite`);
+    return found;
+  }
+}
+
+/** @param {Uint8Array} file @returns {number} */
+function headerEnd(file) {
+  if (file.length < 8) throw new WireError(`${file.length} bytes came that are not safetensors`);
+  const size = new DataView(file.buffer, file.byteOffset).getBigUint64(0, true);
+  if (size > BigInt(HEADER_BYTES) || 8n + size > BigInt(file.length)) {
+    throw new WireError(`a safetensors header of ${size} bytes came in a file of ${file.length}`);
+  }
+  return 8 + Number(size);
+}
+
+/** @param {Uint8Array} bytes @returns {Record<string, any>} */
+function parsed(bytes) {
+  let header;
+  try {
+    header = JSON.parse(textOf(bytes));
+  } catch {
+    throw new WireError("the safetensors header is not JSON");
+  }
+  if (typeof header !== "object" || header === null || Array.isArray(header)) {
+    throw new WireError("the safetensors header is no object");
+  }
+  return header;
+}
+
+/** @param {string} name @param {any} said @param {number} size of all tensors @returns {Place} */
+function placeOf(name, said, size) {
+  const whole = (/** @type {unknown} */ value) => Number.isSafeInteger(value) && /** @type {number} */ (value) >= 0;
+  const { dtype, shape, data_offsets: offsets } = said ?? {};
+  const wrong = (/** @type {string} */ what) => new WireError(`tensor ${JSON.stringify(name.slice(0, 64))}: ${what}`);
+  if (typeof dtype !== "string" || !Object.hasOwn(SIZES, dtype)) {
+    throw wrong(`its type is ${String(dtype).slice(0, 16)}, which the wire does not carry`);
+  }
+  if (!Array.isArray(shape) || shape.length > MOST_DIMENSIONS || !shape.every(whole)) throw wrong("it has no shape");
+  if (!Array.isArray(offsets) || offsets.length !== 2 || !offsets.every(whole)) throw wrong("it has no offsets");
+  const [begin, end] = offsets;
+  const bytes = product(shape) * SIZES[dtype];
+  if (end > size || end < begin || !Number.isSafeInteger(bytes) || end - begin !== bytes) {
+    throw wrong(`[${begin}, ${end}) of ${size} bytes do not hold ${dtype} of shape [${shape}]`);
+  }
+  return { dtype, shape, begin, end };
+}
+
+/** Refuse holes and overlaps, as the format does. @param {Place[]} places @param {number} size */
+function checkCovered(places, size) {
+  let at = 0;
+  for (const { begin, end } of places.sort((one, other) => one.begin - other.begin || one.end - other.end)) {
+    if (begin !== at) throw new WireError(`the tensors overlap or leave bytes out, at ${Math.min(begin, at)}`);
+    at = end;
+  }
+  if (at !== size) throw new WireError(`${size} bytes of tensors came, and the header describes ${at}`);
+}
+
+/** @param {readonly number[]} shape @returns {number} */
+function product(shape) {
+  return shape.reduce((sum, each) => sum * each, 1);
+}

@@ -1,0 +1,62 @@
+/** A phone's state in the words of the protocol, and in those of its page: edge_agent/machine/state.py. */
+
+/** @typedef {import("../types.js").AgentState} AgentState */
+
+/**
+ * @typedef {object} Standing
+ * @property {import("./messages.js").Announcement | null} announcement
+ * @property {import("./memory.js").Memory} memory
+ * @property {boolean} connected @property {string} connectionError @property {string} untrusted
+ * @property {boolean} finished the federation is over, and its last model dealt with
+ * @property {string} obstacle why the phone cannot take part; else empty
+ * @property {string} missing why it has nothing to learn from; else empty
+ * @property {number} examples @property {"" | "learning" | "adopting"} stage @property {number} waiting updates
+ * @property {string} detail
+ */
+
+/** @param {Standing} now @returns {Record<string, any>} a DeviceStatus without session and number */
+export function deviceStatus(now) {
+  const { announcement: a, memory } = now;
+  const able = !now.obstacle && now.examples > 0;
+  return {
+    schema_version: 1,
+    state: stateOf(now, able),
+    round: a?.round ?? 0,
+    examples: able ? now.examples : 0,
+    detail: wordsFor(now).slice(0, 500),
+    metrics: {},
+    ...(memory.release && { release: memory.release }),
+    ...(memory.adoption && { adoption: memory.adoption }),
+  };
+}
+
+/** @param {Standing} now @param {boolean} able */
+function stateOf(now, able) {
+  if (now.finished) return "finished";
+  if (!able) return "collecting";
+  if (now.stage === "learning") return "training";
+  if (now.waiting) return "uploading";
+  return now.memory.done.length ? "idle" : "ready";
+}
+
+/** @param {Standing} now @returns {string} why it waits, or does not take part; else empty */
+export function wordsFor(now) {
+  const { announcement: a } = now;
+  if (now.untrusted) return now.untrusted;
+  if (!now.connected && now.connectionError) return now.connectionError;
+  if (!a) return "waiting for the federation's announcement";
+  if (now.obstacle) return now.obstacle;
+  if (a.state === "stopped") return "the operator has ended this federation";
+  if (now.missing) return now.missing;
+  if (a.state === "paused") return "the operator has paused this federation";
+  return now.detail;
+}
+
+/** @param {Standing} now @returns {AgentState["name"]} */
+export function nameOf(now) {
+  if (now.announcement && now.obstacle) return "not_taking_part";
+  if (now.announcement?.state === "stopped") return "stopped";
+  if (!now.connected && !now.announcement) return "connecting";
+  const state = stateOf(now, now.examples > 0);
+  return /** @type {AgentState["name"]} */ (state);
+}

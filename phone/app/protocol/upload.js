@@ -1,0 +1,130 @@
+/**
+ * The outbox, and one update's way to the server: edge_agent/machine/uploads.py, edge_agent/transport/chunk_sender.py.
+ *
+ * An update lies in the store, with its signed manifest, before anything of it is sent, and is deleted when the server
+ * has answered `accepted` or `refused` alone. Whatever is repeated is the same bytes.
+ */
+
+import { readAcknowledgement } from "./messages.js";
+import { sha256, toHex, wrap } from "./signing.js";
+
+export const OUTBOX = "outbox";
+const ANSWER_MS = 15_000;
+const MOST_WAITS = 8;
+const MOST_METRICS = 64;
+
+/**
+ * @typedef {object} Parcel an update that waits
+ * @property {string} updateId @property {string} nonce @property {number} round
+ * @property {number} chunkBytes
+ * @property {Uint8Array} begin the signed manifest, as it is sent
+ * @property {Uint8Array} bytes
+ */
+
+/**
+ * @typedef {object} Described what a manifest says of an update, besides its bytes
+ * @property {string} federation @property {string} instance @property {string} device @property {number} round
+ * @property {string} method @property {string} base sha256 of the broadcast
+ * @property {number} examples @property {number} steps @property {number[]} classCounts
+ * @property {Record<string, number>} metrics @property {number} chunkBytes @property {number} createdS
+ */
+
+/**
+ * Describe and sign an update; its id is the same for the same bytes of the same round.
+ * @param {CryptoKey} key @param {Described} about @param {Uint8Array} bytes @returns {Promise<Parcel>}
+ */
+export async function parcelOf(key, about, bytes) {
+  const digest = await sha256(bytes);
+  const { federation, instance, device, round } = about;
+  const updateId = `r${round}-${device.slice(0, 36)}-${digest.slice(0, 16)}`;
+  const nonce = toHex(crypto.getRandomValues(new Uint8Array(8)));
+  const measured = Object.entries(about.metrics).filter(([, value]) => Number.isFinite(value));
+  const manifest = {
+    schema_version: 1,
+    update_id: updateId,
+    federation,
+    instance,
+    client: device,
+    round,
+    method: about.method,
+    base_version: about.base,
+    examples: about.examples,
+    steps: about.steps,
+    class_counts: about.classCounts,
+    precision: "lossless",
+    compression: "none",
+    size: bytes.length,
+    sha256: digest,
+    chunk_bytes: about.chunkBytes,
+    nonce,
+    created: about.createdS,
+    metrics: Object.fromEntries(measured.slice(0, MOST_METRICS)),
+  };
+  const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
+  return { updateId, nonce, round, chunkBytes: about.chunkBytes, begin, bytes };
+}
+
+/** @typedef {import("./messages.js").Acknowledgement} Acknowledgement */
+
+/**
+ * @typedef {object} Sending what one needs for it
+ * @property {import("./server.js").Server} server
+ * @property {(payload: Uint8Array) => Promise<Uint8Array>} open verifies an acknowledgement
+ * @property {import("./server.js").Clock} clock
+ * @property {(reason: string) => void} onLater the server takes it later
+ * @property {() => boolean} isWanted false once it was answered elsewhere, or forgotten
+ * @property {AbortSignal} signal
+ */
+
+/**
+ * Send an update until the server has answered it for good; null where it is not wanted any more. Throws what the
+ * server's client throws: the same call again goes on from there.
+ * @param {Parcel} parcel @param {Sending} by @returns {Promise<Acknowledgement | null>}
+ */
+export async function sendUpdate(parcel, by) {
+  for (let tries = 0; by.isWanted(); tries++) {
+    if (tries)
+      await by.clock.wait(ANSWER_MS * Math.min(2 ** (tries - 1), MOST_WAITS) * (0.5 + Math.random() / 2), by.signal);
+    let answer = await part(parcel, "begin", parcel.begin, by);
+    // a server that has lost chunks asks again; one that asks for the same forever is asked more seldom
+    for (let passes = 0; answer?.status === "send" && passes < 3; passes++) {
+      answer = (await chunks(parcel, answer.next_chunk, by)) ?? (await part(parcel, "end", new Uint8Array(), by));
+    }
+    if (answer?.status === "accepted" || answer?.status === "refused") return answer;
+    if (answer?.status === "later") by.onLater(answer.reason);
+  }
+  return null;
+}
+
+/**
+ * Send the chunks from one on; returns an answer that came meanwhile.
+ * @param {Parcel} parcel @param {number} first @param {Sending} by @returns {Promise<Acknowledgement | null>}
+ */
+async function chunks(parcel, first, by) {
+  const { bytes, chunkBytes } = parcel;
+  for (let n = first; n * chunkBytes < bytes.length; n++) {
+    if (!by.isWanted()) return null;
+    const answer = await part(parcel, n, bytes.subarray(n * chunkBytes, (n + 1) * chunkBytes), by);
+    if (answer) return answer;
+  }
+  return null;
+}
+
+/**
+ * @param {Parcel} parcel @param {"begin" | "end" | number} step @param {Uint8Array} body @param {Sending} by
+ * @returns {Promise<Acknowledgement | null>} null: none, or one about another update
+ */
+async function part(parcel, step, body, { server, open, signal }) {
+  const payload = await server.update(parcel.updateId, step, body, signal);
+  if (!payload) return null;
+  const answer = readAcknowledgement(await open(payload));
+  return isAbout(parcel, answer) ? answer : null;
+}
+
+/**
+ * Whether an answer is about this very update, and not about one of the past.
+ * @param {Parcel} parcel @param {Acknowledgement} answer
+ */
+export function isAbout(parcel, answer) {
+  return answer.update_id === parcel.updateId && answer.nonce === parcel.nonce;
+}

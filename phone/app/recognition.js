@@ -1,0 +1,59 @@
+/** Each new window to an answer, by the model in use; the answers of the last minutes. */
+
+import { WINDOW_MS } from "./collection/motion.js";
+
+const KEPT_MS = 6 * 60_000;
+
+/**
+ * @typedef {object} Answer
+ * @property {number} middleMs @property {number} endMs of the window
+ * @property {string} label @property {number} probability of the likeliest
+ * @property {[string, number][]} ranking labels and their probabilities, likeliest first
+ */
+
+export class Recognition {
+  /**
+   * @param {import("./collection/recorder.js").Recorder} recorder
+   * @param {import("./models.js").Models} models
+   */
+  constructor(recorder, models) {
+    this.models = models;
+    /** @type {Answer[]} */ this.history = [];
+    /** What went wrong with the last window. */
+    this.problem = "";
+    this.work = Promise.resolve();
+    this.waiting = 0;
+    recorder.listeners.add((windows) => windows.forEach((window) => this.take(window)));
+  }
+
+  /** Why there is no answer, in words; empty where there is. */
+  get obstacle() {
+    return this.models.obstacle;
+  }
+
+  get modelWords() {
+    return this.models.name;
+  }
+
+  /** @param {import("./types.js").StoredWindow} window */
+  take(window) {
+    if (this.obstacle || this.waiting > 5) return; // a phone that cannot keep up leaves windows out
+    this.waiting++;
+    this.work = this.work
+      .then(() => this.answer(window))
+      .then(
+        () => (this.problem = ""),
+        (error) => (this.problem = `The model does not run here: ${error.message}`),
+      )
+      .then(() => void this.waiting--);
+  }
+
+  /** @param {import("./types.js").StoredWindow} window */
+  async answer(window) {
+    const ranking = await this.models.ranking(window.x);
+    const [[label, probability]] = ranking;
+    const endMs = window.startMs + WINDOW_MS;
+    this.history = this.history.filter((each) => each.endMs > endMs - KEPT_MS);
+    this.history.push({ middleMs: window.startMs + WINDOW_MS / 2, endMs, label, probability, ranking });
+  }
+}

@@ -1,0 +1,69 @@
+"""Few labels: a part of the clients have some labelled examples of each class, and nobody has more.
+
+What has no label is not trained on by a task that needs one; it still belongs to the client, whose normalization is
+that of all its training examples. Pretraining (the task `masked_reconstruction`) learns from all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from federation.records import Examples
+from federation.seeds import generator
+from federation.tasks.task import Task
+from sim.data.federated_data import ClientData, DealtClasses, FederatedData
+from sim.errors import SettingsError
+
+
+def with_few_labels(data: FederatedData, task: Task, per_class: int | None, share: float, seed: int) -> FederatedData:
+    """Keep `per_class` training examples of each class (None: all) of ⌈share · K⌉ clients, and none of the others'.
+
+    Clients and examples are drawn by the seed; with more labels a client keeps those that it has with fewer. Nothing is
+    left for validation, which would be labels too. Tests stay what they are.
+
+    Raises:
+        SettingsError: for a task without classes, which has no use for labels.
+    """
+    if per_class is None and share == 1:
+        return data
+    if not task.has_classes:
+        raise SettingsError(
+            f"--labelled-per-class and --labelled-clients are for tasks that learn from labels; {task.name} uses none, "
+            "and learns from every example of every client"
+        )
+    drawn = sorted(data.clients, key=lambda name: generator(seed, "labelled clients", name).random())
+    labelled = set(drawn[: ceil(share * len(drawn))])
+    clients = {
+        name: _labelled(client, task, (per_class if name in labelled else 0), name, seed)
+        for name, client in data.clients.items()
+    }
+    return replace(data, clients=clients)
+
+
+def _labelled(client: ClientData, task: Task, per_class: int | None, name: str, seed: int) -> ClientData:
+    rows = torch.arange(0 if per_class == 0 else len(client.train.y))
+    if per_class and len(rows):
+        rows = drawn_rows(task, client, per_class, name, seed)
+    dealt = client.dealt and DealtClasses(client.dealt.train[rows], client.dealt.test)
+    train = client.train if per_class is None else Examples(client.train.x[rows], client.train.y[rows])
+    return ClientData(train, client.test, dealt=dealt)
+
+
+def few_shot(task: Task, client: ClientData, shots: int, client_id: str, seed: int) -> Examples:
+    """Draw k training examples of each class that partitions deal by; the five are among the ten."""
+    rows = drawn_rows(task, client, shots, client_id, seed)
+    return Examples(client.train.x[rows], client.train.y[rows])
+
+
+def drawn_rows(task: Task, client: ClientData, shots: int, client_id: str, seed: int) -> Tensor:
+    """Return which training examples `few_shot` draws."""
+    kept, classes = [], client.classes("train", task)
+    for label in sorted(set(classes.tolist())):
+        members = (classes == label).nonzero().flatten()
+        order = generator(seed, "labelled", client_id, label).permutation(len(members))[:shots]
+        kept.append(members[torch.from_numpy(order).to(members)])
+    return torch.cat(kept)

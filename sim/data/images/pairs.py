@@ -1,0 +1,149 @@
+"""Pictures and their masks as one set: listed by name first, then decoded into two arrays of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from federation.tasks.segmentation import Segmentation
+from gaitway.input_spec import Fit
+from gaitway.pictures import Bytes, Frame
+from har_pipeline import SourceError
+from har_pipeline.readers.archive import Source
+from sim.data.images.labelled import DealtBy, LabelledImages
+from sim.data.images.pictures import read_mask, read_picture_and_size
+from sim.data.images.reader import Options, chosen, positive
+
+MOST_SIDE = 2048
+MOST_BYTES = 32 << 30
+"""Of all pictures and masks of a set, as bytes."""
+FRAME: Mapping[str, Any] = {"height": 256, "width": 256, "fit": "pad"}
+"""Options of every reader of masks."""
+
+
+Size = tuple[int, int]
+"""Height and width."""
+
+
+class Pair(NamedTuple):
+    """One example: the virtual names of its picture and its mask, its published part, and whose it is."""
+
+    picture: str
+    mask: str
+    part: str = "train"
+    client: str | None = None
+
+
+def frame_of(options: Options) -> Frame:
+    """Return the size that is asked for; raises SettingsError where it is none."""
+    return Frame(positive(options, "height", MOST_SIDE), positive(options, "width", MOST_SIDE), fit_of(options))
+
+
+def fit_of(options: Options) -> Fit:
+    """Return how pictures of another shape are to come into that size; raises SettingsError for another word."""
+    return "pad" if chosen(options, "fit", ("pad", "stretch")) == "pad" else "stretch"
+
+
+def shape_of(options: Options) -> tuple[int, int, int]:
+    """Return the shape (3, height, width) that is asked for; raises SettingsError where it is none."""
+    frame = frame_of(options)
+    return 3, frame.height, frame.width
+
+
+def read_masks(source: Source, pairs: Sequence[Pair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:
+    """Decode all masks (n, H, W) in the order of the pairs, and say which size each had.
+
+    Raises:
+        SourceError: if one is missing, broken or holds a number that `table` does not know, or all are too much.
+    """
+    if 4 * frame.height * frame.width * len(pairs) > MOST_BYTES:
+        raise SourceError(
+            f"{source.root}: {len(pairs):,} pictures and masks of {frame.height} × {frame.width} pixels take more than "
+            f"{MOST_BYTES >> 30} GiB; take a smaller height and width"
+        )
+    rows = _rows([pair.mask for pair in pairs], source)
+    sizes: list[Size] = [(0, 0)] * len(pairs)
+    masks = np.empty((len(pairs), frame.height, frame.width), dtype=np.uint8)
+    for _, member in source.members():
+        if (row := rows.pop(member.name, None)) is not None:
+            with member.open() as stream:
+                masks[row], sizes[row] = read_mask(stream, member.name, frame, table)
+    _complete(source, rows, "masks")
+    return masks, sizes
+
+
+def read_pictures(source: Source, pairs: Sequence[Pair], frame: Frame, sizes: Sequence[Size]) -> Bytes:
+    """Decode all pictures (n, 3, H, W) in the order of the pairs; `sizes` are those of their masks.
+
+    Raises:
+        SourceError: if one is missing, broken, or of another size than its mask.
+    """
+    rows = _rows([pair.picture for pair in pairs], source)
+    pictures = np.empty((len(pairs), 3, frame.height, frame.width), dtype=np.uint8)
+    for _, member in source.members():
+        if (row := rows.pop(member.name, None)) is not None:
+            with member.open() as stream:
+                pictures[row], size = read_picture_and_size(stream, member.name, frame)
+            if size != sizes[row]:
+                (height, width), (own, across) = size, sizes[row]
+                raise SourceError(
+                    f"{pairs[row].mask} has {across} × {own} pixels, its picture {member.name} {width} × {height}; "
+                    "a mask must be as large as its picture"
+                )
+    _complete(source, rows, "pictures")
+    return pictures
+
+
+def images_of(
+    pairs: Sequence[Pair], pictures: Bytes, masks: Bytes, labels: tuple[str, ...], dealt_by: DealtBy | None = None
+) -> LabelledImages:
+    """Put a set together; the part `val` is for validation."""
+    part = np.array([pair.part for pair in pairs])
+    clients = [pair.client for pair in pairs]
+    return LabelledImages(
+        pictures,
+        masks,
+        labels,
+        part != "test",
+        None if None in clients else np.array(clients),
+        dealt_by,
+        part == "val" if "val" in part else None,
+    )
+
+
+def distinctive(masks: Bytes, classes: int, train: np.ndarray) -> np.ndarray:
+    """Return the class (n,) that each mask has more of than others have, as streets have road but few have fences.
+
+    That is the class whose share of the mask's pixels lies furthest above its mean over the training part (n,), in its
+    standard deviations there; of equals the first.
+    """
+    counts = np.stack([np.bincount(mask.ravel(), minlength=256)[:classes] for mask in masks])
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    mean, std = shares[train].mean(axis=0), shares[train].std(axis=0)
+    above: np.ndarray = np.divide(shares - mean, std, out=np.full_like(shares, -np.inf), where=std > 0)
+    classes_of: np.ndarray = above.argmax(axis=1)
+    return classes_of
+
+
+def most_pixels(masks: Bytes, background: int | None) -> np.ndarray:
+    """Return the class (n,) of most pixels of each mask; the background where there is no other."""
+    found: np.ndarray = Segmentation(background=background).partition_label(torch.from_numpy(masks)).numpy()
+    return found
+
+
+def _rows(names: Sequence[str], source: Source) -> dict[str, int]:
+    """Return the row of each file; none may be in two."""
+    rows: dict[str, int] = {}
+    for row, name in enumerate(names):
+        if rows.setdefault(name, row) != row:
+            raise SourceError(f"{source.root}: {name} is listed twice, so it would be trained and tested on")
+    return rows
+
+
+def _complete(source: Source, missing: Mapping[str, int], what: str) -> None:
+    if missing:
+        first = min(missing)
+        raise SourceError(f"{source.root} lacks {len(missing)} {what}, the first is {first}; download the set again")

@@ -1,0 +1,137 @@
+"""Predicted masks and entropy maps of a few test pictures, and per class how good and how sure a segmentation is.
+
+U. Michieli, M. Ozay 2021 (arXiv 2105.08982), section 5.2, figures 6 and S4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from federation.records import Examples
+from federation.tasks.segmentation import Segmentation
+from federation.tree import total
+from models.model import Model
+from sim.errors import AnalysisError
+from sim.reports.analysis.entropy import feature_entropy, softmax_entropy
+from sim.reports.analysis.finished import FinishedRun
+from sim.reports.analysis.section import Picture, Section
+from sim.reports.figures.segmentation import segmentation_figure
+from sim.results.segmented_pictures import choose_pictures, picture_of, together
+
+TEXT = """What the network answers for a few test pictures, the same for every run of this seed. Softmax entropy is
+that of the class probabilities of a pixel: dark where the network is sure. Feature entropy is that of a pixel's
+features, raised to be non-negative where some are below 0 and divided by their sum, scaled up to the picture: bright
+where many features are active. Both in nats, at most ln C and ln D. The networks' heads answer here, also where the
+method predicts by prototypes. The table is over the labelled pixels of all clients' test pictures."""
+ALL = "all"
+WHOSE = {
+    "server": "The server's model, last round.",
+    "clients": "Each picture by the model of the client whose it is, best round.",
+}
+
+
+def pixels(run: FinishedRun) -> Section:
+    """Draw the pictures and measure both entropies by class, under the server's model and under the clients' own.
+
+    Raises:
+        AnalysisError: if the task is no segmentation.
+    """
+    task = run.task
+    if not isinstance(task, Segmentation):
+        raise AnalysisError(f"masks and entropy maps are of segmentation; this run learnt {task.name}")
+    models: dict[str, Callable[[str], Model]] = {}
+    if run.has_server_model:
+        models["server"] = lambda _name: run.server
+    if not run.pools_data:
+        models["clients"] = run.model
+    measured = {whose: _measured(run, task, model) for whose, model in models.items()}
+    pictures = {whose: Picture(_figure(run, task, model), WHOSE[whose]) for whose, model in models.items()}
+    heads = [f"{column}, {whose}" for whose in models for column in COLUMNS]
+    return Section(
+        "pixels",
+        "Masks and entropy maps",
+        TEXT,
+        measured,
+        pictures,
+        tuple(_rows(measured)),
+        ("class", "pixels", *heads),
+    )
+
+
+def _figure(run: FinishedRun, task: Segmentation, model: Callable[[str], Model]) -> Any:
+    tests = {name: run.data.clients[name].test for name in run.own_features}
+    found = []
+    for name, row in choose_pictures(tests, task, run.settings.training.seed):
+        one = Examples(tests[name].x[row : row + 1], tests[name].y[row : row + 1])
+        ((_, output),) = run.outputs(model(name), one)
+        title = f"{name}, test picture {row + 1}"
+        found.append(picture_of(task, title, one.x, one.y, output, run.data.statistics.get(name)))
+    pictures = together(found)
+    assert pictures is not None  # own_features has refused a run without a test picture
+    return segmentation_figure(pictures, run.data.labels, task)
+
+
+def _measured(run: FinishedRun, task: Segmentation, model: Callable[[str], Model]) -> dict[str, Any]:
+    """Return the metrics, and of each class IoU, pixels and mean entropies, over all clients' test pictures."""
+    sums = total(_sums(run, task, model(name), run.data.clients[name].test) for name in run.own_features)
+    counts = sums["entropies"][0].clamp(min=1)
+    overall = sums["entropies"].sum(1)
+    per_class = {
+        label: {
+            "iou": None if iou != iou else iou,
+            "pixels": int(sums["entropies"][0, k]),
+            "softmax_entropy": float(sums["entropies"][1, k] / counts[k]),
+            "feature_entropy": float(sums["entropies"][2, k] / counts[k]),
+        }
+        for k, (label, iou) in enumerate(zip(run.data.labels, task.class_scores(sums["statistics"]), strict=True))
+    }
+    return {
+        **task.metrics(sums["statistics"]),
+        "pixels": int(overall[0]),
+        "softmax_entropy": float(overall[1] / overall[0]),
+        "feature_entropy": float(overall[2] / overall[0]),
+        "classes": per_class,
+    }
+
+
+def _sums(run: FinishedRun, task: Segmentation, model: Model, test: Examples) -> dict[str, Any]:
+    """Add, over some pictures, the task's statistics, and by class (3, C) pixels and both entropies."""
+    classes = run.settings.training.classes
+    found = []
+    for batch, output in run.outputs(model, test):
+        size = (int(batch.y.shape[1]), int(batch.y.shape[2]))
+        labelled = batch.y != task.ignore_index
+        maps = (torch.ones(batch.y.shape), softmax_entropy(output.logits), feature_entropy(output.features, size))
+        by_class = [_by_class(each[labelled], batch.y[labelled], classes) for each in maps]
+        found.append({"statistics": task.statistics(output, batch), "entropies": torch.stack(by_class)})
+    sums: dict[str, Any] = total(found)
+    return sums
+
+
+def _by_class(values: Tensor, labels: Tensor, classes: int) -> Tensor:
+    none = torch.zeros(classes, dtype=torch.float64)
+    return none.scatter_add(0, labels.long(), values.double())
+
+
+COLUMNS = ("IoU (%)", "softmax entropy", "feature entropy")
+
+
+def _rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield of all classes, then of each: its pixels, and what each model makes of them."""
+    first = next(iter(measured.values()))
+    for label in (ALL, *first["classes"]):
+        found = [each if label == ALL else each["classes"][label] for each in measured.values()]
+        cells = [cell for each in found for cell in _cells(each)]
+        yield label, f"{found[0]['pixels']:,}", *cells
+
+
+def _cells(found: Mapping[str, Any]) -> tuple[str, ...]:
+    if not found["pixels"]:
+        return ("–",) * len(COLUMNS)
+    score = found.get("mean_iou", found.get("iou"))
+    entropies = (f"{found[name]:.3f}" for name in ("softmax_entropy", "feature_entropy"))
+    return "–" if score is None else f"{100 * score:.1f}", *entropies

@@ -1,0 +1,160 @@
+"""A few test pictures beside their truth, what a model answers and how sure it is, as one file of a run's directory.
+
+Which pictures, the seed says, whatever the method: so runs of one seed show the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from federation.records import Examples, Output
+from federation.seeds import generator
+from federation.tasks.segmentation import Segmentation
+from federation.training.prediction import answer
+from gaitway.files import write_file
+from har_pipeline import ChannelStatistics
+from sim.errors import RunDirectoryError
+from sim.evaluation import Model
+from sim.reports.analysis.entropy import feature_entropy, softmax_entropy
+from sim.simulation import Simulation
+
+FILE = "pictures.safetensors"
+MOST_BYTES = 1 << 28
+MOST_PICTURES = 4
+CANDIDATES = 48
+"""So many pictures are looked at for some of different classes: all of them would have to be decoded."""
+
+Place = tuple[str, int]
+"""A client, and the place of a picture among its test examples."""
+
+
+class SegmentedPictures(NamedTuple):
+    """k pictures of one size: x (k, 3, H, W) uint8, classes (k, H, W) int16, entropies in nats (k, H, W) float16."""
+
+    x: Tensor
+    truth: Tensor
+    predicted: Tensor
+    softmax_entropy: Tensor
+    feature_entropy: Tensor
+    names: tuple[str, ...]  # whose picture each is
+    feature_dim: int
+
+
+TENSORS = SegmentedPictures._fields[:5]
+
+
+def choose_pictures(tests: Mapping[str, Examples], task: Segmentation, seed: int) -> list[Place]:
+    """Draw up to four test pictures, of as many different classes as the first drawn ones have."""
+    places = [(name, row) for name, test in tests.items() for row in range(len(test.y))]
+    drawn = [places[k] for k in generator(seed, "pictures").permutation(len(places))[:CANDIDATES]]
+    seen: dict[int, int] = {}
+    ranks: list[tuple[int, int]] = []
+    for order, (name, row) in enumerate(drawn):
+        label = int(task.partition_label(tests[name].y[row : row + 1])[0])
+        ranks.append((seen.get(label, 0), order))
+        seen[label] = seen.get(label, 0) + 1
+    return [drawn[order] for _, order in sorted(ranks)[:MOST_PICTURES]]
+
+
+def shown(x: Tensor, statistics: ChannelStatistics | None) -> Tensor:
+    """Return pictures (k, C, H, W) as colours (k, 3, H, W) uint8: bytes as they are, numbers as their bytes were.
+
+    Without statistics to undo their normalization each picture is spread from black to white.
+    """
+    if x.dtype != torch.uint8:
+        numbers = x.float()
+        if statistics is not None:
+            mean, std = (torch.as_tensor(each, dtype=torch.float32) for each in (statistics.mean, statistics.std))
+            numbers = numbers * std.view(-1, 1, 1) + mean.view(-1, 1, 1)
+        else:
+            low, high = numbers.amin((1, 2, 3), keepdim=True), numbers.amax((1, 2, 3), keepdim=True)
+            numbers = (numbers - low) / (high - low).clamp(min=1e-6)
+        x = (255 * numbers).round().clamp(0, 255).to(torch.uint8)
+    return x if x.shape[1] == 3 else x[:, :1].expand(-1, 3, -1, -1)
+
+
+def picture_of(
+    task: Segmentation, name: str, x: Tensor, truth: Tensor, output: Output, statistics: ChannelStatistics | None
+) -> SegmentedPictures:
+    """Join one picture x (1, C, H, W), its truth (1, H, W), and what a model made of it."""
+    size = (int(x.shape[-2]), int(x.shape[-1]))
+    return SegmentedPictures(
+        shown(x, statistics),
+        truth.to(torch.int16),
+        task.prediction(output).to(torch.int16),
+        softmax_entropy(output.logits).half(),
+        feature_entropy(output.features, size).half(),
+        (name,),
+        int(output.features.shape[1]),
+    )
+
+
+def together(parts: Iterable[SegmentedPictures]) -> SegmentedPictures | None:
+    """Lay pictures of one size together; None of none."""
+    found = list(parts)
+    if not found:
+        return None
+    tensors = {name: torch.cat([getattr(part, name) for part in found]) for name in TENSORS}
+    names = tuple(name for part in found for name in part.names)
+    return SegmentedPictures(**tensors, names=names, feature_dim=found[0].feature_dim)
+
+
+def pictures_of(simulation: Simulation) -> SegmentedPictures | None:
+    """Segment a few test pictures by the server's model, or each by its own client's of the best round.
+
+    None where the task is another, or nobody has a model and test pictures.
+    """
+    task, data = simulation.task, simulation.data
+    if not isinstance(task, Segmentation):
+        return None
+    served = Model(simulation.setup, simulation.server_model()) if simulation.setup.method.has_global_model else None
+    best = simulation.best_round.best.clients
+    tests = {name: test for name, test in data.test.items() if len(test.y) and (served or name in best)}
+    models: Mapping[str, Model] = dict.fromkeys(tests, served) if served else simulation.models(tests, best)
+
+    def one(name: str, row: int) -> SegmentedPictures:
+        x, y = tests[name].x[row : row + 1], tests[name].y[row : row + 1]
+        output = answer(*models[name], x)
+        return picture_of(task, f"{name}, test picture {row + 1}", x, y, output, data.statistics.get(name))
+
+    places = choose_pictures(tests, task, simulation.setup.training.seed)
+    return together(one(name, row) for name, row in places)
+
+
+def write_pictures(path: Path, pictures: SegmentedPictures) -> None:
+    """Write the file."""
+    tensors = {name: getattr(pictures, name).contiguous() for name in TENSORS}
+    facts = {"names": json.dumps(pictures.names), "feature_dim": str(pictures.feature_dim)}
+    write_file(path, safetensors.torch.save(tensors, facts))
+
+
+def read_pictures(path: Path) -> SegmentedPictures | None:
+    """Read the file; None where there is none.
+
+    Raises:
+        RunDirectoryError: if it is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has {path.stat().st_size:,} bytes")
+        with safe_open(path, "pt") as file:
+            facts = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in TENSORS}
+        names = tuple(map(str, json.loads(facts["names"])))
+        pictures = SegmentedPictures(**tensors, names=names, feature_dim=int(facts["feature_dim"]))
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise RunDirectoryError(f"{path}: {error}; the file is damaged, or another version's") from error
+    k, _, height, width = pictures.x.shape
+    if len(names) != k or any(part.shape != (k, height, width) for part in pictures[1:5]):
+        raise RunDirectoryError(f"{path}: pictures and masks differ in shape; the file is damaged")
+    return pictures

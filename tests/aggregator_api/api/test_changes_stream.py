@@ -1,0 +1,62 @@
+"""The stream of a page: what changed, once in a while, however much it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from aggregator_api.api import event_feed
+from aggregator_api.api.event_feed import ALL, EventFeed
+from aggregator_api.db import repositories
+from aggregator_api.federations.service import named
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.generated_devices import FEDERATION
+
+
+def write(bench: Bench, *kinds: str) -> None:
+    with bench.runtime.database.write() as session:
+        row = named(session, FEDERATION)
+        for kind in kinds:
+            repositories.journal(session, row, kind)
+
+
+async def heard(stream: AsyncIterator[bytes]) -> bytes:
+    return await asyncio.wait_for(anext(stream), 60)
+
+
+@pytest.mark.parametrize("name", [FEDERATION, ALL])
+def test_what_came_meanwhile_is_one_message_of_its_subjects(
+    waiting: Bench, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "CHANGES_S", 0.3)
+
+    async def follow() -> list[bytes]:
+        feed = EventFeed(waiting.runtime.database, waiting.runtime.closing)
+        stream = cast("AsyncIterator[bytes]", feed.changes(name))
+        assert await heard(stream) == b"retry: 3000\n\n"
+        first = asyncio.ensure_future(heard(stream))
+        while not feed._journals[name].started:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.6)  # it stands at the newest event then, and tells nothing of those before
+        write(waiting, "round.announced")
+        said = [await first]
+        write(waiting, *["device.ready", "update.accepted", "device.training"] * 100)
+        await asyncio.sleep(0.7)
+        said.append(await heard(stream))
+        await stream.aclose()
+        return said
+
+    assert asyncio.run(follow()) == [b"event: changed\ndata: round\n\n", b"event: changed\ndata: device update\n\n"]
+
+
+def test_a_stream_ends_so_that_its_session_is_looked_at_again(waiting: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_feed, "CHANGES_LIFE_S", 0.0)
+
+    async def follow() -> list[bytes]:
+        feed = EventFeed(waiting.runtime.database, waiting.runtime.closing)
+        return [text async for text in feed.changes(FEDERATION)]
+
+    assert asyncio.run(follow()) == [b"retry: 3000\n\n"]

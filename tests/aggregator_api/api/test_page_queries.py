@@ -1,0 +1,262 @@
+"""What pages show beyond REST's listings: scores, rounds' history, what needs attention, and why a device rests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from statistics import fmean
+
+import pytest
+from sqlalchemy import delete, select, update
+
+from aggregator_api.api import attention, queries
+from aggregator_api.api.device_words import activity
+from aggregator_api.api.queries import PageParams
+from aggregator_api.api.round_history import PhaseTimes, RoundCosts, costs, grid, latest_rounds
+from aggregator_api.api.scores import RoundScores
+from aggregator_api.api.version_scores import VersionScores
+from aggregator_api.db import repositories
+from aggregator_api.db.models import (
+    AdoptionRow,
+    DeviceRow,
+    EventRow,
+    MetricRow,
+    ModelVersionRow,
+    RoundRow,
+    UpdateRow,
+)
+from aggregator_api.devices.service import find
+from aggregator_api.federations.service import named
+from aggregator_api.rollouts import adoptions
+from aggregator_api.web.histories import Histories, Look, Preparation
+from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.generated_devices import FEDERATION
+from tests.aggregator_api.web.seeded import WALKS, seed
+
+
+@pytest.fixture
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A server with a federation of 12 devices and 10 rounds, the last one open."""
+    bench = Bench(tmp_path_factory.mktemp("seeded"))
+    seed(bench.runtime, rounds=10)
+    yield bench
+    bench.runtime.stop()
+
+
+def test_scores_are_of_the_devices_and_a_settled_round_is_computed_once(seeded: Bench) -> None:
+    scores = RoundScores()
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        found = scores.of(session, row, [4, 9])
+        query = select(MetricRow.value).where(MetricRow.round_number == 4, MetricRow.name == "macro_f1_after")
+        values = sorted(session.scalars(query))
+    assert found[4].devices == len(values)
+    assert found[4].mean == pytest.approx(fmean(values))
+    assert found[4].worst_tenth == pytest.approx(values[0])
+    assert len(found[4].classes) == 6
+    with seeded.runtime.database.write() as session:
+        best = select(DeviceRow.id).where(DeviceRow.name == "phone-01").scalar_subquery()
+        session.execute(delete(MetricRow).where(MetricRow.device_id == best))
+    with seeded.runtime.database.read() as session:
+        again = scores.of(session, named(session, WALKS), [4, 9])
+    assert again[4] == found[4]
+    assert again[9].devices == found[9].devices - 1  # updates may still come late for it
+    assert again[9].mean < found[9].mean
+
+
+def test_the_worst_tenth_of_twenty_devices_are_two(tmp_path_factory: pytest.TempPathFactory) -> None:
+    bench = Bench(tmp_path_factory.mktemp("twenty"))
+    seed(bench.runtime, devices=20, rounds=2)
+    with bench.runtime.database.read() as session:
+        query = select(MetricRow.value).where(MetricRow.round_number == 1, MetricRow.name == "macro_f1_after")
+        values = sorted(session.scalars(query))
+        found = RoundScores().of(session, named(session, WALKS), [1])[1]
+    bench.runtime.stop()
+    assert found.worst_tenth == pytest.approx(fmean(values[:2]))
+
+
+def test_scores_of_versions_are_made_anew_once_the_journal_tells_of_reports(seeded: Bench) -> None:
+    known = VersionScores()
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        ids = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.federation_id == row.id)).all()
+        before = known.of(session, row, ids)
+        assert before == adoptions.scores_of(session, row, ids)
+        made = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.round_number == 4)).one()
+    with seeded.runtime.database.write() as session:
+        session.execute(update(AdoptionRow).where(AdoptionRow.round_number.in_((4, 5))).values(score=0.25))
+        repositories.journal(session, named(session, WALKS), "adoption.kept", round_number=4, device="phone-01")
+    with seeded.runtime.database.read() as session:
+        after = known.of(session, named(session, WALKS), ids)
+    assert after[made].value == 250_000
+    assert {one for one in after if after[one] != before[one]} == {made}  # of round 5 nothing was said
+    with seeded.runtime.database.write() as session:
+        repositories.journal(session, named(session, WALKS), "device.deleted")
+        row = named(session, WALKS)
+        assert known.of(session, row, ids) == adoptions.scores_of(session, row, ids)
+
+
+def test_scores_of_ended_rounds_and_their_versions_are_prepared(seeded: Bench) -> None:
+    histories = Histories()
+    Preparation(seeded.runtime.database, histories, threading.Event()).prepare()
+    with seeded.runtime.database.write() as session:
+        for table in (MetricRow, AdoptionRow):
+            session.execute(delete(table))
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        ids = session.scalars(select(ModelVersionRow.id).where(ModelVersionRow.federation_id == row.id)).all()
+        assert sorted(histories.scores.of(session, row, range(1, 8))) == list(range(1, 8))
+        assert len(histories.versions.of(session, row, ids)) == 8  # of nine rounds that ended one failed
+
+
+def test_a_look_without_time_makes_one_piece_and_the_next_ones_the_others(
+    seeded: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator_api.web.histories.ALLOWANCE_S", 0.0)
+    remembered, seen, unfinished = Histories(), [], []
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        whole = RoundScores().of(session, row, range(1, 6))
+        for _ in range(6):
+            look = Look(remembered)
+            seen.append(look.scores(session, row, range(1, 6)))
+            unfinished.append(look.is_unfinished)
+    assert [len(found) for found in seen] == [1, 2, 3, 4, 5, 5]
+    assert list(seen[0]) == [5]  # the newest first
+    assert seen[-1] == whole
+    assert unfinished == [True, True, True, True, False, False]
+
+
+def test_costs_of_rounds_that_cannot_change_are_summed_up_once(seeded: Bench) -> None:
+    known = RoundCosts()
+    with seeded.runtime.database.write() as session:
+        row = named(session, WALKS)
+        rounds = latest_rounds(session, row, 10)
+        before = known.of(session, row, rounds)
+        assert before == costs(session, rounds)
+        session.execute(update(UpdateRow).where(UpdateRow.base_round.in_((3, 10))).values(size=1))
+        after = known.of(session, row, rounds)
+        assert after[3] == before[3]
+        assert after[10].received < before[10].received
+        session.rollback()
+
+
+def test_listings_of_pages_show_the_newest_first(seeded: Bench) -> None:
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        first = queries.model_versions(session, row, PageParams(0, 4), newest_first=True)
+        rest = queries.model_versions(session, row, PageParams(first.next_cursor or 0, 100), newest_first=True)
+        oldest = queries.model_versions(session, row, PageParams(0, 100))
+    assert [each.version for each in first.items] == [9, 8, 7, 5]
+    assert [*first.items, *rest.items] == oldest.items[::-1]
+    assert rest.next_cursor is None
+
+
+def test_a_round_is_told_by_its_phases_and_without_its_events_as_a_whole(seeded: Bench) -> None:
+    phases = PhaseTimes()
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        rounds = latest_rounds(session, row, 3)
+        spans = phases.spans(session, row, rounds)
+    assert [each.number for each in rounds] == [8, 9, 10]
+    assert [each.phase for each in spans[9]] == ["announced", "collecting", "aggregating"]
+    assert all(before.end == after.begin for before, after in zip(spans[9], spans[9][1:], strict=False))
+    assert spans[9][-1].end == rounds[1].closed_at
+    assert spans[10][-1].end is None
+    with seeded.runtime.database.write() as session:
+        session.query(EventRow).filter(EventRow.kind.startswith("round.")).delete(synchronize_session=False)
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        kept, fresh = (each.spans(session, row, rounds) for each in (phases, PhaseTimes()))
+    assert kept == spans
+    assert [(each.phase, each.begin, each.end) for each in fresh[9]] == [
+        ("collecting", rounds[1].opened_at, rounds[1].closed_at)
+    ]
+
+
+def test_the_grid_says_what_each_device_did(seeded: Bench) -> None:
+    with seeded.runtime.database.read() as session:
+        found = grid(session, named(session, WALKS), 6, PageParams(0, 5))
+        after = grid(session, named(session, WALKS), 6, PageParams(found.next_cursor or 0, 100))
+    assert found.numbers == (5, 6, 7, 8, 9, 10)
+    cells = {row.device: row.cells for row in (*found.rows, *after.rows)}
+    assert cells["phone-01"] == ("trained",) * 5 + ("waiting",)
+    assert cells["phone-04"] == ("trained", "lost", "trained", "trained", "lost", "trained")
+    assert cells["phone-05"][0] == "late"
+    assert cells["phone-06"][3] == "absent"
+    assert len(cells) == 14
+    assert found.rows[0].runs == [("trained", 0, 5), ("waiting", 5, 1)]
+    assert found.rows[0].words == "trained 5, is awaited 1"
+
+
+def test_what_needs_attention_is_told_the_worst_first(seeded: Bench) -> None:
+    now = time.time()
+    with seeded.runtime.database.write() as session:
+        session.execute(update(RoundRow).where(RoundRow.number == 10).values(phase="failed", reason="no quorum"))
+        session.execute(update(DeviceRow).where(DeviceRow.name == "phone-02").values(cloned_at=now))
+    with seeded.runtime.database.read() as session:
+        row = named(session, WALKS)
+        found = attention.of_federation(session, row)
+        later = attention.of_federation(session, row, now + 3 * 86_400)
+    assert [each.level for each in found] == ["error"] * 2 + ["warning"] * 3
+    words = " ".join(each.words for each in found)
+    for said in ("Rollout 1 was halted", "Round 10 failed: no quorum", "1 update of 1 device", "the name of 1 device"):
+        assert said in words
+    assert "quarantine" not in " ".join(each.words for each in later)
+
+
+class Authority:
+    """A server whose broker's certificate ends in a week."""
+
+    def problems(self) -> list[str]:
+        return ["the disk is full: 3 bytes are left"]
+
+    def certificates(self) -> dict[str, float]:
+        return {"the broker": 7 * 86_400.0, "the broker's authority": 400 * 86_400.0, "another": -1.0}
+
+
+def test_of_the_server_problems_and_what_ends_soon_are_told(seeded: Bench) -> None:
+    with seeded.runtime.database.read() as session:
+        found = attention.of_server(session, Authority(), now=0.0)
+    assert [(each.level, each.words) for each in found] == [
+        ("error", "The disk is full: 3 bytes are left."),
+        ("warning", "The certificate of the broker expires in 7 days."),
+        ("error", "The certificate of another has expired."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "words"),
+    [
+        ("phone-02", {"detail": "the battery is at 18 %"}, "It is invited to round 10: the battery is at 18 %."),
+        ("phone-05", {"state": "ready"}, "Its update of round 10 has come; the round waits for 3 others."),
+        ("phone-05", {"state": "offline"}, "It is offline"),
+        ("phone-05", {"state": "collecting", "detail": "12 windows"}, "enough labelled windows yet: 12 windows"),
+        ("phone-05", {"enrolment": "revoked"}, "It was revoked"),
+        ("phone-new", {}, "waits for an operator's approval"),
+    ],
+)
+def test_why_a_device_does_not_train(seeded: Bench, device: str, changes: dict[str, str], words: str) -> None:
+    with seeded.runtime.database.write() as session:
+        federation, row = find(session, WALKS, device)
+        for name, value in changes.items():
+            setattr(row, name, value)
+        found = activity(session, federation, row)
+    assert not found.trains
+    assert words in found.reason
+
+
+def test_a_device_that_trains_is_said_to(seeded: Bench) -> None:
+    with seeded.runtime.database.read() as session:
+        assert activity(session, *find(session, WALKS, "phone-01")).trains
+
+
+def test_before_the_first_round_the_missing_devices_are_counted(waiting: Bench) -> None:
+    waiting.say("a", "ready")
+    with waiting.runtime.database.read() as session:
+        found = activity(session, *find(session, FEDERATION, "a"))
+    assert found.reason == "No round is open: 1 of the 2 devices that a round needs are online."
+    waiting.runtime.federations.pause(FEDERATION)
+    with waiting.runtime.database.read() as session:
+        assert "is paused" in activity(session, *find(session, FEDERATION, "a")).reason

@@ -1,0 +1,214 @@
+"""The pages in headless Chromium: used by clicks, kept up to date, without a violation of the policy, for everybody.
+
+axe-core looks for what keeps people out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aggregator_api.app import create_app
+from aggregator_api.auth import api_keys
+from aggregator_api.db import repositories
+from aggregator_api.federations.service import named
+from aggregator_api.settings import Settings
+from tests.aggregator_api.generated_devices import Wires
+from tests.aggregator_api.sockets import served
+from tests.aggregator_api.web.seeded import HOSTILE, WALKS, seed
+from tests.browser import NEEDS_BROWSER, barriers, excess_width
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from playwright.sync_api import Page
+
+pytestmark = NEEDS_BROWSER
+
+PLACES = ("", "/devices", "/devices/phone-02", "/enrolment", "/rollouts", "/rollouts/1", "/models", "/plan")
+PAGES = [
+    "/",
+    *(f"/federations/{WALKS}{place}" for place in (*PLACES, "/journal", "/plan")),
+    "/new-federation",
+    "/login",
+]
+HEAVY_S = 5.0
+"""A page may take so long on a machine that does other things; docs/pages.md says what it takes on a quiet one."""
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+    # its devices are rows alone: a look for the silent ones would find none of them
+    return create_app(Settings(data_dir=tmp_path_factory.mktemp("browser"), aggregation_process=False), Wires)
+
+
+@pytest.fixture(scope="module")
+def address(app: FastAPI) -> Iterator[str]:
+    """The server's address, with something on every page."""
+    with served(app) as port:
+        seed(app.state.runtime)
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def operator(app: FastAPI, address: str, page: Page) -> Page:
+    """The page after a login by hand."""
+    key = (app.state.runtime.settings.data_dir / api_keys.OPERATOR_FILE).read_text().strip()
+    log_in(page, address, key)
+    return page
+
+
+def log_in(page: Page, address: str, key: str) -> None:
+    page.goto(f"{address}/login")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Overview").wait_for()
+
+
+def journal(app: FastAPI, kind: str, **said: Any) -> None:
+    with app.state.runtime.database.write() as session:
+        repositories.journal(session, named(session, WALKS), kind, **said)
+
+
+def test_a_wrong_key_is_told_and_a_right_one_opens_the_overview(operator: Page, faults: list[str]) -> None:
+    assert operator.get_by_role("link", name=WALKS).count() > 0
+    cookies = operator.context.cookies()
+    assert [(each["name"], each["httpOnly"], each["sameSite"]) for each in cookies] == [("gaitway", True, "Strict")]
+    assert operator.evaluate("document.cookie") == ""
+    operator.get_by_role("button", name="Log out").click()
+    operator.get_by_label("API key").fill("gw_000000000000_" + "A" * 43)
+    operator.get_by_role("button", name="Log in").click()
+    assert "unknown, expired or revoked" in operator.get_by_role("alert").inner_text()
+    assert any("401" in each for each in faults)
+    faults.clear()  # the browser says that the answer was a 401
+
+
+def test_the_overview_follows_what_happens(app: FastAPI, address: str, operator: Page) -> None:
+    operator.get_by_text("live", exact=True).wait_for()
+    with app.state.runtime.database.write() as session:
+        row = named(session, "gestures")
+        row.status = "running"
+        repositories.journal(session, row, "federation.running")
+    operator.locator("article", has_text="gestures").get_by_text("running").wait_for()
+
+
+def test_a_page_asks_seldom_however_much_happens(app: FastAPI, address: str, operator: Page) -> None:
+    operator.goto(f"{address}/federations/{WALKS}")
+    operator.get_by_text("live", exact=True).wait_for()
+    asked: list[str] = []
+    operator.on("request", lambda request: asked.append(request.url))
+    for k in range(300):
+        journal(app, "device.ready", device="phone-01", detail=f"{k}")
+    operator.get_by_text("299", exact=False).first.wait_for()
+    parts = [url for url in asked if "/live/" in url]
+    assert 1 <= len(parts) < 60, len(parts)
+    assert all(len([url for url in parts if url.endswith(name)]) < 30 for name in ("now", "journal"))
+
+
+def test_the_journal_of_a_federation_grows_on_its_page(app: FastAPI, address: str, operator: Page) -> None:
+    operator.goto(f"{address}/federations/{WALKS}")
+    operator.get_by_text("live", exact=True).wait_for()
+    journal(app, "device.tags", device="phone-03", detail="seen by the browser")
+    operator.get_by_text("seen by the browser").wait_for()
+
+
+def test_a_federations_life_by_clicks(address: str, operator: Page) -> None:
+    operator.get_by_role("link", name="New federation").click()
+    operator.get_by_role("link", name="fleet").click()
+    operator.get_by_label("Name", exact=True).fill("by hand")
+    operator.get_by_text("name: ").wait_for()  # while it is typed: a space is not allowed
+    operator.get_by_label("Name", exact=True).fill("by-hand")
+    operator.get_by_text("This can be created").wait_for()
+    operator.get_by_role("button", name="Create the federation").dblclick()  # and not 'there is one already'
+    operator.get_by_role("heading", name="by-hand").wait_for()
+    operator.get_by_role("button", name="Pause").click()
+    operator.get_by_role("button", name="Resume").click()
+    operator.get_by_role("button", name="Pause").wait_for()
+    operator.get_by_text("Stop…").click()
+    operator.get_by_role("button", name="Stop", exact=True).click()
+    operator.get_by_text("Stopped, no round is open", exact=False).wait_for()
+    assert operator.get_by_role("button", name="Pause").count() == 0
+
+
+def test_a_token_is_made_and_shown_as_a_code(address: str, operator: Page) -> None:
+    operator.goto(f"{address}/federations/{WALKS}/enrolment")
+    operator.get_by_label("Device", exact=True).fill("phone-99")
+    operator.get_by_role("button", name="Make a token").click()
+    code = operator.get_by_role("img", name="QR code of the link")
+    box = code.bounding_box()
+    assert box is not None
+    assert box["width"] > 150
+    assert operator.locator("a[href^='gaitway-enrol:']").count() == 1
+    operator.get_by_role("link", name="Back to enrolment").click()
+    operator.get_by_role("button", name="Approve phone-new").click()
+    assert operator.get_by_role("button", name="Approve phone-new").count() == 0
+
+
+def test_a_reader_acts_on_nothing(app: FastAPI, address: str, page: Page, faults: list[str]) -> None:
+    with app.state.runtime.database.write() as session:
+        key = api_keys.make(session, "reader", ["read"])[1]
+    log_in(page, address, key)
+    page.goto(f"{address}/federations/{WALKS}")
+    assert page.get_by_role("button", name="Pause").count() == 0
+    page.goto(f"{address}/new-federation")
+    assert "this needs operator" in page.get_by_role("alert").inner_text()
+    assert any("403" in each for each in faults)
+    faults.clear()
+
+
+def test_hostile_names_hurt_nobody(address: str, operator: Page) -> None:
+    operator.goto(f"{address}/federations/{WALKS}/devices")
+    operator.get_by_role("link", name=HOSTILE).click()
+    operator.get_by_role("heading", name=HOSTILE).wait_for()
+    for place in ("updates", "enrolment"):
+        operator.goto(f"{address}/federations/{WALKS}/{place}")
+        assert operator.get_by_text(HOSTILE).count() > 0
+
+
+def test_code_within_a_page_would_not_run(address: str, operator: Page, faults: list[str]) -> None:
+    operator.evaluate(
+        "() => { const code = document.createElement('script'); code.textContent = 'window.hurt = 1';"
+        " document.body.append(code); document.body.insertAdjacentHTML('beforeend',"
+        ' \'<img src=/static/x/none onerror="window.hurt = 1"><p style="color: red">\') }'
+    )
+    operator.wait_for_timeout(300)
+    assert operator.evaluate("window.hurt") is None
+    assert sum("Content Security Policy" in each for each in faults) >= 3
+    faults.clear()
+
+
+def test_the_pages_can_be_used_by_keyboard(address: str, operator: Page) -> None:
+    operator.goto(address)
+    operator.keyboard.press("Tab")
+    assert operator.evaluate("document.activeElement.textContent") == "Skip to the content"
+    operator.keyboard.press("Enter")
+    assert operator.evaluate("document.activeElement.id") == "main"
+    operator.keyboard.press("Tab")
+    outline = operator.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_every_page_suits_everybody(
+    app: FastAPI, address: str, operator: Page, faults: list[str], scheme: str, width: int
+) -> None:
+    """Axe-core finds nothing serious, nothing is wider than the window, and a page is light and quick."""
+    operator.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    operator.set_viewport_size({"width": width, "height": 800})
+    for path in PAGES:
+        if path == "/login":
+            operator.context.clear_cookies()
+        operator.goto(address + path)
+        if path == f"/federations/{WALKS}":
+            operator.locator("canvas").first.wait_for()
+        assert excess_width(operator) == 0, path
+        weight, took_ms = operator.evaluate(
+            "() => { const [page] = performance.getEntriesByType('navigation');"
+            " const parts = performance.getEntriesByType('resource').map((one) => one.decodedBodySize);"
+            " return [parts.reduce((a, b) => a + b, page.decodedBodySize), page.domContentLoadedEventEnd] }"
+        )
+        assert weight < 200_000, path
+        assert took_ms < 1000 * HEAVY_S, path
+        assert barriers(operator) == [], path

@@ -1,0 +1,197 @@
+"""Every page on a server with something to show: what it says, that all is escaped, and how much it weighs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from aggregator_api.api.middleware.security_headers import PAGES as POLICY
+from aggregator_api.web.files import SHOWN, url_of
+from federation.tasks import TASKS
+from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.web.seeded import HOSTILE, LABELS
+from tests.aggregator_api.web.visitors import Visitor
+
+WALKS = "/federations/walks"
+SHOWS = {
+    "/": ["Rollout 1 was halted", "went into quarantine", "2 devices wait for your approval", "macro-F1", "of 14"],
+    WALKS: [
+        "round 14 is collecting",
+        "9 of 12 devices have reported",
+        "1 update came before the deadline",
+        "Pause",
+        "Stop",
+    ],
+    f"{WALKS}/devices": ["phone-12", "the battery is at 18 %", "pilot"],
+    f"{WALKS}/devices?tag=pilot": ["phone-05"],
+    f"{WALKS}/devices/phone-02": ["Why it does not train", "the battery is at 18 %, 30 % are needed", *LABELS],
+    f"{WALKS}/enrolment": ["phone-new", "Approve", "any device", "by phone-01"],
+    f"{WALKS}/rollouts": ["halted", "2 of 3 devices that answered failed", "Release it"],
+    f"{WALKS}/rollouts/1": ["wave 2 of 3", "rolled back", "worse than the most frequent class", "Waves"],
+    f"{WALKS}/models": ["round 13, from v12", "stable", "checkpoint"],
+    f"{WALKS}/updates": ["conv1.weight has NaN"],
+    f"{WALKS}/updates?status=accepted": ["phone-01", "Next page"],
+    f"{WALKS}/journal": ["update.quarantined", "model.published"],
+    f"{WALKS}/plan": ["python -m sim run --plan plan.json", "&#34;fedavg&#34;"],
+    "/new-federation": ["Presets", "climbingdown", "hart_alp", "Further settings"],
+    "/new-federation?preset=fleet": ["over_selection = 1.25"],
+    "/federations/gestures": ["Paused, no round is open", "Resume", "No round has begun yet"],
+    "/federations/gestures/devices": ["A token lets one in"],
+    "/federations/gestures/rollouts": ["There was none yet"],
+}
+LIVE = [
+    "/live/overview",
+    *(f"/live{WALKS}/{part}" for part in ("now", "rounds", "grid", "journal", "scores")),
+    f"/live{WALKS}/devices/phone-02",
+]
+
+
+class Elements(HTMLParser):
+    """Names and attributes of a page's elements, and its scripts' and styles' own text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inline = ""
+        self._within = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within in ("script", "style"):
+            self.inline += data
+
+
+@pytest.mark.parametrize("path", SHOWS)
+def test_a_page_says_what_there_is_and_holds_no_code_and_no_hostile_word(operator: Visitor, path: str) -> None:
+    answer = operator.get(path)
+    assert answer.status_code == 200, answer.text[-500:]
+    for words in SHOWS[path]:
+        assert words in answer.text, words
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["cache-control"] == "no-store"
+    assert "unsafe" not in POLICY
+    page = Elements(answer.text)
+    assert page.inline.strip() == ""
+    for tag, attributes in page.found:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], (tag, attributes)
+        for name in ("src", "href", "action"):
+            assert not (attributes.get(name) or "").startswith(("http", "//", "javascript:")), attributes
+    assert HOSTILE not in answer.text
+    assert not [attributes for tag, attributes in page.found if tag == "img" and attributes.get("src") == "x"]
+    assert "None" not in re.sub(r"<script.*?</script>", "", answer.text)
+
+
+def test_hostile_names_are_shown_as_they_are(operator: Visitor) -> None:
+    shown = operator.get(f"{WALKS}/devices").text
+    assert "&lt;img src=x onerror=&#34;window.hurt=1&#34;&gt;" in shown
+    links = [attributes["href"] for tag, attributes in Elements(shown).found if tag == "a" and "img" in str(attributes)]
+    assert links == [f"{WALKS}/devices/%3Cimg%20src%3Dx%20onerror%3D%22window.hurt%3D1%22%3E"]
+    detail = operator.get(links[0])
+    assert detail.status_code == 200
+    assert HOSTILE not in detail.text
+
+
+@pytest.mark.parametrize("path", ["/", WALKS, f"{WALKS}/models", f"{WALKS}/devices/phone-02"])
+def test_a_page_with_its_files_weighs_less_than_200_kb_uncompressed(operator: Visitor, path: str) -> None:
+    answer = operator.get(path)
+    names = [one.split("/")[-1] for one in re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text)]
+    files = sum(len(operator.get(url_of(name)).content) for name in set(names))
+    assert len(answer.content) + files < 200_000
+    assert len(gzip.compress(answer.content)) < 20_000
+
+
+@pytest.mark.parametrize("path", LIVE)
+def test_a_part_that_is_shared_holds_no_sessions_token(operator: Visitor, reader: Visitor, path: str) -> None:
+    answer = operator.get(path)
+    assert answer.status_code == 200
+    assert operator.token("/") not in answer.text
+    numbers = re.compile(r"[0-9.]+")  # a round that is open grows between two answers
+    assert numbers.sub("", reader.get(path).text) == numbers.sub("", answer.text)
+
+
+def test_the_charts_numbers_are_the_devices_own(operator: Visitor) -> None:
+    found = json.loads(operator.get(f"/live{WALKS}/scores").text)
+    assert found["rounds"] == list(range(1, 15))
+    assert found["metric"] == "macro-F1 (%)"
+    assert [one["label"] for one in found["classes"]] == list(LABELS)
+    with operator.server.runtime.database.read() as session:
+        rows = session.connection().exec_driver_sql(
+            "SELECT value FROM metrics WHERE round_number = 9 AND name = 'macro_f1_after'"
+        )
+        values = sorted(100 * row[0] for row in rows)
+    assert found["mean"][8] == pytest.approx(sum(values) / len(values), abs=1e-3)
+    assert found["worst"][8] == pytest.approx(values[0], abs=1e-3)  # a tenth of eleven devices is one
+    mean = sum(values) / len(values)
+    spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    assert found["high"][8] - found["low"][8] == pytest.approx(2 * spread, abs=2e-3)
+    assert found["received"][8] == 41_000 * len(values)
+
+
+def test_the_scores_name_is_the_tasks(operator: Visitor) -> None:
+    label = TASKS["classification"].metric_kinds[TASKS["classification"].primary_metric].label
+    assert f"<dt>{label}</dt>" in operator.get("/").text
+
+
+def test_who_only_reads_sees_no_button_to_act_with(reader: Visitor) -> None:
+    for path in (WALKS, f"{WALKS}/enrolment", f"{WALKS}/rollouts/1", f"{WALKS}/models", f"{WALKS}/devices/phone-01"):
+        actions = [one for tag, one in Elements(reader.get(path).text).found if tag == "form" and one.get("method")]
+        assert [one["action"] for one in actions] == ["/logout"], path
+
+
+def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
+    for path, status, words in (
+        ("/federations/nowhere", 404, "there is no federation"),
+        (f"{WALKS}/devices/nobody", 404, "no device"),
+        (f"{WALKS}/rollouts/77", 404, "no rollout 77"),
+        ("/nothing", 404, "Not Found"),
+        (f"{WALKS}/devices?limit=9999", 422, "limit"),
+    ):
+        answer = operator.get(path)
+        assert answer.status_code == status
+        assert answer.headers["content-type"].startswith("text/html")
+        assert words in answer.text
+        assert "<main" in answer.text
+    conflict = operator.submit(f"{WALKS}/resume")
+    assert conflict.status_code == 409
+    assert "is running" in conflict.text
+    program = operator.server.get("/federations/nowhere", headers={"cookie": operator.cookie})
+    assert program.headers["content-type"] == "application/problem+json"
+
+
+def test_a_part_of_a_session_that_has_ended_leads_to_the_login(server: TestClient) -> None:
+    asked = {"hx-request": "true", "hx-current-url": "http://127.0.0.1/federations/walks?cursor=3"}
+    answer = Visitor(server).get("/live/federations/walks/now", **asked)
+    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login?next=/federations/walks")
+
+
+def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(server: TestClient) -> None:
+    for name in SHOWN:
+        answer = server.get(url_of(name))
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert answer.headers["content-type"].partition(";")[0] == SHOWN[name]
+    assert server.get("/static/000000000000/app.css").headers["cache-control"] == "no-cache"
+    for gone in ("/static/x/SHA256SUMS", "/static/x/../files.py", "/static/x/LICENSE-htmx"):
+        assert server.get(gone).status_code in (401, 404)
+
+
+def test_lists_are_paged(operator: Visitor) -> None:
+    first = operator.get(f"{WALKS}/devices?limit=5").text
+    following = re.search(r'href="\?cursor=(\d+)" rel="next"', first)
+    assert following is not None
+    second = operator.get(f"{WALKS}/devices?limit=5&cursor={following[1]}").text
+    assert "phone-05" in first
+    assert "phone-06" not in first
+    assert "phone-06" in second
+    assert "First page" in second

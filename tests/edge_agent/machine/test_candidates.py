@@ -1,0 +1,128 @@
+"""A device's own model whose export or judgement lost to something else: it is done later, also after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edge_agent.machine.commands import (
+    Evaluate,
+    Exit,
+    FetchBlob,
+    ForgetCandidate,
+    SaveAdoptionReport,
+    StartJob,
+    StopJob,
+)
+from edge_agent.machine.events import (
+    Announced,
+    BlobFetched,
+    CandidateEvaluated,
+    CandidateReady,
+    Connected,
+    DataReady,
+    JobFailed,
+    TrainingFinished,
+)
+from edge_agent.persistence import forget_candidate, load_agent, save_round
+from edge_agent.storage.files import write_file
+from edge_agent.storage.state_store import StateStore
+from edge_agent.training.job import CHECKPOINT, candidate_path
+from federation.plan import RolloutSettings
+from tests.edge_agent.factories import announcement, make_config, make_plan
+from tests.edge_agent.state_machine import B, Device, answer, ready, uploading
+from tests.edge_agent.storage.test_state_store import make_job
+
+C = "c" * 64
+
+
+def jobs(device: Device) -> list[tuple[str, int]]:
+    return [(job.kind, job.round) for job in device.asked(StartJob)]
+
+
+def second_round_trained() -> Device:
+    """Round 2 began while round 1's model was exported, and has been trained, exported and judged."""
+    device = uploading().announced(2, "b")
+    assert "its model is exported later" in device.asked(StopJob)[0].reason
+    device.on(BlobFetched(B), TrainingFinished(2, "u2"), CandidateReady(2, "train"))
+    return device.on(CandidateEvaluated(2, "train", "kept", "not better"))
+
+
+def test_a_candidate_that_lost_to_the_next_round_is_exported_and_judged_after_it() -> None:
+    device = second_round_trained()
+    assert device.asked(ForgetCandidate) == [ForgetCandidate(2)]
+    assert jobs(device) == [("export", 1)]
+    assert not device.asked(FetchBlob)  # its checkpoint is here
+    device.on(CandidateReady(1, "export"))
+    assert device.asked(Evaluate) == [Evaluate(1, "export")]
+    device.on(CandidateEvaluated(1, "export", "adopted", "better", 0.9))
+    assert device.asked(ForgetCandidate) == [ForgetCandidate(1)]
+    (told,) = device.asked(SaveAdoptionReport)
+    assert (told.report.round, told.report.source, told.report.answer) == (1, "personalized", "adopted")
+    assert device.agent.work is None
+    assert not jobs(device.on(Announced(announcement(2, "waiting", "b"))))
+
+
+def test_a_round_interrupts_the_later_export_too_and_it_still_is_not_lost() -> None:
+    device = second_round_trained().announced(3, "c")
+    assert device.asked(StopJob)
+    device.on(BlobFetched(C), TrainingFinished(3, "u3"), CandidateReady(3, "train"))
+    device.on(CandidateEvaluated(3, "train", "refused", "worse"))
+    assert jobs(device) == [("export", 1)]
+
+
+def test_of_many_rounds_without_time_to_export_the_newest_three_wait_and_the_newest_is_first() -> None:
+    device = uploading()
+    for number in range(2, 6):
+        device.announced(number, "b").on(BlobFetched(B), TrainingFinished(number, f"u{number}"))
+    assert [one.round for one in device.agent.candidates] == [3, 4, 5]
+    assert device.asked(ForgetCandidate) == [ForgetCandidate(2)]
+    device.on(JobFailed(5, "train", "no parity"))
+    assert device.asked(ForgetCandidate) == [ForgetCandidate(5)]
+    assert jobs(device) == [("export", 4)]
+
+
+def test_an_export_that_fails_later_is_said_and_not_repeated() -> None:
+    device = second_round_trained().on(JobFailed(1, "export", "no parity"))
+    assert device.asked(ForgetCandidate) == [ForgetCandidate(1)]
+    assert [command.report.answer for command in device.asked(SaveAdoptionReport)] == ["failed"]
+    assert not jobs(device)
+
+
+def test_the_last_global_model_comes_first_and_the_device_stays_until_its_own_was_judged() -> None:
+    agent = replace(second_round_trained().agent, work=None)  # as a restart leaves it
+    device = Device(agent, until="finished").on(Announced(announcement(2, "finished", "c")))
+    assert device.asked(FetchBlob)
+    device.on(BlobFetched(C), CandidateReady(2, "adopt"))
+    device.on(CandidateEvaluated(2, "adopt", "kept", "not better"))
+    assert not device.asked(Exit)
+    assert jobs(device) == [("export", 1)]
+    device.on(CandidateReady(1, "export"), CandidateEvaluated(1, "export", "kept", "not better"))
+    assert device.asked(Exit) == [Exit(0)]
+
+
+def test_where_models_are_released_none_of_the_devices_own_waits() -> None:
+    plan = make_plan().model_copy(update={"rollout": RolloutSettings(mode="manual")})
+    device = ready().announced(1, plan=plan).on(BlobFetched("a" * 64), TrainingFinished(1, "u1"), answer("accepted"))
+    assert device.agent.candidates == ()
+    assert not jobs(device.on(CandidateReady(1, "train")))
+
+
+def test_a_candidate_survives_a_kill_and_goes_when_it_was_judged(tmp_path: Path) -> None:
+    config, store = make_config(tmp_path), StateStore(tmp_path)
+    job = make_job(config)
+    write_file(job.out / CHECKPOINT, b"trained")
+    save_round(store, job)
+    (tmp_path / "candidates" / "r9.safetensors").write_bytes(b"of a kill: no row names it")
+    agent = load_agent(store)
+    assert [(one.round, one.model) for one in agent.candidates] == [(1, job.model)]
+    assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["r1.safetensors"]
+    assert candidate_path(tmp_path, 1).read_bytes() == b"trained"
+    events = Connected(), Announced(announcement(2, "waiting", "b")), DataReady(40)
+    assert jobs(Device(agent).on(*events)) == [("export", 1)]
+    other = Announced(announcement(2, "waiting", "b", instance="f" * 32))
+    assert not jobs(Device(agent).on(Connected(), other, DataReady(40)))  # another instance: nothing of it counts
+    forget_candidate(store, 1)
+    assert load_agent(store).candidates == ()
+    assert list((tmp_path / "candidates").iterdir()) == []
+    store.close()

@@ -1,0 +1,63 @@
+"""The device's page in headless Chromium: used by clicks, without a violation of its policy, while the server is away.
+
+axe-core looks for what keeps people out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge_agent.page.access import password_hash
+from tests.browser import NEEDS_BROWSER, barriers, excess_width
+from tests.edge_agent.page.page_devices import PageDevice
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = NEEDS_BROWSER
+PASSWORD = "correct horse"
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[PageDevice]:
+    found = PageDevice(tmp_path, password_hash(PASSWORD))
+    yield found
+    found.close()
+
+
+def test_a_person_logs_in_labels_deletes_and_goes_back_to_a_model(
+    page: Page, device: PageDevice, tmp_path: Path
+) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto(device.address)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_text("kitchen-pi is collecting, without a connection").wait_for()
+    page.locator("#label", has_text="walk").wait_for()
+    assert page.locator("#acc").evaluate(
+        "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v)"
+    )
+    page.screenshot(path=tmp_path / "device-page.png")
+    assert barriers(page) == []
+
+    page.get_by_role("button", name="run", exact=True).click()
+    page.get_by_text("10 windows are now run.").wait_for()
+    assert device.classes() == {"sit": 2, "run": 10}
+    page.get_by_role("button", name="Take the last label back").click()
+    page.get_by_text("Taken back: run; 10 windows").wait_for()
+    page.get_by_role("button", name="Delete sit").click()
+    page.get_by_text("2 windows are deleted.").wait_for()
+    assert device.classes() == {"": 10}
+    page.get_by_role("button", name="Use the one before").click()
+    page.get_by_text("Now in use: the global model of round 6.").wait_for()
+    page.get_by_role("button", name="Examine this device").click()
+    page.get_by_text("server: port: 127.0.0.1:9: Connection refused").wait_for()
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert excess_width(page) == 0
+    page.screenshot(path=tmp_path / "device-page-narrow.png", full_page=True)
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_label("Password").wait_for()

@@ -1,0 +1,123 @@
+"""A first description is right but for the lines that it says to check, and on real files too."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+
+import numpy as np
+import pytest
+
+from har_pipeline import SourceError, prepare
+from har_pipeline.description import description_of, file_recordings, find_files
+from har_pipeline.description.guess.draft import draft
+from har_pipeline.description.inspection import inspect
+from tests.har_pipeline import layouts
+from tests.har_pipeline.description.made import RESPECK, SISFALL, respeck, sisfall
+
+
+def test_respeck_is_guessed_with_nothing_left_to_change(tmp_path):
+    truths = respeck(tmp_path)
+    found = draft(tmp_path)
+    assert {key: found.guesses[key].value for key in RESPECK} == RESPECK
+    assert {key for key, guess in found.guesses.items() if not guess.sure} == {"files", "labels"}
+    assert found.problems == []
+    assert len([line for line in found.toml().splitlines() if not line.startswith("#")]) <= 20
+    description = description_of(tomllib.loads(found.toml()))
+    for file in find_files(description, tmp_path).each():
+        acc = np.concatenate([each.values for each in file_recordings(description, file) if each.sensor == "acc"])
+        np.testing.assert_allclose(acc, truths[file.name].acc, rtol=1e-12)
+
+
+def test_sisfall_is_guessed_but_for_the_rate_which_no_file_says(tmp_path):
+    sisfall(tmp_path)
+    found = draft(tmp_path)
+    guessed = tomllib.loads(found.toml())
+    assert not found.guesses["rate_hz"].sure
+    assert {**guessed, "rate_hz": 200, "files": SISFALL["files"], "labels": SISFALL["labels"]} == SISFALL
+    assert guessed["labels"] == ["D01", "D08"]
+    assert "7 8 9" in found.toml()  # the second accelerometer
+    options = {**guessed, "rate_hz": 200}
+    windows, own = (prepare("described", tmp_path, options=each).clients["SA03"] for each in (options, SISFALL))
+    assert (windows.x == own.x).all()
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "expected"),
+    [
+        ("time,ax,ay,az", "{s},0,0,9.8", {"time": {"column": "time", "unit": "s"}, "acc": "m/s2"}),
+        (
+            "Time;AccX (mg);AccY (mg);AccZ (mg)",
+            "{ms};0;0;1000",
+            {"time": {"column": "Time", "unit": "ms"}, "acc": "mg"},
+        ),
+        ("x,y,z,timestamp", "0,0,1,{ns}", {"time": {"column": "timestamp", "unit": "ns"}, "acc": "g"}),
+        ("t,acc_x,acc_y,acc_z", "{us},0,-9.8,0", {"time": {"column": "t", "unit": "us"}, "acc": "m/s2"}),
+    ],
+)
+def test_units_of_time_and_acceleration(tmp_path, header, row, expected):
+    rows = [
+        row.format(
+            s=i / 50,
+            ms=1.6e12 + 20 * i,
+            us=1_600_000_000_000_000 + 20_000 * i,
+            ns=1_600_000_000 * 10**9 + 20_000_000 * i,
+        )
+        for i in range(200)
+    ]
+    (tmp_path / "walking.csv").write_text("\n".join([header, *rows]))
+    found = draft(tmp_path)
+    assert found.guesses["time"].value == expected["time"]
+    assert found.guesses["acc"].value["unit"] == expected["acc"]
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "clients", "labels"),
+    [
+        ("{who}/{what}.csv", "t,x,y,z", ["anna", "bert"], ["sitting", "walking"]),
+        ("{who}_{what}.csv", "t,x,y,z", ["anna", "bert"], ["sitting", "walking"]),
+        ("{who}_{what}.csv", "t,x,y,z,activity", ["anna", "bert"], ["sitting", "walking"]),
+        ("{who}/{what}_slow.csv", "t,x,y,z", ["anna", "bert"], ["sitting_slow", "walking_slow"]),
+        ("{who}/{what}/Accelerometer.csv", "t,x,y,z", ["anna", "bert"], ["sitting", "walking"]),
+        ("{who}_{what[0]}.csv", "Zeit (s);Kraft (m/s²) x;y;z;Aktivität", ["anna", "bert"], ["sitting", "walking"]),
+    ],
+)
+def test_who_did_it_is_not_taken_for_what_was_done(tmp_path, name, header, clients, labels):
+    mark = ";" if ";" in header else ","
+    for who, what in itertools.product(("anna", "bert"), ("sitting", "walking")):
+        word = [what] if header.endswith(("activity", "Aktivität")) else []
+        rows = [mark.join([f"{i / 50:.2f}", f"0.{i % 7}", f"0.{i % 9}", f"9.{i % 8}", *word]) for i in range(200)]
+        path = tmp_path / name.format(who=who, what=what)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([header, *rows]))
+    found = draft(tmp_path)
+    assert found.guesses["labels"].value == labels
+    description = description_of(tomllib.loads(found.toml()))
+    reports = list(inspect(description, find_files(description, tmp_path)))
+    assert sorted(set[str]().union(*(report.clients for report in reports))) == clients
+
+
+def test_what_holds_no_accelerometer_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="does not exist"):
+        draft(tmp_path / "none")
+    with pytest.raises(SourceError, match=r"no file under .* is a text table"):
+        draft(tmp_path)
+    layouts.unpacked({"people.csv": b"code,weight,height,age\n1,70,170,30\n2,80,180,40\n", "a.bin": b"\0\1"}, tmp_path)
+    with pytest.raises(SourceError, match=r"people\.csv: no three columns look like an accelerometer"):
+        draft(tmp_path)
+
+
+@pytest.mark.data
+def test_real_files_are_guessed_as_their_readers_know_them(data):
+    found = draft(data / "motionsense" / "sample").guesses
+    assert found["acc"].value == {
+        "columns": [f"userAcceleration.{axis}" for axis in "xyz"],
+        "add": [f"gravity.{axis}" for axis in "xyz"],
+        "unit": "g",
+    }
+    assert found["gyro"].value["unit"] == "rad/s"
+    assert found["labels"].value == ["dws", "jog", "ups", "wlk"]
+    found = draft(data / "realworld").guesses
+    assert found["time"].value == {"column": "attr_time", "unit": "ms"}
+    assert (found["acc"].value["unit"], found["gyro"].value["unit"]) == ("m/s2", "rad/s")
+    assert "(?P<sensor>" in found["files"].value

@@ -1,0 +1,160 @@
+"""Two phones in Chromium and two agents in one federation: all of them count in every round, and the phones adopt."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aggregator_api.web.phone import RUNTIME, files
+from federation.plan import Plan
+from federation.protocol.enrolment_uri import EnrolmentUri
+from har_pipeline import PipelineSettings, StreamPipeline, dataset_labels, recordings
+from tests.browser import NEEDS_BROWSER, listen
+from tests.live.fleet import PATIENCE_S, Fleet, embedded, fleet
+from tests.live.walks import CNN, DEVICES, agent_toml, data_options, experiment_for, plan_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [
+    *NEEDS_BROWSER,
+    pytest.mark.service,
+    pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone"),
+]
+MINUTES = 2.0
+PHONE_MINUTES = 5.0
+"""Enough for a holdout that can tell whether a model works."""
+ROUNDS = 2
+PHONES = {"phone-1": "s01_phone100-waist", "phone-2": "s01_phone200-waist"}
+HEADER = "time_ms,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z,activity,session"
+BEGAN_MS = 1.78e12
+HOUR_MS = 3.6e6
+
+
+def a_plan() -> Plan:
+    """Class means alone, without training, so that browsers can take part."""
+    plan = plan_of(experiment_for("fedproto", minutes=MINUTES))
+    rounds = plan.rounds.model_copy(update={"rounds": ROUNDS, "minimum_clients": len(DEVICES) + len(PHONES)})
+    method = {"name": "fedproto", "backbone": "frozen"}
+    # a head of two units for each class says which prototype is nearest
+    model = {"name": "har_cnn", "options": {**CNN, "hidden": 16}}
+    changed = {"rounds": rounds, "method": method, "model": model, "light_clients": True}
+    return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def exported(client: str) -> bytes:
+    """Write somebody's windows as the phone's own export has them."""
+    options = {**data_options(PHONE_MINUTES), "subjects": 2}
+    stream = StreamPipeline(PipelineSettings(), dataset_labels("synthetic", options))
+    windows = [
+        window
+        for each in recordings("synthetic", None, clients=[client], options=options)
+        for window in stream.push(each)
+    ]
+    windows += stream.flush()
+    labels, text = dataset_labels("synthetic", options), io.StringIO()
+    print(HEADER, file=text)
+    before, number = None, 0
+    for window in windows:
+        follows = before is not None and before.session == window.session
+        follows = follows and abs(window.start_s - before.start_s - 1.28) < 1e-6
+        number += not follows
+        for row in range(64 if follows else 0, 128):
+            values = ",".join(f"{value:.9g}" for value in window.x[row])
+            time_ms = BEGAN_MS + HOUR_MS * window.session + 1e3 * window.start_s + 20 * row
+            print(f"{time_ms:.3f},{values},{labels[window.y]},{window.session}/{number}", file=text)
+        before = window
+    return text.getvalue().encode()
+
+
+@pytest.fixture
+def phones(browser: Browser, faults: list[str]) -> Iterator[dict[str, Page]]:
+    """Phones with storage of their own."""
+    contexts = {name: browser.new_context(viewport={"width": 360, "height": 740}) for name in PHONES}
+    found = {name: context.new_page() for name, context in contexts.items()}
+    for page in found.values():
+        page.set_default_timeout(1e3 * PATIENCE_S)
+        listen(page, faults)
+    yield found
+    for context in contexts.values():
+        context.close()
+
+
+def test_phones_and_agents_finish_a_federation_together(
+    tmp_path: Path, phones: dict[str, Page], faults: list[str]
+) -> None:
+    with fleet(tmp_path, broker=embedded) as here:
+        create(here)
+        for device, transport in zip(DEVICES, ("mqtt", "http"), strict=True):
+            here.add_device(
+                agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, "", transport), "--until-finished"
+            )
+        for name, page in phones.items():
+            join(here, page, name)
+            page.goto(f"{here.url}/phone/#data")
+            file = {"name": f"{name}.csv", "mimeType": "text/csv", "buffer": exported(PHONES[name])}
+            page.get_by_label("A file of this app").set_input_files(file)
+            page.get_by_role("button", name="Import").click()
+            page.get_by_text("windows came in").wait_for()
+            page.goto(f"{here.url}/phone/#take-part")
+        here.wait_for(lambda: has_ended(here), "the federation does not finish")
+        everybody = {(client, round) for client in (*DEVICES, *PHONES) for round in range(1, ROUNDS + 1)}
+        assert accepted(here) == everybody
+        for page in phones.values():
+            page.get_by_text("The federation has ended.").wait_for()
+            page.get_by_text("after round").first.wait_for()  # the model in use: the federation's, or its own
+            assert page.get_by_role("row", name="accepted").count() == ROUNDS
+        said = {one["name"]: one["adoption"] for one in here.listing("/v1/federations/live/devices")}
+        assert {said[name] for name in PHONES} <= {"adopted", "kept"}
+        assert faults == []
+        adopts_and_recognizes(here, phones["phone-1"])
+
+
+def create(here: Fleet) -> None:
+    """Make the federation; the server exports the phones' model meanwhile, for which it loads the exporter."""
+    body = json.dumps({"name": "live", "plan": a_plan().model_dump(mode="json")}).encode()
+    request = urllib.request.Request(here.url + "/v1/federations", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        assert answer.status == 201
+
+
+def join(here: Fleet, page: Page, name: str) -> None:
+    """Open the operator's link; the second phone has to wait for an approval."""
+    approved = name == "phone-1"
+    made = here.get("/v1/federations/live/enrolment-tokens", {"device": name, "auto_approve": approved})
+    page.goto(EnrolmentUri(here.url, "live", name, made["token"]).phone_link)
+    page.get_by_role("button", name="Join").click()
+    assert made["token"] not in page.evaluate("location.href")
+    if not approved:
+        page.get_by_text("has to approve this phone").wait_for()
+        here.wait_for(lambda: is_pending(here, name), "the phone does not enrol")
+        here.get(f"/v1/federations/live/devices/{name}/approve", {})
+    page.get_by_text("It was approved and takes part.").wait_for()
+
+
+def is_pending(here: Fleet, name: str) -> bool:
+    return any(one["name"] == name for one in here.listing("/v1/federations/live/devices"))
+
+
+def has_ended(here: Fleet) -> bool:
+    return bool(here.get("/v1/federations/live")["status"] == "finished")
+
+
+def accepted(here: Fleet) -> set[tuple[str, int]]:
+    """Return which device's update of which round counted."""
+    found: list[dict[str, Any]] = here.listing("/v1/federations/live/updates")
+    return {(one["device"], one["base_round"]) for one in found if one["status"] == "accepted"}
+
+
+def adopts_and_recognizes(here: Fleet, page: Page) -> None:
+    """The model lies on the phone: it is there after a reload, without the server."""
+    here.server.stop()
+    page.goto(f"{here.url}/phone/#recognize")
+    page.reload()
+    page.get_by_text("Ready:").wait_for()

@@ -1,0 +1,115 @@
+"""A real server below a path of a real nginx: pages, files, sessions, streams, redirects and REST lie there."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.aggregator_api.generated_devices import tiny_plan
+from tests.browser import launched, listen, needs_browser
+from tests.conftest import REPOSITORY
+from tests.live.real_parts import free_port
+from tests.live.test_proxies import certificate, nginx_conf, running
+from tests.live.test_proxies import server as server
+
+pytestmark = [pytest.mark.ci, pytest.mark.service]
+
+
+@pytest.fixture(scope="module")
+def proxy(server: tuple[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """The port of nginx with the documented configuration, and the operator's key."""
+    folder, port = tmp_path_factory.mktemp("nginx"), free_port()
+    certificate(folder)
+    text = (REPOSITORY / "deploy" / "nginx" / "gaitway-path.conf").read_text()
+    text = text.replace("listen 443", f"listen 127.0.0.1:{port}").replace("/etc/nginx/gaitway", f"{folder}/gaitway")
+    text = text.replace("127.0.0.1:8080", f"127.0.0.1:{server[0]}")
+    with running(nginx_conf(folder, text), port, folder / "nginx.log"):
+        yield port, (server[1] / "operator.key").read_text().strip()
+
+
+class Answer(NamedTuple):
+    """What came, whole."""
+
+    status: int
+    location: str
+    text: bytes
+
+
+def ask(port: int, path: str, key: str = "", body: Any = None, **headers: str) -> Answer:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    given |= {"Authorization": f"Bearer {key}"} if key else {}
+    data = None if body is None else json.dumps(body)
+    connection.request("GET" if body is None else "POST", path, data, {"Content-Type": "application/json", **given})
+    got = connection.getresponse()
+    answer = Answer(got.status, got.getheader("Location", ""), got.read())
+    connection.close()
+    return answer
+
+
+def test_rest_and_the_way_to_the_login_lie_below_the_path(proxy: tuple[int, str]) -> None:
+    port, key = proxy
+    assert json.loads(ask(port, "/gaitway/v1/federations", key).text)["items"] == []
+    described = json.loads(ask(port, "/gaitway/openapi.json").text)
+    assert described["servers"] == [{"url": "/gaitway"}]
+    asked = ask(port, "/gaitway/federations/walks", Accept="text/html")
+    assert (asked.status, asked.location) == (303, "/gaitway/login?next=/federations/walks")
+    assert ask(port, "/gaitway").location.endswith("/gaitway/")
+    assert ask(port, "/v1/federations", key).status == 404  # of nginx: nothing of ours is at the root
+
+
+def test_a_stranger_names_no_path(server: tuple[int, Path], proxy: tuple[int, str]) -> None:
+    """Only `X-Forwarded-Prefix` that nginx sets counts, and one that is no path is not taken from anybody."""
+    asked = ask(proxy[0], "/gaitway/", Accept="text/html", X_Forwarded_Prefix="//evil.example")
+    assert asked.location == "/gaitway/login"
+    connection = http.client.HTTPConnection("127.0.0.1", server[0], timeout=30)
+    for said in ("//evil.example", "/v1", "/..", '/"onload', "/a b"):
+        connection.request("GET", "/", headers={"Accept": "text/html", "X-Forwarded-Prefix": said})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.getheader("Location") == "/login", said
+    connection.close()
+
+
+@needs_browser
+def test_the_pages_work_below_the_path(proxy: tuple[int, str]) -> None:
+    port, key = proxy
+    here = f"https://127.0.0.1:{port}/gaitway/"
+    made = {"name": "walks", "plan": tiny_plan().model_dump(mode="json")}
+    assert ask(port, "/gaitway/v1/federations", key, made).status == 201
+    faults: list[str] = []
+    with launched() as browser:
+        page = browser.new_context(ignore_https_errors=True).new_page()
+        page.set_default_timeout(60_000)
+        listen(page, faults)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{here}federations/walks")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text("live", exact=True).wait_for()
+        assert page.url == f"{here}federations/walks"
+        [cookie] = page.context.cookies()
+        assert (cookie["name"], cookie["path"], cookie["secure"]) == ("__Secure-gaitway", "/gaitway/", True)
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_role("button", name="Resume").wait_for()
+        page.get_by_text("federation.paused").wait_for()
+        page.get_by_role("link", name="Overview").click()
+        page.get_by_role("link", name="walks").wait_for()
+        assert page.url == here
+        page.get_by_role("link", name="REST").click()
+        page.get_by_text("/v1/federations/{name}", exact=True).first.wait_for()
+        page.goto(here)
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_label("API key").wait_for()
+        assert page.context.cookies() == []
+        assert [url for url in asked if url.startswith("http") and not url.startswith(here)] == []
+    assert faults == []

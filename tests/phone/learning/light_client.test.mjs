@@ -1,0 +1,107 @@
+// tests/vectors/light_client.json, to which Python is held as well.
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import { evaluate } from "../../../phone/app/learning/acceptance.js";
+import { classMeans } from "../../../phone/app/learning/class_means.js";
+import { byStretch, Paired } from "../../../phone/app/learning/comparison.js";
+import { channelSums, inFloat32, normalized, statisticsOf } from "../../../phone/app/learning/normalization.js";
+import { ClassSoundness } from "../../../phone/app/learning/soundness.js";
+import { evenly, temporalSplit } from "../../../phone/app/learning/splits.js";
+import { assertNear, assertSameBits, floats, vectorsOf } from "./vectors.mjs";
+
+const VECTORS = vectorsOf("light_client.json");
+
+function holdoutOf({ start_ms, session, truth, labels }) {
+  const windows = {
+    startS: Float64Array.from(start_ms, (each) => each / 1000),
+    session: Int32Array.from(session),
+    y: Int32Array.from(truth),
+  };
+  return { y: windows.y, groups: byStretch(windows), labels };
+}
+
+describe("class means", () => {
+  for (const { name, dimensions, classes, labels, ...packed } of VECTORS.class_means) {
+    test(name, () => {
+      const { prototypes, counts } = classMeans(floats(packed.embeddings), labels, classes, dimensions);
+      assertSameBits(prototypes, floats(packed.prototypes));
+      const expected = Array.from({ length: classes }, (_, code) => labels.filter((each) => each === code).length);
+      assert.deepEqual(Array.from(counts), expected);
+    });
+  }
+});
+
+describe("temporal split", () => {
+  for (const { name, window_s, test_share, start_ms, labels, train, holdout } of VECTORS.temporal_split) {
+    test(name, () => {
+      const startS = start_ms.map((each) => each / 1000);
+      const found = temporalSplit(labels, startS, test_share, window_s);
+      assert.deepEqual({ train: [...found.train], holdout: [...found.holdout] }, { train, holdout });
+    });
+  }
+});
+
+describe("normalization", () => {
+  for (const { name, shape, count, total, square, mean, std, ...packed } of VECTORS.normalization) {
+    test(name, () => {
+      const all = floats(packed.windows);
+      const size = shape[1] * shape[2];
+      const windows = Array.from({ length: shape[0] }, (_, i) => all.subarray(i * size, (i + 1) * size));
+      const sums = channelSums(windows);
+      assert.equal(sums.count, count);
+      assertNear(sums.total, total, 1e-12);
+      assertNear(sums.square, square, 1e-12);
+      const statistics = statisticsOf(sums);
+      assertNear(statistics.mean, mean, 1e-12);
+      assertNear(statistics.std, std, 1e-12);
+      assertSameBits(normalized(all, inFloat32(statistics)), floats(packed.normalized));
+    });
+  }
+});
+
+describe("soundness", () => {
+  for (const { name, labels, confusion, score, trivial, ...expected } of VECTORS.soundness) {
+    test(name, () => {
+      const found = new ClassSoundness(confusion, labels);
+      const { examples: windows, classes, works, obstacle, fault, words } = found;
+      assert.deepEqual({ windows, classes, works, obstacle, fault, words }, expected);
+      if (score === null) assert.deepEqual([found.score, found.trivial], [null, null]);
+      else assertNear([found.score, found.trivial], [score, trivial], 1e-12);
+    });
+  }
+});
+
+test("a long holdout is thinned out over all of its time", () => {
+  for (const { windows, most, kept } of VECTORS.thinned_holdout) {
+    assert.deepEqual([...evenly(Int32Array.from({ length: windows }, (_, i) => i), most)], kept);
+  }
+});
+
+describe("comparison", () => {
+  for (const { name, candidate_right, present_right, ...expected } of VECTORS.comparison) {
+    test(name, () => {
+      const found = Paired.of(holdoutOf(expected).groups, candidate_right, present_right);
+      assert.equal(found.groups, expected.stretches);
+      assert.deepEqual([found.better, found.worse], [expected.better, expected.worse]);
+      assertNear([found.pBetter], [expected.p_better], 1e-12);
+      assert.deepEqual([found.isBetter, found.isWorse], [expected.is_better, expected.is_worse]);
+      assert.equal(found.words, expected.words);
+    });
+  }
+});
+
+describe("acceptance", () => {
+  for (const { name, outcome, why, ...given } of VECTORS.acceptance) {
+    test(name, () => {
+      const { candidate, present, has_model, margin, release, score, ...rest } = given;
+      const model = (round) => ({ source: "adopted", round });
+      const other = has_model ? { model: model(6), answered: present && Int32Array.from(present) } : null;
+      const mine = { model: model(7), answered: Int32Array.from(candidate) };
+      const asked = { kind: "adopt", release, serverScore: score };
+      const found = evaluate(mine, asked, holdoutOf(rest), other, [], { margin });
+      const done = outcome === "adopted" ? "adopted" : "not adopted";
+      assert.equal(found.reason, `adopted model of round 7: ${done}, ${why}`);
+      assert.equal(found.answer, outcome);
+    });
+  }
+});

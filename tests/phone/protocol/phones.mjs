@@ -1,0 +1,122 @@
+// Phones of a real server: reads {links, ort} on standard input, takes part until the federation has finished, and
+// writes what was sent and heard. Each phone is stopped once within an upload, and begun again with the same store.
+import { readFileSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+import { Embedder } from "../../../phone/app/learning/embedder.js";
+import { Learner } from "../../../phone/app/learning/learner.js";
+import { Agent } from "../../../phone/app/protocol/agent.js";
+import { beginEnrolment, readEnrolmentLink } from "../../../phone/app/protocol/enrolment.js";
+import { readAcknowledgement } from "../../../phone/app/protocol/messages.js";
+import { CLOCK, Server } from "../../../phone/app/protocol/server.js";
+import { toBase64, unwrap } from "../../../phone/app/protocol/signing.js";
+import { Tokens } from "../../../phone/app/protocol/token.js";
+import { MemoryStore, until } from "./parts.mjs";
+
+/** Nobody waits for long: neither for the operator's approval nor for another try. */
+const HASTY = { now: CLOCK.now, wait: (ms, signal) => CLOCK.wait(Math.min(ms, 300), signal) };
+const given = JSON.parse(readFileSync(0, "utf8"));
+
+/** Without ONNX Runtime (make phone) embeddings are the first numbers of a window: the server cannot know. */
+const FIRST_NUMBERS = {
+  load: async () => {},
+  embed: async (x) =>
+    Float32Array.from({ length: (x.length / 768) * 8 }, (_, i) => x[768 * Math.floor(i / 8) + (i % 8)]),
+};
+
+async function embedder() {
+  if (!given.ort) return FIRST_NUMBERS;
+  const ort = await import(pathToFileURL(`${given.ort}/ort.wasm.min.mjs`).href);
+  ort.env.wasm.numThreads = 1;
+  ort.env.wasm.wasmBinary = readFileSync(`${given.ort}/ort-wasm-simd-threaded.wasm`);
+  return new Embedder(ort);
+}
+
+function windows(seed, labels) {
+  let state = seed;
+  const noise = () => (state = (state * 48271) % 2147483647) / 2147483647 - 0.5;
+  return Array.from({ length: 80 }, (_, i) => ({
+    id: i,
+    startMs: 1.79e12 + 2560 * i,
+    x: Float32Array.from({ length: 768 }, (_, n) => noise() + (n % 6 === 2 ? 9.8 : 0) + (i % 2) * Math.sin(n / 9) * 3),
+    label: labels[i % labels.length],
+    session: "a",
+  }));
+}
+
+class Phone {
+  constructor(link, seed) {
+    this.link = readEnrolmentLink(link);
+    this.store = new MemoryStore();
+    this.store.stored = windows(seed, ["still", "walking"]);
+    this.begun = [];
+    this.stopped = false;
+    this.waited = false;
+    this.urls = new Set();
+    this.chunks = {};
+  }
+
+  async start() {
+    this.ended = new AbortController();
+    const parts = {
+      store: this.store,
+      learner: new Learner(),
+      embedder: await embedder(),
+      clock: HASTY,
+      ask: this.ask.bind(this),
+    };
+    this.agent = new Agent({ ...parts, onState: ({ name }) => (this.waited ||= name === "waiting_for_approval") });
+    this.running = this.agent.run(this.ended.signal);
+    this.running.catch((error) => console.error(error));
+  }
+
+  async ask(url, request) {
+    this.urls.add(String(url));
+    if (String(url).endsWith("/begin")) this.begun.push(toBase64(new Uint8Array(request.body)));
+    const chunk = /update\/([^/]+)\/chunk\/(\d+)$/.exec(String(url));
+    if (chunk) (this.chunks[chunk[1]] ??= [])[Number(chunk[2])] = toBase64(new Uint8Array(request.body));
+    const answer = await fetch(url, request);
+    if (String(url).includes("/chunk/0") && !this.stopped) {
+      this.stopped = true;
+      this.ended.abort();
+      void this.running.then(() => this.start());
+    }
+    return answer;
+  }
+
+  /** Begin the last update again, after it was accepted: the answer is the same. */
+  async again() {
+    const { server: url, federation, device, keys } = await this.store.get("enrolment");
+    const server = new Server(
+      { url, federation, device },
+      new Tokens({ url, federation, device, key: keys.privateKey }),
+    );
+    const begin = Uint8Array.from(atob(this.begun.at(-1)), (each) => each.charCodeAt(0));
+    const { update_id, nonce } = JSON.parse(new TextDecoder().decode(unwrap(begin).body));
+    const answer = readAcknowledgement(unwrap(await server.update(update_id, "begin", begin)).body);
+    return { status: answer.status, same: answer.nonce === nonce && answer.update_id === update_id };
+  }
+}
+
+const phones = given.links.map((link, i) => new Phone(link, 17 + i));
+for (const phone of phones) {
+  await beginEnrolment(phone.store, phone.link);
+  await phone.start();
+}
+const states = () =>
+  JSON.stringify(
+    phones.map(({ agent }) => agent.state()),
+    (key, value) => (key === "plan" ? undefined : value),
+  );
+await until(() => phones.every(({ agent }) => agent.state().name === "finished"), states, 120);
+const told = [];
+for (const phone of phones) {
+  const again = await phone.again();
+  await until(() => phone.agent.speaker.reported.includes('"finished"'));
+  phone.ended.abort();
+  await phone.running;
+  const { uploads, adoption } = await phone.store.get("agent");
+  const { waited, begun, stopped, urls, link, chunks } = phone;
+  told.push({ device: link.device, waited, stopped, begun, uploads, adoption, again, chunks, urls: [...urls] });
+}
+process.stdout.write(JSON.stringify(told));
+process.exit(0);

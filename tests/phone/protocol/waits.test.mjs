@@ -1,0 +1,91 @@
+// How long a phone waits, and what it takes for heard: a server that refuses is not asked again at once.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Connection } from "../../../phone/app/protocol/connection.js";
+import { UnreachableError } from "../../../phone/app/protocol/errors.js";
+import { exchange } from "../../../phone/app/protocol/server.js";
+import { wrap } from "../../../phone/app/protocol/signing.js";
+import { Speaker } from "../../../phone/app/protocol/speaker.js";
+
+test("a status that is refused is said again after growing waits", async () => {
+  const ended = new AbortController();
+  const waits = [];
+  const wait = async (ms) => void (waits.push(ms) === 8 && ended.abort());
+  const speaker = new Speaker({ now: () => 0, wait });
+  const refuses = {
+    status: async () => {
+      throw new Error("422: no status");
+    },
+  };
+  speaker.repeat();
+  await assert.rejects(speaker.keep(refuses, () => ({ state: "ready" }), () => {}, ended.signal));
+  assert.ok(waits[0] <= 2000 && waits[7] >= 30_000 && waits[7] <= 60_000, String(waits));
+});
+
+test("an event that could not be stored is asked for again", async () => {
+  const keys = await crypto.subtle.generateKey("Ed25519", true, ["sign", "verify"]);
+  const offer = { instance: "0123456789abcdef0123456789abcdef", epoch: 1, rollout: 3 };
+  const data = await wrap(keys.privateKey, "offer", "f", "d", JSON.stringify(offer));
+  const asked = [];
+  const server = {
+    async *messages(lastId, _signal, onOpen) {
+      asked.push(lastId);
+      onOpen();
+      yield { id: "a-1", name: "offer", data };
+    },
+  };
+  let full = true;
+  const heard = [];
+  const listener = {
+    connected() {},
+    offered: async ({ rollout }) => {
+      if (full) throw new Error("the storage is full");
+      heard.push(rollout);
+    },
+  };
+  const who = { serverKey: keys.publicKey, federation: "f", device: "d", session: "s" };
+  const connection = new Connection(server, who, listener, { now: () => 0, wait: async () => {} });
+  const { signal } = new AbortController();
+  assert.match((await connection.once(signal)).ended, /storage is full/);
+  full = false;
+  await connection.once(signal);
+  await connection.once(signal);
+  assert.deepEqual([asked, heard], [["", "", "a-1"], [3, 3]]);
+});
+
+/** A body that comes in pieces, one for each call; it breaks off with the request. */
+function slow(signal, pieces) {
+  let next = () => {};
+  const body = new ReadableStream({
+    start(controller) {
+      signal.addEventListener("abort", () => controller.error(signal.reason));
+      next = () => (pieces-- ? controller.enqueue(new Uint8Array(10)) : controller.close());
+    },
+  });
+  return { body, next: () => next() };
+}
+
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test("a large file may take its time, and a server that falls silent is left", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let part;
+  const ask = async (_url, { signal }) => {
+    part = slow(signal, 4);
+    return new Response(part.body);
+  };
+  const answer = exchange(ask, "https://gaitway.example/x", {});
+  for (let piece = 0; piece < 5; piece++) {
+    await settled();
+    t.mock.timers.tick(25_000);
+    part.next();
+  }
+  assert.equal((await answer).body.length, 40);
+  const silent = exchange(ask, "https://gaitway.example/x", {});
+  const left = assert.rejects(silent, (error) => error instanceof UnreachableError && /nothing for 30 s/.test(error));
+  await settled();
+  part.next();
+  await settled();
+  t.mock.timers.tick(31_000);
+  await left;
+});

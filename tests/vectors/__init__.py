@@ -1,0 +1,1 @@
+"""Test vectors that clients in other languages are held to, and what holds Python to them."""
