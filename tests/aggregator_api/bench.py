@@ -15,7 +15,7 @@ from aggregator_api.app import create_app
 from aggregator_api.auth.signing import Signer
 from aggregator_api.cluster.leadership import SoleLeadership
 from aggregator_api.db import repositories
-from aggregator_api.db.models import UpdateRow
+from aggregator_api.db.models import RoundRow, UpdateRow
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor
@@ -137,6 +137,13 @@ class Bench:
         answer = self.upload(parcel)
         assert answer.status == "refused", answer
         return answer.reason
+
+    def pass_deadline(self) -> None:
+        """Let the open round's deadline be an instant ago, however long the test took to get here."""
+        with self.runtime.database.write() as session:
+            row = session.scalars(select(RoundRow).where(RoundRow.phase == "collecting")).one()
+            assert row.deadline_at is not None
+            row.deadline_at = self.runtime.clock() - 1.0
 
     def count(self, status: str) -> int:
         """Count the updates of a status."""

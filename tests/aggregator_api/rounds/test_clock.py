@@ -50,14 +50,6 @@ def first_round(bench: Bench) -> RoundRow:
         return row
 
 
-def move_deadline(bench: Bench, seconds: float) -> None:
-    with bench.runtime.database.write() as session:
-        row = session.get(RoundRow, 1)
-        assert row is not None
-        assert row.deadline_at is not None
-        row.deadline_at += seconds
-
-
 @pytest.mark.parametrize("seconds", LEAPS)
 def test_a_round_lasts_as_long_as_it_should(tmp_path: Path, leap: Leap, seconds: float) -> None:
     bench = opened(tmp_path, deadline_s=LONG_S)
@@ -67,9 +59,9 @@ def test_a_round_lasts_as_long_as_it_should(tmp_path: Path, leap: Leap, seconds:
     assert (row.phase, row.deadline_passed) == ("collecting", False)
     assert row.deadline_at is not None
     assert 0 < row.deadline_at - time.time() <= LONG_S + 1
-    assert row.deadline_at - row.opened_at == pytest.approx(LONG_S, abs=5)
+    assert row.deadline_at - row.opened_at == pytest.approx(LONG_S, abs=60)
     assert bench.wires.announcements()[-1].deadline == row.deadline_at
-    move_deadline(bench, -LONG_S - 1)
+    bench.pass_deadline()
     bench.runtime.coordinator.tick()
     wait_for(lambda: first_round(bench).phase == "published")
     bench.runtime.stop()

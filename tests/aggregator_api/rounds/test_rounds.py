@@ -39,7 +39,7 @@ def test_the_first_updates_of_an_over_selected_cohort_are_enough(tmp_path: Path)
 
 
 def test_at_the_deadline_the_updates_that_came_are_aggregated(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, tiny_plan(rounds=1, clients=None, minimum_clients=1, deadline_s=1.5))
+    bench = Bench(tmp_path, tiny_plan(rounds=1, clients=None, minimum_clients=1, deadline_s=3600))
     bench.runtime.federations.pause(FEDERATION)
     bench.say("a", "ready")
     bench.say("b", "ready")
@@ -47,6 +47,7 @@ def test_at_the_deadline_the_updates_that_came_are_aggregated(tmp_path: Path) ->
     initial, update = bench.state(), bench.update_of("b")
     assert bench.upload(update).status == "accepted"
     assert bench.now().state == "collecting"
+    bench.pass_deadline()
     wait_for(lambda: bench.now().state == "finished")
     assert ends(bench) == [("published", "")]
     assert bench.state() == wire.encode(update.tree) != initial  # the mean of one
@@ -54,12 +55,13 @@ def test_at_the_deadline_the_updates_that_came_are_aggregated(tmp_path: Path) ->
 
 
 def test_a_round_without_enough_updates_fails_and_the_model_stays(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, tiny_plan(rounds=1, deadline_s=1.5))
+    bench = Bench(tmp_path, tiny_plan(rounds=1, deadline_s=3600))
     initial = bench.state()
     bench.say("a", "ready")
     bench.say("b", "ready")
     update, late = bench.update_of("a"), bench.update_of("b")
     assert bench.upload(update).status == "accepted"
+    bench.pass_deadline()
     wait_for(lambda: bench.now().state == "finished")
     assert ends(bench) == [("failed", "quorum not reached: 1 updates came, 2 are needed")]
     assert bench.state() == initial
