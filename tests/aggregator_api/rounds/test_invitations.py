@@ -41,7 +41,7 @@ def join(bench: Bench) -> None:
     for device in DEVICES:
         bench.say(device, "ready")
     bench.runtime.federations.resume(FEDERATION)
-    wait_for(lambda: bench.now().state == "collecting")
+    wait_for(lambda: bench.invited() == DEVICES)
 
 
 @pytest.fixture
@@ -51,7 +51,8 @@ def clustered(tmp_path: Path) -> Iterator[Bench]:
     join(bench)
     for device, value in zip(DEVICES, (1.0, 5.0, 1.0, 5.0), strict=True):
         assert bench.upload(near(bench, device, value)).status == "accepted"
-    wait_for(lambda: (bench.now().round, bench.now().state) == (2, "collecting"))
+    # invitations leave after the row is written
+    wait_for(lambda: bench.collects(2) and bench.invited() == DEVICES)
     yield bench
     bench.runtime.stop()
 
