@@ -50,8 +50,12 @@ def classifier(tmp_path: Path) -> Any:
     made.stop()
 
 
-def test_windows_are_classified_by_the_model_that_is_served(tmp_path: Path, classifier: Classifier) -> None:
+def test_windows_are_classified_by_the_model_that_is_served(
+    tmp_path: Path, classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.serving.classifier.WRITE_EVERY_S", 3600.0)  # once
     classifier.submit([window(0)])  # there is no model yet
+    until(lambda: classifier.waiting == 0)
     assert describe_live(tmp_path) == []
     classifier.serve(model(tmp_path))
     until(lambda: classifier.loaded)
@@ -144,7 +148,7 @@ class Steady:
     def goes_on(self) -> None:
         """Return once five more windows were classified."""
         enough = self.classifier.count + 5
-        until(lambda: self.supervised_device.post(NewWindows((window(1),))) or self.classifier.count >= enough, 20.0)
+        until(lambda: self.supervised_device.post(NewWindows((window(1),))) or self.classifier.count >= enough)
 
 
 @pytest.mark.ci
