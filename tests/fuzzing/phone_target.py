@@ -99,7 +99,7 @@ class Endpoint:
             batch = self._inbox.batches.get_nowait()
             assert batch is not None
             self._stream.accept(batch)
-        assert sum(len(each.times_s) for each in self._stream._waiting.values()) <= MOST_WAITING
+        assert self._stream.waiting <= MOST_WAITING
         if self._listener.errors:
             raise self._listener.errors.pop()
 
