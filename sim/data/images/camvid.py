@@ -19,21 +19,18 @@ from gaitway.pictures import Bytes
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.labelled import DealtBy, LabelledImages
-from sim.data.images.moments import IMAGENET
 from sim.data.images.pairs import (
-    FRAME,
     Pair,
     distinctive,
-    fit_of,
     frame_of,
     images_of,
+    mask_reader,
     most_pixels,
     read_masks,
     read_pictures,
-    shape_of,
 )
 from sim.data.images.pictures import VOID, classes_table
-from sim.data.images.reader import ImageReader, Options, chosen
+from sim.data.images.reader import Options, chosen
 
 LABELS = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist")
 VOID_LABEL = "void"
@@ -86,16 +83,12 @@ def _dealt_by(kind: str, pairs: list[Pair], masks: Bytes) -> DealtBy:
     return DealtBy(np.array([drives.index(str(pair.client)) for pair in pairs]), drives)
 
 
-READER = ImageReader(
+READER = mask_reader(
     name="camvid",
     summary="street pictures of four drives, a class of 11 for each pixel; options height, width, fit, void, deal_by",
     labels=labels,
-    shape=shape_of,
-    fit=fit_of,
     has_clients=lambda options: True,
     layouts=lambda options: (LAYOUT,),
     images=read,
-    moments=IMAGENET,
-    target="mask",
-    defaults={**FRAME, "height": 180, "width": 240, "void": "ignore", "deal_by": "distinctive"},
+    defaults={"height": 180, "width": 240, "void": "ignore", "deal_by": "distinctive"},
 )

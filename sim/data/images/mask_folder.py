@@ -19,20 +19,17 @@ from gaitway.pictures import Bytes
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.labelled import DealtBy, LabelledImages
-from sim.data.images.moments import IMAGENET
 from sim.data.images.pairs import (
-    FRAME,
     Pair,
-    fit_of,
     frame_of,
     images_of,
+    mask_reader,
     most_pixels,
     read_masks,
     read_pictures,
-    shape_of,
 )
 from sim.data.images.pictures import VOID, classes_table
-from sim.data.images.reader import ImageReader, Options
+from sim.data.images.reader import Options
 from sim.errors import SettingsError
 
 MOST_CLASSES = 254
@@ -171,21 +168,16 @@ def _owner(rule: re.Pattern[str] | None, name: str, source: Source) -> str | Non
 
 
 _DEFAULTS: dict[str, Any] = {
-    **FRAME,
     **{"labels": (), "values": None, "ignore": None, "background": None, "client": None},
     **{"pictures": "images", "masks": "masks", "picture_suffix": "", "mask_suffix": ""},
 }
-READER = ImageReader(
+READER = mask_reader(
     name="mask_folder",
     summary="any pictures and masks in two folders; options labels, values, ignore, background, client, pictures, "
     "masks, picture_suffix, mask_suffix, height, width, fit",
     labels=labels,
-    shape=shape_of,
-    fit=fit_of,
     has_clients=lambda options: options["client"] is not None,
     layouts=lambda options: (_layout(options),),
     images=read,
-    moments=IMAGENET,
-    target="mask",
     defaults=_DEFAULTS,
 )
