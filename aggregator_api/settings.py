@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     lease_s: float = Field(
         default=10.0,
         ge=0,
-        description="on PostgreSQL: how long a dead process holds its rounds up; 0: there is one only",
+        description="on PostgreSQL: how long a dead process blocks its rounds; 0: there is one only",
     )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
     inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")

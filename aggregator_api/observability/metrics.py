@@ -170,7 +170,7 @@ class DatabaseCollector:
                 received.add_metric([name], size)
             yield received
             yield _capped(session)
-            yield from _standing(session)
+            yield from _devices_and_rounds(session)
             yield from _open_rounds(session)
             yield from _released(session)
             yield from expiry.keys(session)
@@ -213,7 +213,7 @@ def _capped(session: Session) -> Metric:
     return family
 
 
-def _standing(session: Session) -> Iterator[Metric]:
+def _devices_and_rounds(session: Session) -> Iterator[Metric]:
     devices = GaugeMetricFamily("gaitway_devices", "devices by their last word", labels=["federation", "state"])
     query = select(FederationRow.name, DeviceRow.state, func.count()).join(
         DeviceRow, DeviceRow.federation_id == FederationRow.id

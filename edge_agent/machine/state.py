@@ -115,7 +115,7 @@ class Agent:
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # what was trained here and is not judged yet, oldest first
-    blockers: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
+    blockers: tuple[str, ...] = ()  # what blocks the beginning of training now, in words
     work: Work | None = None
     upload: Upload | None = None
     final: str = ""  # sha256 of the final broadcast that was dealt with

@@ -19,7 +19,7 @@ from aggregator_api.db.models import FederationRow
 from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.histories import look_of
+from aggregator_api.web.histories import history_reader
 from aggregator_api.web.pages import page, part
 from federation.plan import Plan
 
@@ -63,7 +63,7 @@ def live(
     with database.read() as session:
         row = service.named(session, name)
         if shown == "scores":
-            return JSONResponse(views.chart(session, row, look_of(request)))
+            return JSONResponse(views.chart(session, row, history_reader(request)))
         found = (gather or _now)(session, row, request, Place(cursor.cursor, before))
     return part(request, f"parts/{shown if gather else NOW}.html", federation=name, **found)
 
@@ -138,18 +138,18 @@ def _back(name: str) -> Response:
 
 
 def _now(session: Session, row: FederationRow, request: Request, _place: Place) -> dict[str, Any]:
-    look = look_of(request)
-    return {"standing": views.standing(session, row, look), "unfinished": look.is_unfinished}
+    history = history_reader(request)
+    return {"summary": views.summary(session, row, history), "unfinished": history.is_unfinished}
 
 
 def _rounds(session: Session, row: FederationRow, request: Request, place: Place) -> dict[str, Any]:
-    look = look_of(request)
-    found, older = views.timeline(session, row, look, place.before)
+    history = history_reader(request)
+    found, older = views.timeline(session, row, history, place.before)
     begin, end = views.timeline_bounds(found)
     metric = metric_of(Plan.model_validate(row.plan))[1]
     shown: dict[str, Any] = {"rounds": found, "line_begin": begin, "line_end": end, "metric": metric}
     shown |= {"before": place.before, "older": older, "cursor": place.cursor}
-    return {**shown, "score_text": views.score_text, "unfinished": look.is_unfinished}
+    return {**shown, "score_text": views.score_text, "unfinished": history.is_unfinished}
 
 
 def _grid(session: Session, row: FederationRow, _request: Request, place: Place) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from federation.records import ClassStats, Examples
 from federation.tasks.segmentation import Segmentation
 from federation.tree import total
 from models.model import Model
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, Look, bare, edged
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare, edged
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import Picture, Section
 from sim.reports.analysis.tsne import subsample, tsne
@@ -117,13 +117,13 @@ def _figure(run: FinishedRun, cloud: Cloud) -> Figure:
     figure = new_figure(6.0)
     halves = figure.subfigures(1, 2, squeeze=False)[0]
     left, right = (half.subplots() for half in halves)
-    by_class, by_client = Look(run.data.labels, "class", NAMED_CLASSES), Look(run.clients, "client")
+    by_class, by_client = GroupStyle(run.data.labels, "class", NAMED_CLASSES), GroupStyle(run.clients, "client")
     by_class.dots(left, dots, cloud.classes)
     by_class.prototypes(left, diamonds, cloud.local_classes, "d", 34.0)
     by_class.prototypes(left, stars, cloud.shared_classes)
     by_client.dots(right, dots, cloud.clients)
     edged(right, stars, ["white"] * len(stars))  # they belong to no client
-    for half, axes, look in zip(halves, (left, right), (by_class, by_client), strict=True):
-        bare(axes, f"by {look.title}")
-        look.legend(half, [axes])
+    for half, axes, style in zip(halves, (left, right), (by_class, by_client), strict=True):
+        bare(axes, f"by {style.title}")
+        style.legend(half, [axes])
     return figure
