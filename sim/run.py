@@ -60,7 +60,7 @@ def run(
     client_store_dir: Path | None = None,
     report: Report = lambda _kind, _what: None,
 ) -> dict[str, Any]:
-    """Run, or go on with, the federation of `settings` in the directory `out`, and return the summary.
+    """Run, or resume, the federation of `settings` in the directory `out`, and return the summary.
 
     `client_store_dir` is the folder of the clients' models where memory does not hold them; none: `out`.
 

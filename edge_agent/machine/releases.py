@@ -1,7 +1,7 @@
 """The part of the state machine that is about released models: which one is for this device, and which it must leave.
 
 It is only asked where the federation uses rollouts. What a device adopts it says once it is in use, so that one way of
-saying it serves the server's orders, `models --rollback`, and a restart after a kill.
+saying it serves the server's orders, `models --rollback`, and a restart after a crash.
 """
 
 from __future__ import annotations

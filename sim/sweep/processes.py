@@ -77,7 +77,7 @@ def is_finished(directory: Path) -> bool:
 def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
     """Run what is not finished, `jobs` at a time, and yield where a cell stands whenever that changes.
 
-    Closing the iterator early ends the runs; the same sweep goes on with them later.
+    Closing the iterator early ends the runs; the same sweep resumes them later.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     waiting, running = deque(cells), dict[str, _Job]()

@@ -1,4 +1,4 @@
-"""`sweep.json`: what a sweep is made of and where each cell stands; the sweep that goes on with it begins here."""
+"""`sweep.json`: what a sweep is made of and where each cell stands; a sweep is resumed from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device whose folder any version has written goes on with it: rounds, outbox, windows, labels, key, credentials."""
+"""A device resumes from the folder that any version has written: rounds, outbox, windows, labels, key, credentials."""
 
 from __future__ import annotations
 

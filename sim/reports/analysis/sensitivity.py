@@ -51,7 +51,7 @@ def sensitivity(paths: Sequence[Path]) -> list[Section]:
     if len(tasks := sorted({run.config.learnt.name for run in runs})) > 1:
         raise AnalysisError(f"the runs learnt {' and '.join(tasks)}, whose metrics differ; give runs of one task")
     if unfinished := [str(run.path) for run in runs if not run.finished]:
-        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to go on with them")
+        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to resume them")
     settings = [settings_of(run) for run in runs]
     keys = sorted({key for each in settings for key in each if len({repr(other.get(key)) for other in settings}) > 1})
     found = {key: _lines(key, keys, runs, settings) for key in keys}
