@@ -35,7 +35,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.db.repositories import ENDED, count_online
 from aggregator_api.observability import expiry
-from aggregator_api.observability.health import Broker, MessageQueue
+from aggregator_api.observability.health import BrokerHealth, MessageQueue
 from aggregator_api.observability.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
 from aggregator_api.settings import Settings
 from federation.rounds.rollout import RolloutPhase
@@ -108,7 +108,7 @@ class ServerCollector:
     """How this process fares."""
 
     def __init__(
-        self, settings: Settings, signer: Signer, broker: Broker, messages: MessageQueue, leadership: Lead
+        self, settings: Settings, signer: Signer, broker: BrokerHealth, messages: MessageQueue, leadership: Lead
     ) -> None:
         self._settings = settings
         self._signer = signer

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.orm import Session
 
 from aggregator_api.api import attention, queries, round_history
-from aggregator_api.api.attention import Attention
+from aggregator_api.api.attention import AttentionItem
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import Cost, Span
 from aggregator_api.api.schemas.resources import FederationDetail, RoundView
@@ -37,7 +37,7 @@ class FederationSummary(NamedTuple):
     metric: Metric
     score: RoundScore | None
     score_round: int
-    attention: list[Attention]
+    attention: list[AttentionItem]
 
     @property
     def score_text(self) -> str:
