@@ -20,7 +20,7 @@ from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.labelled import DealtBy, LabelledImages
 from sim.data.images.pairs import (
-    Pair,
+    PicturePair,
     distinctive,
     frame_of,
     images_of,
@@ -59,7 +59,7 @@ def read(source: Source, options: Options) -> LabelledImages:
     return images_of(pairs, pictures, masks, names, _dealt_by(str(options["deal_by"]), pairs, masks))
 
 
-def _pairs(source: Source) -> list[Pair]:
+def _pairs(source: Source) -> list[PicturePair]:
     """Join pictures and masks by part and name; a drive is what stands before the first `_`."""
     found: dict[tuple[str, str], dict[bool, str]] = {}
     for match, member in source.members():
@@ -69,11 +69,11 @@ def _pairs(source: Source) -> list[Pair]:
         if len(files) < 2:
             here, lacks = next((file, "a picture" if mask else "a mask") for mask, file in files.items())
             raise SourceError(f"{source.root}: {here} lacks {lacks}; expected {LAYOUT.expected}")
-        pairs.append(Pair(files[False], files[True], part, name.partition("_")[0]))
+        pairs.append(PicturePair(files[False], files[True], part, name.partition("_")[0]))
     return pairs
 
 
-def _dealt_by(kind: str, pairs: list[Pair], masks: Bytes) -> DealtBy:
+def _dealt_by(kind: str, pairs: list[PicturePair], masks: Bytes) -> DealtBy:
     if kind == "largest":
         return DealtBy(most_pixels(masks, None), (*LABELS, VOID_LABEL))
     if kind == "distinctive":

@@ -20,7 +20,7 @@ from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.labelled import DealtBy, LabelledImages
 from sim.data.images.pairs import (
-    Pair,
+    PicturePair,
     frame_of,
     images_of,
     mask_reader,
@@ -138,7 +138,7 @@ def _files(folder: str, suffix: str, kind: str) -> str:
     return rf"{within}(?:(?P<{kind}_part>{PARTS})/)?(?P<{kind}>[^/]+(?:/[^/]+)*?){re.escape(suffix)}{ends}"
 
 
-def _pairs(source: Source, options: Options) -> list[Pair]:
+def _pairs(source: Source, options: Options) -> list[PicturePair]:
     """Join pictures and masks by part and name."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for match, member in source.members():
@@ -154,7 +154,7 @@ def _pairs(source: Source, options: Options) -> list[Pair]:
         for kind, other in (("picture", "mask"), ("mask", "picture")):
             if kind not in files:
                 raise SourceError(f"{source.root}: {files[other]} has no {kind}; expected {source.layout.expected}")
-        pairs.append(Pair(files["picture"], files["mask"], part, _owner(rule, name, source)))
+        pairs.append(PicturePair(files["picture"], files["mask"], part, _owner(rule, name, source)))
     return pairs
 
 

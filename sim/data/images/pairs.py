@@ -29,7 +29,7 @@ Size = tuple[int, int]
 """Height and width."""
 
 
-class Pair(NamedTuple):
+class PicturePair(NamedTuple):
     """One example: the virtual names of its picture and its mask, its published part, and whose it is."""
 
     picture: str
@@ -80,7 +80,7 @@ def _shape_of(options: Options) -> tuple[int, int, int]:
     return 3, frame.height, frame.width
 
 
-def read_masks(source: Source, pairs: Sequence[Pair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:
+def read_masks(source: Source, pairs: Sequence[PicturePair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:
     """Decode all masks (n, H, W) in the order of the pairs, and say which size each had.
 
     Raises:
@@ -102,7 +102,7 @@ def read_masks(source: Source, pairs: Sequence[Pair], frame: Frame, table: Bytes
     return masks, sizes
 
 
-def read_pictures(source: Source, pairs: Sequence[Pair], frame: Frame, sizes: Sequence[Size]) -> Bytes:
+def read_pictures(source: Source, pairs: Sequence[PicturePair], frame: Frame, sizes: Sequence[Size]) -> Bytes:
     """Decode all pictures (n, 3, H, W) in the order of the pairs; `sizes` are those of their masks.
 
     Raises:
@@ -125,7 +125,11 @@ def read_pictures(source: Source, pairs: Sequence[Pair], frame: Frame, sizes: Se
 
 
 def images_of(
-    pairs: Sequence[Pair], pictures: Bytes, masks: Bytes, labels: tuple[str, ...], dealt_by: DealtBy | None = None
+    pairs: Sequence[PicturePair],
+    pictures: Bytes,
+    masks: Bytes,
+    labels: tuple[str, ...],
+    dealt_by: DealtBy | None = None,
 ) -> LabelledImages:
     """Put a set together; the part `val` is for validation."""
     part = np.array([pair.part for pair in pairs])

@@ -25,7 +25,7 @@ from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.bounded import read_at_most
 from sim.data.images.labelled import DealtBy, LabelledImages
 from sim.data.images.pairs import (
-    Pair,
+    PicturePair,
     frame_of,
     images_of,
     mask_reader,
@@ -112,7 +112,7 @@ def _macro(masks: Bytes) -> Bytes:
     return joined
 
 
-def _pairs(source: Source, options: Options) -> list[Pair]:
+def _pairs(source: Source, options: Options) -> list[PicturePair]:
     """Return what the lists of both parts name."""
     folder, train = MASKS[options["masks"]]
     pictures: dict[str, str] = {}
@@ -132,7 +132,7 @@ def _pairs(source: Source, options: Options) -> list[Pair]:
         if not lists.get(name):
             raise SourceError(f"{source.root} has no pictures listed in {name}.txt; expected {LAYOUT.expected}")
     return [
-        Pair(_file(pictures, name, "JPEGImages", source), _file(masks, name, folder, source), part)
+        PicturePair(_file(pictures, name, "JPEGImages", source), _file(masks, name, folder, source), part)
         for part, listed in parts.items()
         for name in sorted(set(lists[listed]))
     ]

@@ -20,7 +20,7 @@ from federation.tree import total
 from models.model import Model
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare, edged
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
@@ -44,7 +44,7 @@ class Cloud(NamedTuple):
     shared_classes: Groups  # (C′,)
 
 
-def embedding(run: FinishedRun) -> Section:
+def embedding(run: FinishedRun) -> AnalysisSection:
     """Map the features under the clients' own models, and under the server's if there is one."""
     pictures = {}
     if not run.pools_data:
@@ -52,7 +52,7 @@ def embedding(run: FinishedRun) -> Section:
     if run.has_server_model:
         caption = "Features of the same examples under the server's model, last round."
         pictures["server"] = Picture(_figure(run, _server(run)), caption)
-    return Section("features", "Features and prototypes", TEXT, pictures=pictures)
+    return AnalysisSection("features", "Features and prototypes", TEXT, pictures=pictures)
 
 
 def _own(run: FinishedRun) -> Cloud:

@@ -24,7 +24,7 @@ from models.registry import alp_models
 from sim.errors import AnalysisError
 from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
@@ -37,7 +37,7 @@ MOST_CENTRES = 150
 MOST_LOCAL = 600
 
 
-def tokens(run: FinishedRun) -> Section:
+def tokens(run: FinishedRun) -> AnalysisSection:
     """Map tokens and prototypes of the first, the middle and the last block.
 
     Raises:
@@ -51,7 +51,7 @@ def tokens(run: FinishedRun) -> Section:
     caption = f"ALP layers {', '.join(shown)}: tokens (above) and local prototypes (below) around the centres."
     pictures = {"blocks": Picture(_figure(run, shown), caption)}
     sizes = {name: list(layer.global_prototypes.shape) for name, layer in layers.items()}
-    return Section("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, pictures)
+    return AnalysisSection("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, pictures)
 
 
 def alp_layers(module: nn.Module) -> dict[str, ALP]:
