@@ -28,7 +28,7 @@ def is_root_path(path: str) -> bool:
     return _ROOT_PATH.fullmatch(path) is not None and path.split("/")[1] not in OWN_PATHS
 
 
-class Login(NamedTuple):
+class BrokerAccess(NamedTuple):
     """A name and a password at the broker, and the authority that its certificate must come from."""
 
     username: str | None
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     lease_s: float = Field(
         default=10.0,
         ge=0,
-        description="on PostgreSQL: how long a dead process holds its rounds up; 0: there is one only",
+        description="on PostgreSQL: how long a dead process blocks its rounds; 0: there is one only",
     )
     chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
     inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")
@@ -236,17 +236,17 @@ class Settings(BaseSettings):
         return self.blob_url or (self.data_dir.resolve() / "blobs").as_uri()
 
     @property
-    def mqtt_login(self) -> Login:
+    def mqtt_login(self) -> BrokerAccess:
         """How the server comes in at the broker.
 
         Raises:
             ConfigError: if the password's file cannot be read.
         """
         password = _secret(self.mqtt_password, self.mqtt_password_file)
-        return Login(self.mqtt_username, password, self.mqtt_ca_file)
+        return BrokerAccess(self.mqtt_username, password, self.mqtt_ca_file)
 
     @property
-    def broker_admin_login(self) -> Login | None:
+    def broker_admin_login(self) -> BrokerAccess | None:
         """How devices' accounts are managed at the broker, if they are.
 
         Raises:
@@ -255,7 +255,7 @@ class Settings(BaseSettings):
         if self.broker_admin_username is None:
             return None
         password = _secret(self.broker_admin_password, self.broker_admin_password_file)
-        return Login(self.broker_admin_username, password, self.mqtt_ca_file)
+        return BrokerAccess(self.broker_admin_username, password, self.mqtt_ca_file)
 
 
 def load(config: Path | None = None, **overrides: Any) -> Settings:

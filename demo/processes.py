@@ -98,13 +98,13 @@ class Children:
     def _end(self) -> None:
         families = [_family(child.process.pid) for child in self.started]
         for child in reversed(self.started):
-            _signal_group(child.process.pid, signal.SIGTERM)
+            signal_group(child.process.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         for child in self.started:
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _signal_group(child.process.pid, signal.SIGKILL)
+                signal_group(child.process.pid, signal.SIGKILL)
                 child.process.wait()
         strays = [member for family in families for member in family if member.is_running()]
         for stray in strays:
@@ -168,6 +168,7 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # the whole group may be gone
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal a child and what it started, if any of it is left."""
+    with suppress(ProcessLookupError):
         os.killpg(pid, number)

@@ -48,11 +48,16 @@ class Snapshot:
         return f"round {self.round} of {self.rounds}: {self.phase}, {self.received} of {self.invited} updates"
 
 
+def connect(base_url: str) -> httpx.Client:
+    """Return the connections to a server on this machine; whoever opens them closes them."""
+    return httpx.Client(base_url=base_url, timeout=httpx.Timeout(30.0, read=CREATE_S), trust_env=False)
+
+
 class Operator:
     """A client of the REST API for one federation."""
 
-    def __init__(self, base_url: str, federation: str) -> None:
-        self._http = httpx.Client(base_url=base_url, timeout=httpx.Timeout(30.0, read=CREATE_S), trust_env=False)
+    def __init__(self, http: httpx.Client, federation: str) -> None:
+        self._http = http
         self._path = f"/v1/federations/{federation}"
         self._federation = federation
         self._began = time.monotonic()

@@ -21,7 +21,7 @@ import show
 import verdict
 from models.registry import family
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
-from rest import Operator, Snapshot
+from rest import Operator, Snapshot, connect
 from scenario import FEDERATION, METHODS, MODELS, Scenario
 
 POLL_S = 0.5
@@ -179,7 +179,7 @@ def _start_server(
             *(["--config", str(https.settings)] if https else []),
         )  # fmt: skip
         wait_for_port(http_port, server, 60)
-    return Operator(f"http://127.0.0.1:{http_port}", FEDERATION)
+    return Operator(connect(f"http://127.0.0.1:{http_port}"), FEDERATION)
 
 
 def _start_agents(

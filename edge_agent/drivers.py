@@ -15,7 +15,7 @@ from edge_agent.conditions.readings import Readings
 from edge_agent.conditions.watcher import ConditionWatcher, Reader
 from edge_agent.config.settings import Config
 from edge_agent.machine.events import Event
-from edge_agent.sensors import Source, open_source
+from edge_agent.sensors import SensorSource, open_source
 from edge_agent.service_manager import ServiceManager
 from edge_agent.serving.classifier import Classifier
 from edge_agent.storage.credentials import manifest_signer, read_credentials
@@ -47,7 +47,7 @@ class Drivers:
     trust: Trust
     link: Link | FallbackLink
     uploads: UploadSender
-    sensors: Source
+    sensors: SensorSource
     conditions: ConditionWatcher
     classifier: Classifier
     jobs: JobRunner

@@ -53,7 +53,7 @@ class LabelError(AgentError):
     """A label that the plan does not have, or a span of time that cannot be labelled."""
 
 
-class BlobError(AgentError):
+class DownloadError(AgentError):
     """A download failed, or its bytes are not those that were announced."""
 
 

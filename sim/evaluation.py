@@ -22,7 +22,7 @@ from federation.tree import total as sum_of
 from sim.engines.fork_map import batched, fork_map
 
 
-class Model(NamedTuple):
+class ClientModel(NamedTuple):
     """A client's model, and the setup that it was trained in."""
 
     setup: Setup
@@ -36,11 +36,11 @@ class Evaluator(NamedTuple):
     chunk: int = 1
     workers: int = 1
 
-    def own(self, model: Model, examples: Examples) -> Statistics:
+    def own(self, model: ClientModel, examples: Examples) -> Statistics:
         """Statistics of one client's model on some examples."""
         return measure(*model, examples, self.batch)
 
-    def each_own(self, models: Mapping[str, Model], examples: Mapping[str, Examples]) -> dict[str, Statistics]:
+    def each_own(self, models: Mapping[str, ClientModel], examples: Mapping[str, Examples]) -> dict[str, Statistics]:
         """Statistics of clients' models, each on that client's examples."""
         names = sorted(models)
         if min(self.workers, len(names)) < 2:
@@ -57,11 +57,11 @@ class Evaluator(NamedTuple):
         }
         return {name: found[name] for name in names}
 
-    def on_each(self, model: Model, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
+    def on_each(self, model: ClientModel, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
         """Statistics of one model on every client's examples, from one pass over their union."""
         return measure_each(*model, examples, self.batch)
 
-    def on_union(self, models: Mapping[str, Model], union: Examples) -> dict[str, Statistics]:
+    def on_union(self, models: Mapping[str, ClientModel], union: Examples) -> dict[str, Statistics]:
         """Statistics of many clients' models on the same examples."""
         if self.chunk == 1 or not len(union.y):
             return self.each_own(models, dict.fromkeys(models, union))
@@ -72,7 +72,7 @@ class Evaluator(NamedTuple):
             found |= dict(zip(names, each, strict=True))
         return dict(sorted(found.items()))
 
-    def _chunks(self, models: Mapping[str, Model]) -> Iterator[Sequence[str]]:
+    def _chunks(self, models: Mapping[str, ClientModel]) -> Iterator[Sequence[str]]:
         """Divide clients into chunks with one network each."""
 
         def network(name: str) -> int:

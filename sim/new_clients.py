@@ -13,7 +13,7 @@ from federation.tasks.task import Statistics, Task
 from federation.training.client_round import train_one
 from sim.data.few_labels import few_shot
 from sim.data.holdout import Holdout
-from sim.evaluation import Model, spread
+from sim.evaluation import ClientModel, spread
 from sim.networks.architectures import Architecture, assign_networks
 from sim.simulation import Simulation
 
@@ -45,9 +45,9 @@ def _statistics(simulation: Simulation, holdout: Holdout, shots: int) -> dict[st
     return {name: simulation.evaluator.own(models[name], new_clients[name].test) for name in new_clients}
 
 
-def _model(simulation: Simulation, network: Architecture, name: str, holdout: Holdout, shots: int) -> Model:
+def _model(simulation: Simulation, network: Architecture, name: str, holdout: Holdout, shots: int) -> ClientModel:
     if not shots:
-        return Model(network.setup, _served(simulation, network, name))
+        return ClientModel(network.setup, _served(simulation, network, name))
     # the schedule of rates is the federation's, which is over
     training = network.setup.training.model_copy(update={"epochs": holdout.epochs, "lr_schedule": "constant"})
     setup = replace(network.setup, training=training)
@@ -59,7 +59,7 @@ def _model(simulation: Simulation, network: Architecture, name: str, holdout: Ho
         client_id=name,
         round_number=simulation.rounds.rounds + 1,
     )
-    return Model(setup, result.client)
+    return ClientModel(setup, result.client)
 
 
 def _served(simulation: Simulation, network: Architecture, name: str) -> Client:

@@ -29,7 +29,7 @@ from sim.data.holdout import leave_clients_out
 from sim.data.pooling import pooled
 from sim.data.scaling import scaled
 from sim.data.sources import Progress, source_named
-from sim.engines import Choice, choose
+from sim.engines import EngineChoice, choose
 from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.evaluation import Evaluator
@@ -60,7 +60,7 @@ def run(
     client_store_dir: Path | None = None,
     report: Report = lambda _kind, _what: None,
 ) -> dict[str, Any]:
-    """Run, or go on with, the federation of `settings` in the directory `out`, and return the summary.
+    """Run, or resume, the federation of `settings` in the directory `out`, and return the summary.
 
     `client_store_dir` is the folder of the clients' models where memory does not hold them; none: `out`.
 
@@ -167,13 +167,13 @@ def _check_task(networks: Sequence[Architecture], data: FederatedData) -> None:
                 raise SettingsError(f"--task with --model {network.model.name}: {mismatch}")
 
 
-def _engine(settings: Experiment, data: FederatedData) -> Choice:
+def _engine(settings: Experiment, data: FederatedData) -> EngineChoice:
     return choose(settings, min(len(data.clients), settings.rounds.clients_per_round or len(data.clients)))
 
 
 def _choose_client_store(
     settings: Experiment, networks: Sequence[Architecture], data: FederatedData, folder: Path
-) -> client_store.Choice:
+) -> client_store.StoreChoice:
     rounds = settings.rounds
     clients = 1 if METHODS[settings.method["name"]].pools_data else len(data.train_sizes)
     cohort = min(clients, rounds.clients_per_round or clients)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from federation import wire
-from federation.aggregation.screening import Claim, NormHistory, Screening, cap_examples, screen, shortfall
+from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
 from federation.method import Method
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import privatized
@@ -43,10 +43,20 @@ from sim.client_store import Clients, ClientStore, MemoryStore, Result, StoredCl
 from sim.client_store.lazy import LazyMapping, LazySequence
 from sim.cohort import RoundCohort, draw_cohort
 from sim.data.federated_data import FederatedData
-from sim.engines import Engine, Job
+from sim.engines import ClientJob, Engine
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.evaluation import Evaluator, Model, dissimilarity, is_scored, mean_gradient, plain, spread, subsample, total
+from sim.evaluation import (
+    ClientModel,
+    Evaluator,
+    dissimilarity,
+    is_scored,
+    mean_gradient,
+    plain,
+    spread,
+    subsample,
+    total,
+)
 from sim.networks.architectures import Architecture, assign_networks
 from sim.reports.analysis.diagnostics import diagnose
 from sim.uplink import Uplink
@@ -169,10 +179,10 @@ class Simulation:
                 self.on_client(name)
         return dict(sorted(results.items()))
 
-    def job_of(self, name: str, broadcast: Tree, steps: int) -> Job:
+    def job_of(self, name: str, broadcast: Tree, steps: int) -> ClientJob:
         network = self.network_of[name]
         client = self.clients.get(name, network.initial)
-        return Job(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
+        return ClientJob(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
 
     def _collect(self, cohort: RoundCohort, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> Round:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
@@ -214,13 +224,13 @@ class Simulation:
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
         return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
 
-    def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> Claim:
+    def _claim(self, update: Update, broadcasts: Mapping[str, Tree]) -> UpdateClaim:
         """Return what the server knows of an update; norms cost a pass over it, and only one rule asks for them."""
         judged = self.rounds.norm_factor is not None and self.rounds.clip_norm is None
         if not judged:
-            return Claim(update.examples, {})
+            return UpdateClaim(update.examples, {})
         groups = self.setup.method.upload_groups
-        return Claim(update.examples, change_norms(update.tensors, broadcasts[update.client_id], groups))
+        return UpdateClaim(update.examples, change_norms(update.tensors, broadcasts[update.client_id], groups))
 
     def _mean_loss(self, results: Mapping[str, Result]) -> float | None:
         """Mean over the clients that trained, by examples; None where there are none, or nobody trains."""
@@ -276,7 +286,7 @@ class Simulation:
     def _served(self, examples: Mapping[str, Examples]) -> dict[str, Statistics]:
         if not (self.setup.method.has_global_model and examples):
             return {}
-        return self.evaluator.on_each(Model(self.setup, self.server_model()), examples)
+        return self.evaluator.on_each(ClientModel(self.setup, self.server_model()), examples)
 
     def server_model(self) -> Client:
         """Return a client that serves with the server's model; only for methods with one."""
@@ -296,9 +306,9 @@ class Simulation:
             union = subsample(self.data.union_test(), self.generalization_examples, self.setup.training.seed)
             return self.evaluator.on_union(self.models(own, chosen.clients), union)
 
-    def models(self, names: Iterable[str], clients: Clients) -> Mapping[str, Model]:
+    def models(self, names: Iterable[str], clients: Clients) -> Mapping[str, ClientModel]:
         """Return the models of some of the clients, each made when it is asked for."""
-        return LazyMapping(names, lambda name: Model(self.network_of[name].setup, clients[name]))
+        return LazyMapping(names, lambda name: ClientModel(self.network_of[name].setup, clients[name]))
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

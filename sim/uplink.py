@@ -14,7 +14,7 @@ from federation.tree import leaves, map_tree
 from federation.wire import uploads
 from federation.wire.schema import schema_of
 from sim.client_store.lazy import LazySequence
-from sim.engines import Engine, Job
+from sim.engines import ClientJob, Engine
 from sim.experiment import UplinkPrecision
 
 
@@ -24,7 +24,7 @@ class Uplink:
 
     precision: UplinkPrecision = "lossless"
 
-    def run(self, engine: Engine, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+    def run(self, engine: Engine, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield what `engine` makes of the jobs, with the uploads as they arrive; lossless ones arrive as they are.
 
         Raises:
@@ -33,9 +33,9 @@ class Uplink:
         if self.precision == "lossless":
             yield from engine.run(jobs, round_number)
             return
-        waiting: dict[str, tuple[Job, Tree]] = {}
+        waiting: dict[str, tuple[ClientJob, Tree]] = {}
 
-        def begun(job: Job) -> Job:
+        def begun(job: ClientJob) -> ClientJob:
             """Return the job with the client as its method knows it, and remember the rest."""
             client, residual = uploads.split_residual(job.client)
             waiting[job.client_id] = job._replace(client=client), residual
@@ -49,7 +49,7 @@ class Uplink:
         sizes = [uploads.payload_bytes(schema_of(upload), self._wire) for upload in sent]
         return int(np.mean(sizes)) if sizes else 0
 
-    def _arrived(self, result: LocalRound, job: Job, residual: Tree) -> LocalRound:
+    def _arrived(self, result: LocalRound, job: ClientJob, residual: Tree) -> LocalRound:
         upload, delta_reference = (
             _moved(result.upload, "cpu"),
             _moved(job.setup.method.delta_reference(job.broadcast), "cpu"),

@@ -21,7 +21,7 @@ LATELY_S = DAY_S
 Level = Literal["error", "warning", "note"]
 
 
-class Attention(NamedTuple):
+class AttentionItem(NamedTuple):
     """One thing to look at; `place` is the page about it, below its federation."""
 
     level: Level
@@ -30,24 +30,26 @@ class Attention(NamedTuple):
     place: str = ""
 
 
-def of_server(session: Session, readiness: Readiness, now: float) -> list[Attention]:
+def of_server(session: Session, readiness: Readiness, now: float) -> list[AttentionItem]:
     """Tell what does not work, and what ends soon."""
-    found = [Attention("error", problem[0].upper() + problem[1:] + ".") for problem in readiness.problems()]
+    found = [AttentionItem("error", problem[0].upper() + problem[1:] + ".") for problem in readiness.problems()]
     for name, expiry in readiness.certificates().items():
         if expiry < now + SOON_S:
             found.append(
-                Attention("error" if expiry <= now else "warning", f"The certificate of {name} {_ends(expiry, now)}.")
+                AttentionItem(
+                    "error" if expiry <= now else "warning", f"The certificate of {name} {_ends(expiry, now)}."
+                )
             )
     for row, federation in api_keys.every(session):
         if _ends_soon(row, now):
             where = f" for {federation}" if federation else ""
             found.append(
-                Attention("note", f"The key {row.name} ({row.prefix}){where} {_ends(row.expires_at or 0, now)}.")
+                AttentionItem("note", f"The key {row.name} ({row.prefix}){where} {_ends(row.expires_at or 0, now)}.")
             )
     return found
 
 
-def of_federation(session: Session, row: FederationRow, now: float | None = None) -> list[Attention]:
+def of_federation(session: Session, row: FederationRow, now: float | None = None) -> list[AttentionItem]:
     """Tell what of a federation waits for its operator, the worst first."""
     now = time.time() if now is None else now
     found = [
@@ -60,24 +62,24 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
     return sorted(found, key=lambda one: order[one.level])
 
 
-def _rollout(session: Session, row: FederationRow) -> list[Attention]:
+def _rollout(session: Session, row: FederationRow) -> list[AttentionItem]:
     query = select(RolloutRow).where(RolloutRow.federation_id == row.id).order_by(RolloutRow.number.desc()).limit(1)
     latest = session.scalar(query)
     if latest is None or latest.phase != "halted":
         return []
     words = f"Rollout {latest.number} was halted: {latest.reason or 'no reason was given'}."
-    return [Attention("error", words, row.name, f"rollouts/{latest.number}")]
+    return [AttentionItem("error", words, row.name, f"rollouts/{latest.number}")]
 
 
-def _round(session: Session, row: FederationRow) -> list[Attention]:
+def _round(session: Session, row: FederationRow) -> list[AttentionItem]:
     query = select(RoundRow).where(RoundRow.federation_id == row.id).order_by(RoundRow.number.desc()).limit(1)
     latest = session.scalar(query)
     if latest is None or latest.phase != RoundPhase.FAILED or row.status == "stopped":
         return []
-    return [Attention("error", f"Round {latest.number} failed: {latest.reason}.", row.name, "")]
+    return [AttentionItem("error", f"Round {latest.number} failed: {latest.reason}.", row.name, "")]
 
 
-def _quarantine(session: Session, row: FederationRow, now: float) -> list[Attention]:
+def _quarantine(session: Session, row: FederationRow, now: float) -> list[AttentionItem]:
     query = select(func.count(), func.count(UpdateRow.device_id.distinct())).where(
         UpdateRow.federation_id == row.id, UpdateRow.status == "quarantined", UpdateRow.received_at > now - LATELY_S
     )
@@ -85,20 +87,20 @@ def _quarantine(session: Session, row: FederationRow, now: float) -> list[Attent
     if not updates:
         return []
     words = f"{_counted(updates, 'update')} of {_counted(devices, 'device')} went into quarantine within a day."
-    return [Attention("warning", words, row.name, "updates")]
+    return [AttentionItem("warning", words, row.name, "updates")]
 
 
-def _devices(session: Session, row: FederationRow) -> list[Attention]:
+def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
     here = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == row.id)
     pending = session.scalar(here.where(DeviceRow.enrolment == "pending")) or 0
     cloned = session.scalar(here.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
     found = []
     if cloned:
         words = f"Two programs have used the name of {_counted(cloned, 'device')} at the same time."
-        found.append(Attention("warning", words, row.name, "devices"))
+        found.append(AttentionItem("warning", words, row.name, "devices"))
     if pending:
         words = f"{_counted(pending, 'device')} {'waits' if pending == 1 else 'wait'} for your approval."
-        found.append(Attention("warning", words, row.name, "enrolment"))
+        found.append(AttentionItem("warning", words, row.name, "enrolment"))
     return found
 
 

@@ -14,26 +14,26 @@ from federation.rounds.server_round import ClientStatus, RoundPhase
 AT_WORK = ("training", "uploading")
 
 
-class Activity(NamedTuple):
+class DeviceActivity(NamedTuple):
     """`trains`: it is at work for a round; else `reason` says why it is not."""
 
     trains: bool
     reason: str
 
 
-def activity(session: Session, federation: FederationRow, device: DeviceRow) -> Activity:
+def activity(session: Session, federation: FederationRow, device: DeviceRow) -> DeviceActivity:
     """Say what a device does, by its last word and by where its federation stands; the first obstacle counts."""
     current = repositories.open_round(session, federation)
     part = repositories.participation(session, current, device) if current is not None else None
     if device.state in AT_WORK and device.enrolment != "revoked":
-        return Activity(True, f"It is {device.state} now{_said(device)}.")
+        return DeviceActivity(True, f"It is {device.state} now{_said(device)}.")
     reason = (
         _not_let_in(device)
         or _federation_rests(federation)
         or _own_obstacle(device)
         or (_in_round(current, part, device) if current is not None else _no_round(session, federation))
     )
-    return Activity(False, reason)
+    return DeviceActivity(False, reason)
 
 
 def _not_let_in(device: DeviceRow) -> str:

@@ -14,7 +14,7 @@ from aggregator_api.api.schemas.rollouts import AnswerName, RolloutDetail, Rollo
 from aggregator_api.db.models import FederationRow, RolloutDeviceRow, RolloutRow
 from aggregator_api.rollouts.adoptions import metric_in
 from federation.plan import RolloutSettings
-from federation.rounds.rollout import Answer
+from federation.rounds.rollout import AdoptionAnswer
 
 
 def listing(
@@ -45,7 +45,7 @@ def devices(session: Session, row: RolloutRow, answer: AnswerName | None, page: 
     """List the devices that a rollout was meant for so far, all or those of one answer."""
     query = select(RolloutDeviceRow).where(RolloutDeviceRow.rollout_id == row.id)
     if answer is not None:
-        query = query.where(RolloutDeviceRow.answer == Answer(answer))
+        query = query.where(RolloutDeviceRow.answer == AdoptionAnswer(answer))
     metric = metric_in(session.get_one(FederationRow, row.federation_id))
     return paginate(session, query, RolloutDeviceRow.device_id, page, partial(_device, metric))
 

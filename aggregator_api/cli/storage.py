@@ -103,12 +103,12 @@ def fsck(
 
     Example: `python -m aggregator_api fsck --data-dir runs/server`
     """
-    from aggregator_api.storage.fsck import Level, check
+    from aggregator_api.storage.fsck import Severity, check
 
     problems = 0
     with _in_words():
         for finding in check(load(config, data_dir=data_dir), repair=repair):
-            problems += finding.level is Level.PROBLEM
+            problems += finding.level is Severity.PROBLEM
             todo = f"; {finding.todo}" if finding.todo else ""
             typer.echo(f"{finding.level:<8} {finding.found}{todo}")
     if problems:

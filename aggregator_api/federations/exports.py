@@ -18,7 +18,7 @@ from federation.plan import Plan
 from gaitway.input_spec import SENSOR_CHANNELS, SMALLEST_STD, InputSpec
 
 ONNX_TIMEOUT_S = 300.0
-_NEEDS = ("onnx", "onnxscript", "onnxruntime")
+NEEDS = ("onnx", "onnxscript", "onnxruntime")
 _one_at_a_time = Lock()
 """An export takes a core and half a gigabyte for seconds."""
 
@@ -60,7 +60,7 @@ def checkpoint(
 
 def can_make_onnx() -> bool:
     """Whether what an export needs is installed (gaitway[export])."""
-    return all(find_spec(name) is not None for name in _NEEDS)
+    return all(find_spec(name) is not None for name in NEEDS)
 
 
 def require_exporter() -> None:

@@ -17,7 +17,7 @@ def _live(plan: Plan) -> Plan:
     return plan
 
 
-class ModelVersion(Strict):
+class VersionReference(Strict):
     """A model version of a federation of this server."""
 
     federation: Name
@@ -29,7 +29,7 @@ class NewFederation(Strict):
 
     name: Name
     plan: Annotated[Plan, AfterValidator(_live)]
-    start_from: ModelVersion | None = Field(
+    start_from: VersionReference | None = Field(
         default=None,
         description="weights to start from, but for the head, such as those that a federation without labels "
         "(task masked_reconstruction) has made; none: they are drawn from the plan's seed",

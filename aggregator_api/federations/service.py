@@ -15,7 +15,7 @@ from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.federations import exports
 from aggregator_api.federations.initial_state import InitialState, StartingPoint, build_initial_state
-from aggregator_api.federations.requests import ModelVersion, NewFederation
+from aggregator_api.federations.requests import NewFederation, VersionReference
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.blobs import Blob, BlobStore
 from aggregator_api.updates.contract import write_schema
@@ -71,7 +71,7 @@ class FederationService:
             start = None if new.start_from is None else self._starting_point(session, new.start_from)
         return len(build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start).broadcast)
 
-    def _starting_point(self, session: Session, version: ModelVersion) -> StartingPoint:
+    def _starting_point(self, session: Session, version: VersionReference) -> StartingPoint:
         row = named(session, version.federation)
         found = (
             repositories.current_version(session, row)

@@ -16,7 +16,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.inbox import Message
-from aggregator_api.settings import Login, Settings
+from aggregator_api.settings import BrokerAccess, Settings
 from federation.protocol import topics
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ QUEUED = 200_000
 """Messages that wait in memory: a large cohort is invited at once, with some hundred bytes to each device."""
 
 
-def secure(client: Client, login: Login) -> None:
+def secure(client: Client, login: BrokerAccess) -> None:
     """Give a client its name and password, and let it speak only to a broker whose certificate fits its host.
 
     Raises:

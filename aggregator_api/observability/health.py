@@ -19,7 +19,7 @@ LEAST_FREE = 64 << 10
 """Bytes without which a database can hardly write, whatever `min_free_bytes` says."""
 
 
-class Broker(Protocol):
+class BrokerHealth(Protocol):
     """The connection to the broker, as it is looked at from outside."""
 
     @property
@@ -46,7 +46,7 @@ class Readiness:
     """Says what does not work: to anybody who asks, so without addresses, paths and the database's own words."""
 
     def __init__(
-        self, settings: Settings, database: Database, blobs: BlobStore, broker: Broker, messages: MessageQueue
+        self, settings: Settings, database: Database, blobs: BlobStore, broker: BrokerHealth, messages: MessageQueue
     ) -> None:
         self._settings = settings
         self._database = database

@@ -35,7 +35,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.db.repositories import ENDED, count_online
 from aggregator_api.observability import expiry
-from aggregator_api.observability.health import Broker, MessageQueue
+from aggregator_api.observability.health import BrokerHealth, MessageQueue
 from aggregator_api.observability.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
 from aggregator_api.settings import Settings
 from federation.rounds.rollout import RolloutPhase
@@ -108,7 +108,7 @@ class ServerCollector:
     """How this process fares."""
 
     def __init__(
-        self, settings: Settings, signer: Signer, broker: Broker, messages: MessageQueue, leadership: Lead
+        self, settings: Settings, signer: Signer, broker: BrokerHealth, messages: MessageQueue, leadership: Lead
     ) -> None:
         self._settings = settings
         self._signer = signer
@@ -170,7 +170,7 @@ class DatabaseCollector:
                 received.add_metric([name], size)
             yield received
             yield _capped(session)
-            yield from _standing(session)
+            yield from _devices_and_rounds(session)
             yield from _open_rounds(session)
             yield from _released(session)
             yield from expiry.keys(session)
@@ -213,7 +213,7 @@ def _capped(session: Session) -> Metric:
     return family
 
 
-def _standing(session: Session) -> Iterator[Metric]:
+def _devices_and_rounds(session: Session) -> Iterator[Metric]:
     devices = GaugeMetricFamily("gaitway_devices", "devices by their last word", labels=["federation", "state"])
     query = select(FederationRow.name, DeviceRow.state, func.count()).join(
         DeviceRow, DeviceRow.federation_id == FederationRow.id

@@ -32,7 +32,7 @@ from aggregator_api.db.models import (
 from aggregator_api.errors import ConflictError
 from aggregator_api.rollouts import transitions
 from federation.protocol import topics
-from federation.rounds.rollout import Answer
+from federation.rounds.rollout import AdoptionAnswer
 
 Counts = dict[str, int]
 """Rows that were deleted, or would be, by their table."""
@@ -133,8 +133,8 @@ def _leave_rollout(session: Session, federation: FederationRow, row: DeviceRow) 
     if release is None or told is None:
         return
     release.members -= 1
-    release.good -= Answer(told.answer).is_good
-    release.bad -= Answer(told.answer).is_bad
+    release.good -= AdoptionAnswer(told.answer).is_good
+    release.bad -= AdoptionAnswer(told.answer).is_bad
 
 
 def require_no_open_part(session: Session, federation: FederationRow, row: DeviceRow) -> None:

@@ -27,7 +27,7 @@ from aggregator_api.rollouts import adoptions
 from federation.plan import RolloutSettings, Wave
 from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.rollout import (
-    Answer,
+    AdoptionAnswer,
     Answered,
     ClockTick,
     Event,
@@ -147,12 +147,12 @@ def hear(session: Session, federation: FederationRow, name: str, report: Release
         told = RolloutDeviceRow(**_pending(row, device.id, now))
         session.add(told)
         apply(session, federation, row, Joined(1), now)
-    before, told.answer = Answer(told.answer), report.answer
+    before, told.answer = AdoptionAnswer(told.answer), report.answer
     if told.answer == before:
         return False
     told.score, told.reason, told.answered_at = report.score, report.reason, now
     _note(session, federation, row, report.answer, device=name, detail=report.reason)
-    return apply(session, federation, row, Answered(before, Answer(report.answer)), now)
+    return apply(session, federation, row, Answered(before, AdoptionAnswer(report.answer)), now)
 
 
 def apply(session: Session, federation: FederationRow, row: RolloutRow, event: Event, now: float) -> bool:
@@ -214,7 +214,9 @@ def offers(session: Session, federation: FederationRow, device: str | None = Non
     awaited = awaited.where(RolloutDeviceRow.rollout_id == row.id, RolloutDeviceRow.wave.in_(waves))
     if device is not None:
         awaited = awaited.where(DeviceRow.name == device)
-    for name in session.scalars(awaited.where(RolloutDeviceRow.answer == Answer.PENDING).order_by(DeviceRow.id)):
+    for name in session.scalars(
+        awaited.where(RolloutDeviceRow.answer == AdoptionAnswer.PENDING).order_by(DeviceRow.id)
+    ):
         yield name, said
 
 
@@ -271,7 +273,7 @@ def _unasked(row: RolloutRow) -> Select[int, str]:
 
 
 def _pending(row: RolloutRow, device_id: int, now: float) -> dict[str, Any]:
-    said = {"answer": str(Answer.PENDING), "score": None, "reason": "", "answered_at": None}
+    said = {"answer": str(AdoptionAnswer.PENDING), "score": None, "reason": "", "answered_at": None}
     return {"rollout_id": row.id, "device_id": device_id, "wave": row.wave, "told_at": now, **said}
 
 

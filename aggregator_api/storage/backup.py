@@ -48,7 +48,7 @@ class Copied(NamedTuple):
     keys: tuple[str, ...]
 
 
-class Description(BaseModel):
+class BackupDescription(BaseModel):
     """What is in a backup."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -82,7 +82,7 @@ def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> C
     there = {name: path for name, path in keys.items() if path.is_file()}
     for name, path in there.items():
         copy_file(path, out / name)
-    described = Description(
+    described = BackupDescription(
         database="postgresql" if shared else "sqlite",
         made_at=time.time(),
         identity=settings.identity.name,
@@ -95,14 +95,14 @@ def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> C
     return Copied(len(written), sum(written), tuple(there))
 
 
-def read_description(folder: Path) -> Description:
+def read_description(folder: Path) -> BackupDescription:
     """Return what is in a backup.
 
     Raises:
         ConfigError: if the folder is none.
     """
     try:
-        return Description.model_validate_json((folder / DESCRIPTION).read_bytes())
+        return BackupDescription.model_validate_json((folder / DESCRIPTION).read_bytes())
     except OSError as error:
         raise ConfigError(
             f"{folder} is no backup: it has no {DESCRIPTION}, which `backup` writes last; a copy that was cut off has "

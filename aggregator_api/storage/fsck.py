@@ -36,7 +36,7 @@ from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -44,10 +44,10 @@ class Level(StrEnum):
     PROBLEM = "problem"
 
 
-class Finding(NamedTuple):
+class FsckResult(NamedTuple):
     """What was found, and what to do about it ('' where nothing is to be done)."""
 
-    level: Level
+    level: Severity
     found: str
     todo: str = ""
 
@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 FROM_BACKUP = "bring the server back from a backup (`restore`)"
 
 
-def check(settings: Settings, *, repair: bool = False) -> Iterator[Finding]:
+def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
     """Look at everything, each finding as soon as it is known; a server may be running meanwhile.
 
     Raises:
@@ -68,15 +68,15 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[Finding]:
     try:
         findings = list(_database(database))
         yield from findings
-        if any(finding.level is Level.PROBLEM for finding in findings):
+        if any(finding.level is Severity.PROBLEM for finding in findings):
             return  # rows of another schema, or broken ones, would be read wrongly
         with database.read() as session:
-            yield Finding(Level.OK, _epoch(session))
+            yield FsckResult(Severity.OK, _epoch(session))
             yield from _rounds(session)
             yield from _blobs(session, BlobStore(settings.blobs))
             known = set(session.scalars(select(FederationRow.name)))
     except SQLAlchemyError as error:
-        yield Finding(Level.PROBLEM, f"the database cannot be read: {error}", FROM_BACKUP)
+        yield FsckResult(Severity.PROBLEM, f"the database cannot be read: {error}", FROM_BACKUP)
         return
     finally:
         database.close()
@@ -84,32 +84,32 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[Finding]:
     yield from _identity(settings.identity, repair=repair)
 
 
-def _database(database: Database) -> Iterator[Finding]:
+def _database(database: Database) -> Iterator[FsckResult]:
     head = ScriptDirectory.from_config(_alembic()).get_current_head()
     with database.read() as session:
         if not database.shared:
             damage = [str(row[0]) for row in session.execute(text("PRAGMA integrity_check"))]
             if damage != ["ok"]:
-                yield Finding(Level.PROBLEM, f"the database is damaged: {'; '.join(damage[:5])}", FROM_BACKUP)
+                yield FsckResult(Severity.PROBLEM, f"the database is damaged: {'; '.join(damage[:5])}", FROM_BACKUP)
                 return
             astray = [
                 f"{row[0]} row {row[1]} names no {row[2]}" for row in session.execute(text("PRAGMA foreign_key_check"))
             ]
             if astray:
-                yield Finding(
-                    Level.PROBLEM, f"rows name others that are not there: {'; '.join(astray[:5])}", FROM_BACKUP
+                yield FsckResult(
+                    Severity.PROBLEM, f"rows name others that are not there: {'; '.join(astray[:5])}", FROM_BACKUP
                 )
                 return
         try:
             present = session.scalar(text("SELECT version_num FROM alembic_version"))
         except SQLAlchemyError:
-            yield Finding(Level.PROBLEM, "the database holds no server's tables", "is this the right database?")
+            yield FsckResult(Severity.PROBLEM, "the database holds no server's tables", "is this the right database?")
             return
     if present != head:
         todo = "run `migrate`, or the program that the database is of, if that is newer"
-        yield Finding(Level.PROBLEM, f"the database's schema is {present}, this program's is {head}", todo)
+        yield FsckResult(Severity.PROBLEM, f"the database's schema is {present}, this program's is {head}", todo)
     else:
-        yield Finding(Level.OK, f"the database is whole, and of schema {head}")
+        yield FsckResult(Severity.OK, f"the database is whole, and of schema {head}")
 
 
 def _alembic() -> Config:
@@ -125,24 +125,26 @@ def _epoch(session: Session) -> str:
     return epochs.restored_words(row)
 
 
-def _rounds(session: Session) -> Iterator[Finding]:
+def _rounds(session: Session) -> Iterator[FsckResult]:
     for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
         of_it = (RoundRow.federation_id == federation.id, RoundRow.phase.not_in(repositories.ENDED))
         found = list(session.scalars(select(RoundRow).where(*of_it)))
         if len(found) > 1:
             numbers = ", ".join(str(row.number) for row in found)
-            yield Finding(Level.PROBLEM, f"federation {federation.name}: rounds {numbers} are all open", FROM_BACKUP)
+            yield FsckResult(
+                Severity.PROBLEM, f"federation {federation.name}: rounds {numbers} are all open", FROM_BACKUP
+            )
         stable = session.get(ModelAliasRow, (federation.id, "stable"))
         if stable is None:
-            yield Finding(Level.PROBLEM, f"federation {federation.name} has no present model", FROM_BACKUP)
+            yield FsckResult(Severity.PROBLEM, f"federation {federation.name} has no present model", FROM_BACKUP)
         for row in found:
             yield _counted(session, federation, row)
         if not found:
             last = repositories.last_number(session, federation)
-            yield Finding(Level.OK, f"federation {federation.name} is {federation.status}, after round {last}")
+            yield FsckResult(Severity.OK, f"federation {federation.name} is {federation.status}, after round {last}")
 
 
-def _counted(session: Session, federation: FederationRow, row: RoundRow) -> Finding:
+def _counted(session: Session, federation: FederationRow, row: RoundRow) -> FsckResult:
     """Hold an open round's counters against its devices."""
     query = select(ParticipationRow.outcome, func.count()).where(ParticipationRow.round_id == row.id)
     outcomes = {row[0]: row[1] for row in session.execute(query.group_by(ParticipationRow.outcome))}
@@ -150,11 +152,11 @@ def _counted(session: Session, federation: FederationRow, row: RoundRow) -> Find
     words = f"federation {federation.name}: round {row.number} is {row.phase}"
     if counted != (row.awaited, row.received):
         wrong = f"it counts {row.awaited} awaited and {row.received} received devices, its rows are {counted}"
-        return Finding(Level.PROBLEM, f"{words}, but {wrong}", FROM_BACKUP)
-    return Finding(Level.OK, f"{words}: {row.received} devices have reported, {row.awaited} are awaited")
+        return FsckResult(Severity.PROBLEM, f"{words}, but {wrong}", FROM_BACKUP)
+    return FsckResult(Severity.OK, f"{words}: {row.received} devices have reported, {row.awaited} are awaited")
 
 
-def _blobs(session: Session, blobs: BlobStore) -> Iterator[Finding]:
+def _blobs(session: Session, blobs: BlobStore) -> Iterator[FsckResult]:
     """Read every blob that a row needs, and compare its bytes with its name and its size with the row."""
     needed, sizes, wrong = garbage_collection.referenced(session), _sizes(session), 0
     for sha256 in sorted(needed):
@@ -166,9 +168,9 @@ def _blobs(session: Session, blobs: BlobStore) -> Iterator[Finding]:
         if fault:
             wrong += 1
             what, todo = _named(session, sha256)
-            yield Finding(Level.PROBLEM, f"{what}: its blob {sha256[:12]}… {fault}", todo)
+            yield FsckResult(Severity.PROBLEM, f"{what}: its blob {sha256[:12]}… {fault}", todo)
     if not wrong:
-        yield Finding(Level.OK, f"all {len(needed)} blobs that rows need are here, with their sha256 and size")
+        yield FsckResult(Severity.OK, f"all {len(needed)} blobs that rows need are here, with their sha256 and size")
 
 
 def _sizes(session: Session) -> dict[str, int]:
@@ -202,7 +204,7 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
     return "what a device of the open round starts from", FROM_BACKUP
 
 
-def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[Finding]:
+def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[FsckResult]:
     """Look at half-received updates; one that nobody can resume does no harm, and may be deleted."""
     going, useless = 0, []
     for described in sorted(folder.glob("*/*/*.json")):
@@ -222,23 +224,25 @@ def _uploads(folder: Path, federations: set[str], *, repair: bool) -> Iterator[F
     if useless:
         words = f"{len(useless)} half-received updates cannot be gone on with, such as {useless[0].stem}"
         yield (
-            Finding(Level.REPAIRED, f"{words}: deleted")
+            FsckResult(Severity.REPAIRED, f"{words}: deleted")
             if repair
-            else Finding(Level.PROBLEM, words, "--repair deletes them; their devices send them again")
+            else FsckResult(Severity.PROBLEM, words, "--repair deletes them; their devices send them again")
         )
-    yield Finding(Level.OK, f"{going} updates are under way")
+    yield FsckResult(Severity.OK, f"{going} updates are under way")
 
 
-def _identity(path: Path, *, repair: bool) -> Iterator[Finding]:
+def _identity(path: Path, *, repair: bool) -> Iterator[FsckResult]:
     if not path.is_file():
         todo = "restore it from a backup: with a new one, every enrolled device must enrol again"
-        yield Finding(Level.PROBLEM, f"the server's key {path} is not there", todo)
+        yield FsckResult(Severity.PROBLEM, f"the server's key {path} is not there", todo)
         return
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         if repair:
             path.chmod(0o600)
-            yield Finding(Level.REPAIRED, f"others could read the server's key {path}: they cannot any more")
+            yield FsckResult(Severity.REPAIRED, f"others could read the server's key {path}: they cannot any more")
         else:
-            yield Finding(Level.PROBLEM, f"others can read the server's key {path}", "--repair takes the right away")
+            yield FsckResult(
+                Severity.PROBLEM, f"others can read the server's key {path}", "--repair takes the right away"
+            )
         return
-    yield Finding(Level.OK, f"the server's key {path.name} is here, and its owner's alone")
+    yield FsckResult(Severity.OK, f"the server's key {path.name} is here, and its owner's alone")

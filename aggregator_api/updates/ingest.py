@@ -30,7 +30,7 @@ from aggregator_api.updates import admission, receipts
 from aggregator_api.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.updates.context import TAKEN, UpdateContext
 from aggregator_api.updates.contract import Contract
-from aggregator_api.updates.partial_uploads import Key, PartialUploads, Upload
+from aggregator_api.updates.partial_uploads import Key, PartialUpload, PartialUploads
 from federation.errors import WireError
 from federation.logs import about
 from federation.protocol import topics
@@ -233,7 +233,7 @@ class Ingest:
         else:
             raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
 
-    def _finish(self, key: Key, upload: Upload, data: bytes) -> None:
+    def _finish(self, key: Key, upload: PartialUpload, data: bytes) -> None:
         """Check the file's bytes, make them durable, commit, and only then acknowledge."""
         context = self._load_context(key, upload.manifest)
         contract = self._admit(key, context, upload.manifest)

@@ -23,7 +23,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass
-class Upload:
+class PartialUpload:
     """One update that is on its way."""
 
     manifest: UpdateManifest
@@ -75,11 +75,11 @@ class PartialUploads:
     def __init__(self, root: Path) -> None:
         self.root = root
         private_folder(root)
-        self._uploads: dict[Key, Upload] = {}
+        self._uploads: dict[Key, PartialUpload] = {}
         self._of_device: dict[tuple[str, str], set[Key]] = {}
         self._take(_read_back(root, "*"))
 
-    def get(self, key: Key) -> Upload | None:
+    def get(self, key: Key) -> PartialUpload | None:
         """Return an upload that has begun."""
         return self._uploads.get(key)
 
@@ -87,16 +87,16 @@ class PartialUploads:
         """Return what one device has begun."""
         return sorted(self._of_device.get((federation, device), ()))
 
-    def read_again(self, federation: str) -> dict[Key, Upload]:
+    def read_again(self, federation: str) -> dict[Key, PartialUpload]:
         """Read a federation's uploads back from the disk, where another process has left them, and return them."""
         for key in [key for key in self._uploads if key[0] == federation]:
             self._forget(key)
         return self._take(_read_back(self.root, federation))
 
-    def begin(self, key: Key, manifest: UpdateManifest) -> Upload:
+    def begin(self, key: Key, manifest: UpdateManifest) -> PartialUpload:
         """Start an upload from nothing."""
         self.discard(key)
-        upload = Upload(manifest, Assembly(manifest.size, manifest.chunk_bytes), self.root.joinpath(*key))
+        upload = PartialUpload(manifest, Assembly(manifest.size, manifest.chunk_bytes), self.root.joinpath(*key))
         private_folder(upload.stem.parent)
         private_file(upload.path)
         with open(_sibling(upload.stem, "json"), "wb", opener=opener) as described:
@@ -110,14 +110,14 @@ class PartialUploads:
         if upload is not None:
             _remove(upload.stem)
 
-    def _take(self, found: Iterable[tuple[Key, Upload]]) -> dict[Key, Upload]:
+    def _take(self, found: Iterable[tuple[Key, PartialUpload]]) -> dict[Key, PartialUpload]:
         taken = dict(found)
         self._uploads.update(taken)
         for key in taken:
             self._of_device.setdefault(key[:2], set()).add(key)
         return taken
 
-    def _forget(self, key: Key) -> Upload | None:
+    def _forget(self, key: Key) -> PartialUpload | None:
         if key in self._uploads:
             self._of_device[key[:2]].remove(key)
             if not self._of_device[key[:2]]:
@@ -125,7 +125,7 @@ class PartialUploads:
         return self._uploads.pop(key, None)
 
 
-def _read_back(root: Path, federation: str) -> Iterator[tuple[Key, Upload]]:
+def _read_back(root: Path, federation: str) -> Iterator[tuple[Key, PartialUpload]]:
     for described in root.glob(f"{federation}/*/*.json"):
         stem = described.with_suffix("")
         try:
@@ -133,7 +133,7 @@ def _read_back(root: Path, federation: str) -> Iterator[tuple[Key, Upload]]:
         except WireError:
             _remove(stem)  # the server died while it wrote the manifest; the device begins again
             continue
-        upload = Upload(manifest, Assembly(manifest.size, manifest.chunk_bytes), stem, resumed=True)
+        upload = PartialUpload(manifest, Assembly(manifest.size, manifest.chunk_bytes), stem, resumed=True)
         if not upload.path.exists():
             _remove(stem)
             continue

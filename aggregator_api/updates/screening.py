@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db.models import RoundRow, UpdateRow
 from aggregator_api.db.repositories import ENDED, Named, journal
-from federation.aggregation.screening import HISTORY_ROUNDS, Claim, NormHistory, RoundNorms, Screening, Typical
+from federation.aggregation.screening import HISTORY_ROUNDS, NormHistory, RoundNorms, Screening, Typical, UpdateClaim
 from federation.rounds.server_round import RoundPhase
 
 LEFT_OUT = "left_out"
@@ -31,9 +31,9 @@ def norm_history(session: Session, federation_id: int, before: int) -> NormHisto
     return history
 
 
-def claim_of(row: UpdateRow) -> Claim:
+def claim_of(row: UpdateRow) -> UpdateClaim:
     """Return what is known of an update."""
-    return Claim(int(row.manifest["examples"]), row.norms or {})
+    return UpdateClaim(int(row.manifest["examples"]), row.norms or {})
 
 
 def write_screening(session: Session, federation: Named, row: RoundRow, found: Screening) -> None:

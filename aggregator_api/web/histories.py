@@ -47,8 +47,8 @@ class Histories:
     costs: RoundCosts = field(default_factory=RoundCosts)
 
 
-class Look:
-    """One request's look at the histories: what is not remembered it makes within `ALLOWANCE_S`, the newest first."""
+class HistoryReader:
+    """One request's view of the histories: what is not remembered it makes within `ALLOWANCE_S`, the newest first."""
 
     def __init__(self, histories: Histories) -> None:
         self._histories, self._allowance = histories, Allowance(ALLOWANCE_S)
@@ -79,11 +79,11 @@ class Look:
         return self._histories.costs.of(session, federation, rows)
 
 
-def look_of(request: Request) -> Look:
-    """Return the request's look, the same however often it is asked for."""
-    found: Look | None = getattr(request.state, "look", None)
+def history_reader(request: Request) -> HistoryReader:
+    """Return the request's reader, the same however often it is asked for."""
+    found: HistoryReader | None = getattr(request.state, "history_reader", None)
     if found is None:
-        found = request.state.look = Look(request.app.state.histories)
+        found = request.state.history_reader = HistoryReader(request.app.state.histories)
     return found
 
 

@@ -108,11 +108,11 @@ def _filled(request: Request, name: str) -> Response:
     headers = {**_ANSWER, "ETag": etag}
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
-    return Response(_page(name), media_type=TYPES[Path(name).suffix], headers=headers)
+    return Response(filled_page(name), media_type=TYPES[Path(name).suffix], headers=headers)
 
 
 @cache
-def _page(name: str) -> str:
+def filled_page(name: str) -> str:
     """Write the version, and which files there are, into the page or its worker."""
     modules = (each for each in files() if each.endswith(".js") and each != WORKER and not each.startswith("vendor/"))
     says = {

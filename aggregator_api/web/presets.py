@@ -8,27 +8,27 @@ ACTIVITIES = "sitting\nstanding\nwalking\nclimbingup\nclimbingdown\nrunning"
 """What most data sets of phones have in common."""
 
 
-class Preset(NamedTuple):
+class FormPreset(NamedTuple):
     """What a preset is for, in a line, and the fields that it fills in; the others keep the plan's defaults."""
 
     words: str
     fields: dict[str, str]
 
 
-PRESETS: dict[str, Preset] = {
-    "first": Preset(
+PRESETS: dict[str, FormPreset] = {
+    "first": FormPreset(
         "A first federation: FedAvg on a small CNN, three short rounds; one device is enough.",
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedavg", "rounds": "3", "epochs": "5"},
     ),
-    "adaptive": Preset(
+    "adaptive": FormPreset(
         "HART with adaptive layer prototypes (FedALI), as Ek et al. 2024 train it: 50 rounds of five epochs.",
         {"labels": ACTIVITIES, "model": "hart_alp", "method": "fedali", "rounds": "50", "epochs": "5"},
     ),
-    "personal": Preset(
+    "personal": FormPreset(
         "Each device keeps its own head (FedPer): the shared part alone travels, and there is no global model.",
         {"labels": ACTIVITIES, "model": "har_cnn", "method": "fedper", "rounds": "20", "epochs": "5"},
     ),
-    "phones": Preset(
+    "phones": FormPreset(
         "Phones join from their browsers: nobody trains, class means of a network's features travel (FedProto with a "
         "frozen backbone). Start it from a federation that has learnt on such phones: untrained weights tell less.",
         {
@@ -40,7 +40,7 @@ PRESETS: dict[str, Preset] = {
             "further": 'light_clients = true\n\n[method]\nbackbone = "frozen"\n\n[rounds]\ninterval_s = 60',
         },
     ),
-    "fleet": Preset(
+    "fleet": FormPreset(
         "A large fleet: 50 devices a round, a quarter more invited, closed after an hour; late updates count next.",
         {
             "labels": ACTIVITIES,
@@ -54,7 +54,7 @@ PRESETS: dict[str, Preset] = {
             "further": '[rounds]\nover_selection = 1.25\nlate = "next"\n\n[rollout]\nmode = "automatic"',
         },
     ),
-    "robust": Preset(
+    "robust": FormPreset(
         "Devices that cannot all be trusted: the coordinate-wise median, and updates that go too far left out.",
         {
             "labels": ACTIVITIES,

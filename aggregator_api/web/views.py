@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from sqlalchemy.orm import Session
 
 from aggregator_api.api import attention, queries, round_history
-from aggregator_api.api.attention import Attention
+from aggregator_api.api.attention import AttentionItem
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import Cost, Span
 from aggregator_api.api.schemas.resources import FederationDetail, RoundView
 from aggregator_api.api.scores import RoundScore, class_metric_of, metric_of
 from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
-from aggregator_api.web.histories import CHART_ROUNDS, Look
+from aggregator_api.web.histories import CHART_ROUNDS, HistoryReader
 from federation.plan import Plan
 from gaitway.metrics import Metric
 
@@ -29,7 +29,7 @@ LISTED = 100
 DAY_S = 86_400.0
 
 
-class Standing(NamedTuple):
+class FederationSummary(NamedTuple):
     """A federation on the overview."""
 
     detail: FederationDetail
@@ -37,7 +37,7 @@ class Standing(NamedTuple):
     metric: Metric
     score: RoundScore | None
     score_round: int
-    attention: list[Attention]
+    attention: list[AttentionItem]
 
     @property
     def score_text(self) -> str:
@@ -59,13 +59,13 @@ class TimedRound(NamedTuple):
         return (self.spans[-1].end or time.time()) - self.spans[0].begin
 
 
-def standing(session: Session, row: FederationRow, look: Look) -> Standing:
+def summary(session: Session, row: FederationRow, history: HistoryReader) -> FederationSummary:
     """Tell where a federation stands."""
-    detail = queries.federation(session, row, look.versions)
+    detail = queries.federation(session, row, history.versions)
     latest = [each.number for each in round_history.latest_rounds(session, row, 3)]
-    scores = look.scores(session, row, latest)
+    scores = history.scores(session, row, latest)
     number = max(scores, default=0)
-    return Standing(
+    return FederationSummary(
         detail,
         repositories.open_round(session, row),
         metric_of(detail.plan)[1],
@@ -75,15 +75,17 @@ def standing(session: Session, row: FederationRow, look: Look) -> Standing:
     )
 
 
-def standings(session: Session, only: str | None, look: Look, page: PageParams) -> tuple[list[Standing], int | None]:
+def summaries(
+    session: Session, only: str | None, history: HistoryReader, page: PageParams
+) -> tuple[list[FederationSummary], int | None]:
     """Tell where the federations stand that a key may see, and the cursor of those that follow."""
     found = queries.federations(session, only, page)
     rows = [repositories.federation_named(session, each.name) for each in found.items]
-    return [standing(session, row, look) for row in rows if row is not None], found.next_cursor
+    return [summary(session, row, history) for row in rows if row is not None], found.next_cursor
 
 
 def timeline(
-    session: Session, row: FederationRow, look: Look, before: int | None = None
+    session: Session, row: FederationRow, history: HistoryReader, before: int | None = None
 ) -> tuple[list[TimedRound], int | None]:
     """Return the latest rounds (before that number) with their phases, costs and scores, the newest first.
 
@@ -91,9 +93,9 @@ def timeline(
     """
     found = round_history.latest_rounds(session, row, TIMELINE_ROUNDS + 1, before=before)
     rows = found[-TIMELINE_ROUNDS:]
-    spans = look.spans(session, row, rows)
-    costs = look.costs(session, row, rows)
-    scores = look.scores(session, row, [each.number for each in rows])
+    spans = history.spans(session, row, rows)
+    costs = history.costs(session, row, rows)
+    scores = history.scores(session, row, [each.number for each in rows])
     timed = [
         TimedRound(RoundView.model_validate(each), spans[each.number], costs[each.number], scores.get(each.number))
         for each in reversed(rows)
@@ -101,13 +103,13 @@ def timeline(
     return timed, rows[0].number if len(found) > len(rows) else None
 
 
-def chart(session: Session, row: FederationRow, look: Look) -> dict[str, Any]:
+def chart(session: Session, row: FederationRow, history: HistoryReader) -> dict[str, Any]:
     """Return scores, bytes and privacy over the latest rounds, as the charts take them."""
     plan = Plan.model_validate(row.plan)
     rows = round_history.latest_rounds(session, row, CHART_ROUNDS)
     numbers = [each.number for each in rows]
-    scores = look.scores(session, row, numbers)
-    costs = look.costs(session, row, rows)
+    scores = history.scores(session, row, numbers)
+    costs = history.costs(session, row, rows)
     metric, of_class = metric_of(plan)[1], class_metric_of(plan)
     found = [scores.get(number) for number in numbers]
     factor = metric.factor
@@ -127,7 +129,7 @@ def chart(session: Session, row: FederationRow, look: Look) -> dict[str, Any]:
         "received": [costs[number].received for number in numbers],
         "sent": [costs[number].sent for number in numbers],
         "epsilon": [each.epsilon for each in rows],
-        "unfinished": look.is_unfinished,
+        "unfinished": history.is_unfinished,
     }
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from edge_agent.cli.command import ConfigOption, cli_errors, duration_s, moment, open_windows, shown
 from edge_agent.errors import LabelError
 from edge_agent.storage.labels import (
-    Session,
+    RecordingSession,
     Stretch,
     known_activity,
     label_file,
@@ -123,7 +123,7 @@ def _label(store: WindowStore, activity: str | None, span: tuple[float, float]) 
     typer.echo(f"{done.windows} windows {where} are now {done.activity}{none}; `label --undo` takes it back")
 
 
-def _show_sessions(found: list[Session]) -> None:
+def _show_sessions(found: list[RecordingSession]) -> None:
     table = Table(title="sessions", title_justify="left")
     for heading in ("session", "of", "from", "to", "windows", "without a label"):
         table.add_column(heading, justify="left" if heading == "of" else "right", overflow="fold")

@@ -1,4 +1,4 @@
-"""Under what conditions a device trains: what was read, what speaks against training, in words; pure functions.
+"""Under what conditions a device trains: what was read, what blocks training, in words; pure functions.
 
 The list mirrors the constraints of Android's WorkManager: power, idleness, network, battery, storage; and adds heat,
 memory and the user's quiet hours.
@@ -45,7 +45,7 @@ class Objection(NamedTuple):
 
 
 def objections_to_start(found: Conditions, settings: ConditionsSection) -> tuple[Objection, ...]:
-    """Say what speaks against beginning to train; empty if nothing does."""
+    """Say what blocks the beginning of training; empty if nothing does."""
     return _objections(found, settings, settings.start_below_c)
 
 

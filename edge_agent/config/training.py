@@ -52,7 +52,7 @@ class TrainingSection(Section):
 
 
 class ConditionsSection(Section):
-    """When the device may train; what cannot be read speaks against nothing."""
+    """When the device may train; what cannot be read does not block training."""
 
     ignore: tuple[Condition | Literal["all"], ...] = Field(
         default=(),

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from edge_agent.config.settings import Config, load
 from edge_agent.doctor import machine, network
-from edge_agent.doctor.finding import Finding, Level, failure
+from edge_agent.doctor.finding import CheckResult, Level, failure
 from edge_agent.doctor.sensors import check_sensors
 from edge_agent.errors import ConfigError, StoreError
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 
 
-def examine(path: Path) -> Iterator[Finding]:
+def examine(path: Path) -> Iterator[CheckResult]:
     """Run every check on the device of a config file; each is told as soon as it is done."""
     try:
         config = load(path)
@@ -45,4 +45,4 @@ def _is_running(config: Config) -> bool:
         return False
 
 
-__all__ = ["Finding", "Level", "examine"]
+__all__ = ["CheckResult", "Level", "examine"]

@@ -14,7 +14,7 @@ class Level(StrEnum):
     FAILURE = "failure"
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """A check's name, how bad it is, what was found, and what to do about it ('' where nothing is to be done)."""
 
     check: str
@@ -23,16 +23,16 @@ class Finding(NamedTuple):
     todo: str = ""
 
 
-def ok(check: str, found: str) -> Finding:
+def ok(check: str, found: str) -> CheckResult:
     """All is well."""
-    return Finding(check, Level.OK, found)
+    return CheckResult(check, Level.OK, found)
 
 
-def warning(check: str, found: str, todo: str) -> Finding:
+def warning(check: str, found: str, todo: str) -> CheckResult:
     """It works, or may; someone should look."""
-    return Finding(check, Level.WARNING, found, todo)
+    return CheckResult(check, Level.WARNING, found, todo)
 
 
-def failure(check: str, found: str, todo: str) -> Finding:
+def failure(check: str, found: str, todo: str) -> CheckResult:
     """It does not work."""
-    return Finding(check, Level.FAILURE, found, todo)
+    return CheckResult(check, Level.FAILURE, found, todo)

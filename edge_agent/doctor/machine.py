@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from edge_agent.config.settings import Config
-from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.doctor.finding import CheckResult, failure, ok, warning
 from edge_agent.errors import StoreError
 from edge_agent.status import describe_restore
 from edge_agent.storage.state_store import FILE_NAME as AGENT_FILE
@@ -30,7 +30,7 @@ IMPORT_S = 120.0
 NEEDED = "import torch, onnx, onnxruntime, safetensors, scipy; print('torch', torch.__version__)"
 
 
-def folder_and_disk(config: Config) -> Iterator[Finding]:
+def folder_and_disk(config: Config) -> Iterator[CheckResult]:
     """Whether the data folder can be written, and how much room there is."""
     folder = config.agent.data_dir
     try:
@@ -50,7 +50,7 @@ def folder_and_disk(config: Config) -> Iterator[Finding]:
         yield ok("disk", f"{free / 1000:.1f} GB free")
 
 
-def databases(config: Config) -> Iterator[Finding]:
+def databases(config: Config) -> Iterator[CheckResult]:
     """Whether each database can be read from end to end."""
     folder = config.agent.data_dir
     for name, open_it, todo in (
@@ -69,7 +69,7 @@ def databases(config: Config) -> Iterator[Finding]:
             yield ok(name, f"whole, {(folder / name).stat().st_size / 1e6:.1f} MB")
 
 
-def server_epoch(config: Config) -> Iterator[Finding]:
+def server_epoch(config: Config) -> Iterator[CheckResult]:
     """Say that the server was restored since the device knows it, and what is trained again; nothing if it was not."""
     folder = config.agent.data_dir
     if not (folder / AGENT_FILE).is_file():
@@ -83,7 +83,7 @@ def server_epoch(config: Config) -> Iterator[Finding]:
         yield ok("server", words)
 
 
-def config_file(path: Path, config: Config) -> Finding:
+def config_file(path: Path, config: Config) -> CheckResult:
     """Whether others can read the secrets in the config file."""
     secret = any((config.broker.password, config.phone.token, config.phone.mqtt_password))
     if secret and path.stat().st_mode & 0o077:
@@ -91,7 +91,7 @@ def config_file(path: Path, config: Config) -> Finding:
     return ok("config", f"{path} is valid")
 
 
-def clock() -> Finding:
+def clock() -> CheckResult:
     """Whether the clock can be right at all; the server's is compared where it is asked."""
     now = time.time()
     if now < WRITTEN:
@@ -100,7 +100,7 @@ def clock() -> Finding:
     return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
 
-def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
+def memory(meminfo: Path = Path("/proc/meminfo")) -> CheckResult:
     """How much memory a training process could have."""
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
@@ -114,7 +114,7 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
     return ok("memory", f"{free / 1000:.1f} GB free")
 
 
-def training_process() -> Finding:
+def training_process() -> CheckResult:
     """Whether Python can load what a training process needs; in a process of its own, as it would be."""
     version = ".".join(map(str, sys.version_info[:3]))
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.doctor.finding import CheckResult, failure, ok, warning
 from edge_agent.sensors.health import REST_SPREAD
 from har_pipeline import PipelineSettings
 from har_pipeline.recording import STANDARD_GRAVITY
@@ -18,7 +18,7 @@ REST_ROTATION = 0.1
 MOVE = "lay the device still for ten seconds, and look again"
 
 
-def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> Iterator[Finding]:
+def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> Iterator[CheckResult]:
     """Judge acceleration (n, 3) in m/s² and rotation (n, 3) in rad/s."""
     size = np.linalg.norm(acc, axis=1)
     size = size[np.isfinite(size)]
@@ -33,7 +33,7 @@ def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> It
     yield rate(rate_hz)
 
 
-def gravity(size: float, *, still: bool) -> Iterator[Finding]:
+def gravity(size: float, *, still: bool) -> Iterator[CheckResult]:
     """Judge the length of the acceleration in m/s²; in motion it may be anything."""
     words = f"acceleration is {size:.2f} m/s²{' at rest' if still else ''}"
     odd = odd_acceleration(size, still=still)
@@ -46,7 +46,7 @@ def gravity(size: float, *, still: bool) -> Iterator[Finding]:
         yield warning("gravity", f"{words}, in motion", MOVE)
 
 
-def rotation(size: float | None, *, still: bool) -> Iterator[Finding]:
+def rotation(size: float | None, *, still: bool) -> Iterator[CheckResult]:
     """Judge the mean rotation in rad/s; None: nothing came."""
     if size is None:
         return
@@ -59,7 +59,7 @@ def rotation(size: float | None, *, still: bool) -> Iterator[Finding]:
         yield ok("gyroscope", f"{size:.3f} rad/s at rest")
 
 
-def rate(rate_hz: float | None) -> Finding:
+def rate(rate_hz: float | None) -> CheckResult:
     """Judge the rate of the slower sensor; None: it is not known."""
     if rate_hz is None:
         return ok("rate", "not known")

@@ -18,7 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_agent.config.settings import Config
-from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.doctor.finding import CheckResult, failure, ok, warning
 from edge_agent.errors import ConfigError
 from edge_agent.storage.credentials import login, read_credentials
 from edge_agent.transport.server_connection import ServerConnection, tls_context
@@ -27,7 +27,7 @@ WAIT_S = 5.0
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 5.0, 60.0
 
 
-def reach(what: str, host: str, port: int, todo: str) -> Iterator[Finding]:
+def reach(what: str, host: str, port: int, todo: str) -> Iterator[CheckResult]:
     """Look a name up and connect; the last finding is a failure if the port cannot be reached."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -44,7 +44,7 @@ def reach(what: str, host: str, port: int, todo: str) -> Iterator[Finding]:
     yield ok(f"{what}: port", f"{host}:{port} is open")
 
 
-def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Finding:
+def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> CheckResult:
     """Begin TLS and look at the certificate."""
     try:
         with (
@@ -63,7 +63,7 @@ def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Fin
     return ok(f"{what}: TLS", f"{version}, certificate for {days:.0f} more days")
 
 
-def check_server(config: Config) -> Iterator[Finding]:
+def check_server(config: Config) -> Iterator[CheckResult]:
     """The server over HTTP, and how far its clock is from ours."""
     url = urlsplit(config.server.url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
@@ -99,7 +99,7 @@ def check_server(config: Config) -> Iterator[Finding]:
         yield _compared(date)
 
 
-def _compared(date: str) -> Finding:
+def _compared(date: str) -> CheckResult:
     try:
         away_s = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
@@ -111,7 +111,7 @@ def _compared(date: str) -> Finding:
     return warning("clock: server", words, todo) if abs(away_s) > CLOCK_WARNING_S else ok("clock: server", words)
 
 
-def check_messages(config: Config, *, running: bool) -> Iterator[Finding]:
+def check_messages(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """The way that messages go: the broker, or the server that takes the device's key."""
     if config.server.transport == "http":
         yield ok("broker", "not used: [server] transport is http")
@@ -121,7 +121,7 @@ def check_messages(config: Config, *, running: bool) -> Iterator[Finding]:
         yield _key_opens(config)
 
 
-def _key_opens(config: Config) -> Finding:
+def _key_opens(config: Config) -> CheckResult:
     """Ask for a model that nobody has: the answer to a good key is 404."""
     todo = "enrol the device: only one that has enrolled speaks over HTTP"
     try:
@@ -140,7 +140,7 @@ def _key_opens(config: Config) -> Finding:
     return failure("server: key", f"the server refuses it: {answer.reason}", todo)
 
 
-def check_broker(config: Config, *, running: bool) -> Iterator[Finding]:
+def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """The broker, up to being let in; a running agent is not pushed out by asking under its name."""
     settings = config.broker
     steps = list(reach("broker", settings.host, settings.port, "check [broker] host and port"))
@@ -163,7 +163,7 @@ def check_broker(config: Config, *, running: bool) -> Iterator[Finding]:
     yield _let_in(config, context)
 
 
-def _let_in(config: Config, context: ssl.SSLContext | None) -> Finding:
+def _let_in(config: Config, context: ssl.SSLContext | None) -> CheckResult:
     try:
         who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
     except ConfigError as error:

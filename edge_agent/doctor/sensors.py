@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge_agent.config.settings import Config
-from edge_agent.doctor.finding import Finding, failure, ok, warning
+from edge_agent.doctor.finding import CheckResult, failure, ok, warning
 from edge_agent.doctor.motion import check_motion, gravity, rate, rotation
 from edge_agent.errors import AgentError
 from edge_agent.storage.window_store import FILE_NAME, SKIPPED, WindowStore
@@ -29,7 +29,7 @@ CHUNKS = 8
 STALE_S = 60.0
 
 
-def check_sensors(config: Config, *, running: bool) -> Iterator[Finding]:
+def check_sensors(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """Look at the source that [sensors] names."""
     source = config.sensors.source
     try:
@@ -51,7 +51,7 @@ def check_sensors(config: Config, *, running: bool) -> Iterator[Finding]:
         yield failure("sensors", str(error), f"set [sensors] for the source {source}; see docs/edge_agent.md")
 
 
-def _recording(config: Config) -> Finding:
+def _recording(config: Config) -> CheckResult:
     settings, client = config.sensors, config.sensor_client
     first = next(
         iter(recordings(settings.dataset, settings.root, clients=[client], options=settings.options or None)), None
@@ -62,7 +62,7 @@ def _recording(config: Config) -> Finding:
     return ok("sensors", f"{settings.dataset}, client {client}: recordings are there")
 
 
-def _csv(config: Config) -> Iterator[Finding]:
+def _csv(config: Config) -> Iterator[CheckResult]:
     from edge_agent.sensors.csv import description_of, visits
 
     path, description = config.sensors.path, description_of(config)
@@ -88,7 +88,7 @@ def _csv(config: Config) -> Iterator[Finding]:
     yield from _left_out(config)
 
 
-def _pictures(config: Config) -> Iterator[Finding]:
+def _pictures(config: Config) -> Iterator[CheckResult]:
     from edge_agent.sensors.pictures import IMAGES, MASKS, count_by_class, folder_of
 
     counts = count_by_class(folder_of(config))
@@ -105,7 +105,7 @@ def _pictures(config: Config) -> Iterator[Finding]:
     yield from _left_out(config)
 
 
-def _left_out(config: Config) -> Iterator[Finding]:
+def _left_out(config: Config) -> Iterator[CheckResult]:
     """Name the files that the running agent has not taken."""
     if (config.agent.data_dir / FILE_NAME).is_file():
         with closing(WindowStore(config.agent.data_dir)) as store:
@@ -117,7 +117,7 @@ def _left_out(config: Config) -> Iterator[Finding]:
                 yield warning("sensors", f"of {name} the agent left something out: {reason}", todo)
 
 
-def _exports(config: Config) -> Iterator[Finding]:
+def _exports(config: Config) -> Iterator[CheckResult]:
     from edge_agent.sensors.sensor_logger.calibration import signed
     from edge_agent.sensors.sensor_logger.export import exports_in, platform_of, rows_of
     from edge_agent.sensors.sensor_logger.message import batch_of
@@ -139,7 +139,7 @@ def _exports(config: Config) -> Iterator[Finding]:
     yield from check_motion(pull.values if pull else empty, gyro.values if gyro else empty, None)
 
 
-def _iio(config: Config) -> Iterator[Finding]:
+def _iio(config: Config) -> Iterator[CheckResult]:
     from edge_agent.sensors.iio import Reader, find_channel
 
     acc, gyro = find_channel(config.iio, "acc"), find_channel(config.iio, "gyro")
@@ -156,7 +156,7 @@ def _iio(config: Config) -> Iterator[Finding]:
     yield from check_motion(acc.real(table[:, 0]), gyro.real(table[:, 1]), min(rates, default=None))
 
 
-def _noted_findings(config: Config) -> Iterator[Finding]:
+def _noted_findings(config: Config) -> Iterator[CheckResult]:
     """Tell what the agent has found odd about the samples that it collected, if it ever did."""
     if not (config.agent.data_dir / FILE_NAME).is_file():
         return
@@ -170,7 +170,7 @@ def _noted_findings(config: Config) -> Iterator[Finding]:
             yield (failure if severity == "error" else warning)("signals", words, todo)
 
 
-def _live(config: Config, *, running: bool) -> Iterator[Finding]:
+def _live(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """Judge any source without a check of its own by what a running agent has noted of it."""
     if config.sensors.source == "sensor_logger_http" and config.phone.token is None:
         todo = "python -c 'import secrets; print(secrets.token_urlsafe(16))', and set GAITWAY_EDGE_PHONE_TOKEN"
@@ -210,7 +210,7 @@ def _advice(source: str) -> _Advice:
     return PHONE if source.startswith("sensor_logger_") else OTHER
 
 
-def from_health(health: dict[str, Any], *, running: bool, now: float | None = None) -> Iterator[Finding]:
+def from_health(health: dict[str, Any], *, running: bool, now: float | None = None) -> Iterator[CheckResult]:
     """Judge what a running agent has noted of its live source."""
     advice = _advice(health["source"])
     age_s = (time.time() if now is None else now) - health["heard_at"]

@@ -106,7 +106,7 @@ class NewWindows:
 
 @dataclass(frozen=True)
 class TrainingConditions:
-    """What speaks against beginning to train now, and what against training on, in words; empty: nothing."""
+    """What blocks the beginning of training now, and what its going on, in words; empty: nothing."""
 
     start: tuple[str, ...] = ()
     to_continue: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """The part of the state machine that is about released models: which one is for this device, and which it must leave.
 
 It is only asked where the federation uses rollouts. What a device adopts it says once it is in use, so that one way of
-saying it serves the server's orders, `models --rollback`, and a restart after a kill.
+saying it serves the server's orders, `models --rollback`, and a restart after a crash.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 
 from edge_agent.machine.commands import Rollback, SaveReleaseReport
 from edge_agent.machine.events import CandidateEvaluated
-from edge_agent.machine.state import Work
+from edge_agent.machine.state import PendingWork
 from edge_agent.machine.transition import Transition
 from federation.protocol.messages import DEFAULT_METRIC, Offer, Release, ReleaseOrder, ReleaseReport
 from federation.rounds.rollout import is_within
@@ -61,7 +61,7 @@ def model_in_use(transition: Transition, rollout: int, score: float | None, metr
     _revoke(transition)
 
 
-def judged(transition: Transition, work: Work, found: CandidateEvaluated) -> None:
+def judged(transition: Transition, work: PendingWork, found: CandidateEvaluated) -> None:
     """Say what the device's own gate has found; of a model that nobody could check, nothing: it waits for a score."""
     match found.answer:
         case "adopted":
@@ -74,7 +74,7 @@ def judged(transition: Transition, work: Work, found: CandidateEvaluated) -> Non
             _report(transition, work.release, "failed", found.score, found.reason, found.metric)
 
 
-def failed(transition: Transition, work: Work, reason: str) -> None:
+def failed(transition: Transition, work: PendingWork, reason: str) -> None:
     """Say that a released model cannot be made to work here."""
     _report(transition, work.release, "failed", None, reason)
 

@@ -26,7 +26,7 @@ from edge_agent.machine.events import (
     JobFailed,
     TrainingFinished,
 )
-from edge_agent.machine.state import Candidate, Stage, Work, leaves_model, next_work
+from edge_agent.machine.state import Candidate, PendingWork, Stage, leaves_model, next_work
 from edge_agent.machine.transition import Transition
 from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport
 from federation.seeds import seed_for
@@ -36,7 +36,7 @@ MOST_CANDIDATES = 3
 """Trained rounds whose models wait to be exported; of more, the oldest goes."""
 
 
-def begin(transition: Transition, work: Work) -> None:
+def begin(transition: Transition, work: PendingWork) -> None:
     """Start with the download, if there is one, or wait until the device may train."""
     transition.set(detail="")
     _fetch(transition, work)
@@ -54,7 +54,7 @@ def conditions(transition: Transition, start: tuple[str, ...], to_continue: tupl
         _interrupt(transition, work, "; ".join(to_continue))
 
 
-def _interrupt(transition: Transition, work: Work, reason: str) -> None:
+def _interrupt(transition: Transition, work: PendingWork, reason: str) -> None:
     if work.kind == "train" and work.stage is Stage.EXPORTING:
         drop(transition, reason)
         transition.issue(Log(f"the model of round {work.round} is exported and judged later: {reason}"))
@@ -64,7 +64,7 @@ def _interrupt(transition: Transition, work: Work, reason: str) -> None:
     _block(transition, work)
 
 
-def _fetch(transition: Transition, work: Work) -> None:
+def _fetch(transition: Transition, work: PendingWork) -> None:
     """Get what the work starts from, if the device may train now; its score may be another by now."""
     if transition.agent.blockers:
         _block(transition, work)
@@ -80,7 +80,7 @@ def _fetch(transition: Transition, work: Work) -> None:
     transition.issue(FetchBlob(work.model))
 
 
-def _block(transition: Transition, work: Work) -> None:
+def _block(transition: Transition, work: PendingWork) -> None:
     if work.stage is not Stage.BLOCKED:
         transition.issue(Log(f"{work.name} waits: {'; '.join(transition.agent.blockers)}"))
     transition.set(work=replace(work, stage=Stage.BLOCKED), detail="")
@@ -122,7 +122,7 @@ def worked(transition: Transition, event: Event) -> None:
             pass  # about work that has been dropped since
 
 
-def _start_job(transition: Transition, work: Work) -> None:
+def _start_job(transition: Transition, work: PendingWork) -> None:
     a = transition.agent.announcement
     if a is None:
         return
@@ -133,7 +133,7 @@ def _start_job(transition: Transition, work: Work) -> None:
     transition.issue(StartJob(work.kind, work.round, work.model, a.plan, a.chunk_bytes))
 
 
-def _candidate(transition: Transition, work: Work) -> None:
+def _candidate(transition: Transition, work: PendingWork) -> None:
     a = transition.agent.announcement
     if work.kind == "train" and a and not leaves_model(a.plan):
         transition.set(work=None, detail="")
@@ -142,7 +142,7 @@ def _candidate(transition: Transition, work: Work) -> None:
     transition.issue(Evaluate(work.round, work.kind, work.release, work.model.score))
 
 
-def _evaluated(transition: Transition, work: Work, event: CandidateEvaluated) -> None:
+def _evaluated(transition: Transition, work: PendingWork, event: CandidateEvaluated) -> None:
     transition.set(work=None, detail="")
     transition.issue(Log(event.reason))
     if work.kind != "adopt":
@@ -165,7 +165,7 @@ def _trained(transition: Transition, event: TrainingFinished) -> None:
         _note_candidate(transition, work)
 
 
-def _note_candidate(transition: Transition, work: Work) -> None:
+def _note_candidate(transition: Transition, work: PendingWork) -> None:
     a = transition.agent.announcement
     if a and not leaves_model(a.plan):
         return
@@ -181,7 +181,7 @@ def _forget_candidate(transition: Transition, number: int) -> None:
     transition.issue(ForgetCandidate(number))
 
 
-def _job_failed(transition: Transition, work: Work, reason: str, final: bool) -> None:
+def _job_failed(transition: Transition, work: PendingWork, reason: str, final: bool) -> None:
     if work.kind == "export" or (work.kind == "train" and work.stage is Stage.EXPORTING):
         transition.set(work=None)
         transition.issue(Log(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
@@ -195,7 +195,7 @@ def _job_failed(transition: Transition, work: Work, reason: str, final: bool) ->
         _skip(transition, work, f"{work.attempt} tries failed, the last one: {reason}")
 
 
-def _skip(transition: Transition, work: Work, reason: str) -> None:
+def _skip(transition: Transition, work: PendingWork, reason: str) -> None:
     transition.set(work=None, detail=reason)
     if work.kind == "adopt":
         _report(transition, work, "failed", reason)
@@ -215,7 +215,7 @@ def _skip(transition: Transition, work: Work, reason: str) -> None:
 
 def _report(
     transition: Transition,
-    work: Work,
+    work: PendingWork,
     answer: AdoptionOutcome,
     reason: str,
     found: CandidateEvaluated | None = None,
@@ -238,12 +238,12 @@ def _report(
     transition.issue(SaveAdoptionReport(report))
 
 
-def _final(transition: Transition, work: Work) -> None:
+def _final(transition: Transition, work: PendingWork) -> None:
     transition.set(final=work.model.sha256)
     transition.issue(FinalModelHandled(work.model.sha256))
 
 
-def _back_off(transition: Transition, work: Work, failures: int, reason: str) -> None:
+def _back_off(transition: Transition, work: PendingWork, failures: int, reason: str) -> None:
     # the jitter is drawn from the device's name, so that a fleet does not come back in step
     jitter = 0.5 + seed_for(0, transition.policy.device, work.round, failures) % 1000 / 1000
     rest_s = min(MAX_BACKOFF_S, transition.policy.retry_s * 2 ** (failures - 1)) * jitter

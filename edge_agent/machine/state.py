@@ -57,7 +57,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Work:
+class PendingWork:
     """A round to train, its model to export later, or a model to adopt: a released one, or the final one."""
 
     kind: Kind
@@ -115,8 +115,8 @@ class Agent:
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
     outbox: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # what was trained here and is not judged yet, oldest first
-    blockers: tuple[str, ...] = ()  # what speaks against beginning to train now, in words
-    work: Work | None = None
+    blockers: tuple[str, ...] = ()  # what blocks the beginning of training now, in words
+    work: PendingWork | None = None
     upload: Upload | None = None
     final: str = ""  # sha256 of the final broadcast that was dealt with
     order: ReleaseOrder | None = None  # the server's last word about which model to use
@@ -175,7 +175,7 @@ def identity(a: Announcement, model: str | None) -> str:
     return f"{a.instance}/{model or a.plan.model.name}"
 
 
-def next_work(agent: Agent) -> Work | None:
+def next_work(agent: Agent) -> PendingWork | None:
     """Return the work that the present announcement asks of this device, if it can do it and has not done it."""
     a, mine = agent.announcement, agent.invitation
     if a is None or not agent.examples:
@@ -183,26 +183,26 @@ def next_work(agent: Agent) -> Work | None:
     here = (a.instance, a.epoch, a.round)
     invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
     if invited and mine and (mine.round, mine.model.sha256) not in agent.done:
-        return Work("train", mine.round, mine.model)
+        return PendingWork("train", mine.round, mine.model)
     return _to_adopt(agent, a) or _to_export(agent, a)
 
 
-def _to_export(agent: Agent, a: Announcement) -> Work | None:
+def _to_export(agent: Agent, a: Announcement) -> PendingWork | None:
     """Return the newest model of the device's own that is not judged yet: the next round came before its export."""
     newest = agent.candidates[-1] if agent.candidates and leaves_model(a.plan) else None
-    return Work("export", newest.round, newest.model) if newest else None
+    return PendingWork("export", newest.round, newest.model) if newest else None
 
 
-def _to_adopt(agent: Agent, a: Announcement) -> Work | None:
+def _to_adopt(agent: Agent, a: Announcement) -> PendingWork | None:
     """Return the model that is to be adopted: what was released or, where nothing is, the federation's last."""
     if a.plan.rollout.used:
         return _released(agent)
     if a.state != "finished" or a.model is None or a.model.sha256 == agent.final:
         return None
-    return Work("adopt", a.round, a.model)
+    return PendingWork("adopt", a.round, a.model)
 
 
-def _released(agent: Agent) -> Work | None:
+def _released(agent: Agent) -> PendingWork | None:
     offered, order = agent.offered, agent.order
     if offered is None or (order and agent.using in order.withdrawn):  # first it goes back
         return None
@@ -210,10 +210,10 @@ def _released(agent: Agent) -> Work | None:
         return None
     if offered.model.sha256 == agent.undecided and offered.model.score is None:
         return None
-    return Work("adopt", offered.round, offered.model, offered.rollout)
+    return PendingWork("adopt", offered.round, offered.model, offered.rollout)
 
 
-def superseded(work: Work, a: Announcement, following: Work | None) -> str:
+def superseded(work: PendingWork, a: Announcement, following: PendingWork | None) -> str:
     """Say why a piece of work is no longer worth doing under announcement `a`; empty if it is."""
     if work.stage is Stage.EVALUATING:
         return ""

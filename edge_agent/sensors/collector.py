@@ -12,7 +12,7 @@ from dataclasses import replace
 from edge_agent.config.settings import Config
 from edge_agent.errors import StoreError
 from edge_agent.machine.events import DataReady, NewWindows
-from edge_agent.sensors.health import Health
+from edge_agent.sensors.health import SensorHealth
 from edge_agent.sensors.source import Post
 from edge_agent.sensors.window_writer import WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
@@ -54,7 +54,7 @@ class Collector:
         cut = self.settings if labelled else replace(self.settings, keep_unlabelled=True)
         self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
         self._shown = live or config.sensors.replay_speed != "max"  # at the pace of life
-        self.health = Health(config.sensors.source, declared_hz)
+        self.health = SensorHealth(config.sensors.source, declared_hz)
         self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
         self._told: int | None = None

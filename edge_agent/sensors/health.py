@@ -20,7 +20,7 @@ REST_SPREAD = 0.3
 """Below this standard deviation of |acceleration|, in m/s², the device lies still."""
 
 
-class Health:
+class SensorHealth:
     """The last seconds of both sensors, and counts since the start; `declared_hz` is their rate where it is stated."""
 
     def __init__(self, source: str, declared_hz: Mapping[str, float] | None = None) -> None:

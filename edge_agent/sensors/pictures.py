@@ -23,7 +23,7 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import DiskFullError, SensorError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed, DataReady, NewWindows
 from edge_agent.sensors.source import ThreadedSource
-from edge_agent.storage.pictures import Picture, Pictures
+from edge_agent.storage.pictures import PictureExample, PicturePreparation
 from edge_agent.storage.repair import open_checked
 from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
 from edge_agent.training.local_data import preparation, stored_examples, training_count
@@ -58,7 +58,7 @@ class PictureSource(ThreadedSource):
         """Look at the folder until `stop`."""
         folder = folder_of(self.config)
         settings = preparation(self.config.sensors, plan)
-        if not isinstance(settings, Pictures):
+        if not isinstance(settings, PicturePreparation):
             raise SensorError("the plan asks for windows of motion sensors")
         store, _ = open_checked(self.config.agent.data_dir)
         try:
@@ -73,7 +73,14 @@ class PictureSource(ThreadedSource):
             store.close()
 
     def _take_new(
-        self, store: WindowStore, folder: Path, plan: Plan, settings: Pictures, stop: threading.Event, *, show: bool
+        self,
+        store: WindowStore,
+        folder: Path,
+        plan: Plan,
+        settings: PicturePreparation,
+        stop: threading.Event,
+        *,
+        show: bool,
     ) -> None:
         taken: dict[str, list[int]] = json.loads(store.get(_TAKEN) or "{}").get(settings.key, {})
         skipped: dict[str, list[str]] = json.loads(store.get(SKIPPED) or "{}")
@@ -113,7 +120,7 @@ class PictureSource(ThreadedSource):
             self.post(CollectingResumed())
         return True
 
-    def _tell(self, store: WindowStore, settings: Pictures, plan: Plan, told: int | None) -> int:
+    def _tell(self, store: WindowStore, settings: PicturePreparation, plan: Plan, told: int | None) -> int:
         outline = stored_examples(store, self.config.sensor_client, settings, plan, samples=False)
         count = training_count(outline, plan.data, settings)
         if count != told:
@@ -133,7 +140,7 @@ def folder_of(config: Config) -> Path:
     return path
 
 
-def files_in(folder: Path, settings: Pictures) -> list[Path]:
+def files_in(folder: Path, settings: PicturePreparation) -> list[Path]:
     """List the pictures below a folder, by name.
 
     Raises:
@@ -147,7 +154,7 @@ def files_in(folder: Path, settings: Pictures) -> list[Path]:
     return listed
 
 
-def read_picture(folder: Path, path: Path, plan: Plan, settings: Pictures) -> Picture:
+def read_picture(folder: Path, path: Path, plan: Plan, settings: PicturePreparation) -> PictureExample:
     """Read one picture, with its class or its mask.
 
     Raises:
@@ -163,19 +170,19 @@ def read_picture(folder: Path, path: Path, plan: Plan, settings: Pictures) -> Pi
             known = ", ".join(plan.labels)
             raise PictureError(f"it lies in no folder that is named after a class; the plan has {known}")
         label = UNLABELLED
-    return Picture(x, label, None, name)
+    return PictureExample(x, label, None, name)
 
 
 def count_by_class(folder: Path) -> Mapping[str, int]:
     """Count the files below each folder, for `doctor`, whatever the plan is."""
     counts: dict[str, int] = {}
-    for path in files_in(folder, Pictures((3, 1, 1))):
+    for path in files_in(folder, PicturePreparation((3, 1, 1))):
         parts = path.relative_to(folder).parts
         counts[parts[0] if len(parts) > 1 else ""] = counts.get(parts[0] if len(parts) > 1 else "", 0) + 1
     return counts
 
 
-def _with_mask(folder: Path, path: Path, plan: Plan, settings: Pictures, x: np.ndarray) -> Picture:
+def _with_mask(folder: Path, path: Path, plan: Plan, settings: PicturePreparation, x: np.ndarray) -> PictureExample:
     where = folder / MASKS / path.relative_to(folder / IMAGES).with_suffix(".png")
     if not where.is_file():
         raise PictureError(f"there is no mask {_name(folder, where)}")
@@ -187,7 +194,7 @@ def _with_mask(folder: Path, path: Path, plan: Plan, settings: Pictures, x: np.n
         raise PictureError(f"no pixel of {name} has a class")
     if background is not None and np.delete(counts, background).any():
         counts[background] = 0
-    return Picture(x, plan.labels[int(counts.argmax())], mask, _name(folder, path))
+    return PictureExample(x, plan.labels[int(counts.argmax())], mask, _name(folder, path))
 
 
 def _content(path: Path, name: str) -> bytes:
@@ -198,7 +205,7 @@ def _content(path: Path, name: str) -> bytes:
     return content
 
 
-def _shown(picture: Picture, plan: Plan) -> Window:
+def _shown(picture: PictureExample, plan: Plan) -> Window:
     y = plan.labels.index(picture.label) if picture.label in plan.labels else -1
     return Window(picture.x.astype(np.float32) / np.float32(255), y, _NO_TIME, 0)
 

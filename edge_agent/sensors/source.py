@@ -26,7 +26,7 @@ Post = Callable[[Event], None]
 Options = TypeVar("Options", bound=Section)
 
 
-class Source(Protocol):
+class SensorSource(Protocol):
     """Fills the window store under a plan; posts DataReady whenever the number of training windows changes."""
 
     def start(self, plan: Plan) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from edge_agent.config.settings import Config
 from edge_agent.errors import DamagedError, DiskFullError, StoreError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed
-from edge_agent.sensors.health import Health
+from edge_agent.sensors.health import SensorHealth
 from edge_agent.sensors.source import Post
 from edge_agent.storage.repair import open_checked
 from edge_agent.storage.window_store import RECORDING, SUSPECT
@@ -44,7 +44,7 @@ class WindowWriter:
         config: Config,
         plan: Plan,
         settings: PipelineSettings,
-        health: Health,
+        health: SensorHealth,
         post: Post,
         stop: threading.Event,
         *,

@@ -119,7 +119,7 @@ def evaluate_job(config: Config, plan: Plan, asked: Evaluate) -> Verdict:
     return evaluate(
         job_folder(config.agent.data_dir.resolve(), asked.round, asked.kind),
         asked,
-        _evenly(holdout, config.model.holdout_windows),
+        evenly(holdout, config.model.holdout_windows),
         present,
         others,
         margin=config.model.adopt_margin,
@@ -164,7 +164,7 @@ def evaluate(
         asked.release > 0,
     )
     rivals = [] if field.released else [run for one in others if (run := _run_again(one, holdout, threads, judged))]
-    answer, why = _decide(mine, field, asked)
+    answer, why = decide(mine, field, asked)
     best = _best([run for run in rivals if answer != "adopted" or run.gain(mine) > 0], field)
     if best:
         answer = "kept" if answer == "adopted" else answer
@@ -213,14 +213,14 @@ def _compared(mine: Run, rivals: Sequence[Run], field: Field) -> dict[str, Any]:
     }
 
 
-def _evenly(windows: ClientWindows, count: int) -> ClientWindows:
+def evenly(windows: ClientWindows, count: int) -> ClientWindows:
     """Thin windows out to at most `count`, over all of the time that they cover, so that no class goes missing."""
     if len(windows) <= count:
         return windows
     return windows.select(np.linspace(0, len(windows) - 1, count).astype(np.int64))
 
 
-def _decide(mine: Run, field: Field, asked: Evaluate) -> tuple[AdoptionOutcome, str]:
+def decide(mine: Run, field: Field, asked: Evaluate) -> tuple[AdoptionOutcome, str]:
     """Say what becomes of a candidate that runs, and why."""
     if not mine.found.obstacle:
         return _judge(mine, field)

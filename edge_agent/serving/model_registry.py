@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from edge_agent.errors import StoreError
 from edge_agent.machine.events import AdoptionOutcome, Kind
 from edge_agent.storage.files import move_file, sha256_of
-from edge_agent.storage.state_store import AdoptionRow, StateStore
+from edge_agent.storage.state_store import AdoptionRecord, StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL
 
 MODEL_KEYS = ("model", "previous")
@@ -116,7 +116,7 @@ class ModelRegistry:
                 using = model
         if using:
             pairs |= {"model": json.dumps(using), "previous": json.dumps(before) if before else ""}
-        row = AdoptionRow(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
+        row = AdoptionRecord(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
         self.store.note_adoption(row, **pairs)
         self._prune()
 
@@ -132,7 +132,7 @@ class ModelRegistry:
         if not _is_whole(before):
             raise StoreError(f"{before['path']} is gone or damaged; the present model stays")
         reason = f"{name_of(before)}: taken back by hand, in place of the {name_of(now)}"
-        row = AdoptionRow(before["round"], before["source"], True, reason, before, time.time())
+        row = AdoptionRecord(before["round"], before["source"], True, reason, before, time.time())
         # what a person left does not come back by itself when others are judged
         left = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one["sha256"] == now["sha256"]}
         self.store.note_adoption(row, model=json.dumps(before), previous=json.dumps(now), **left)
@@ -145,7 +145,7 @@ class ModelRegistry:
         shown = name_of(left[0]) if left else "none"
         round_number, source = (left[0]["round"], left[0]["source"]) if left else (0, "global")
         reason = f"release {release} was withdrawn by the server; the model in use now: {shown}"
-        row = AdoptionRow(round_number, source, bool(left), reason, left[0] if left else {}, time.time())
+        row = AdoptionRecord(round_number, source, bool(left), reason, left[0] if left else {}, time.time())
         gone = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one.get("rollout") == release}
         self.store.note_adoption(row, model=now, previous=before, **gone)
         self._prune()

@@ -27,7 +27,7 @@ class Labelled(NamedTuple):
     windows: int
 
 
-class Session(NamedTuple):
+class RecordingSession(NamedTuple):
     """An unbroken stretch of one recording, and how many of its windows have no activity.
 
     file is the recorded file that it came from, or the source's name; from_s and to_s are on the recording's own clock.
@@ -113,14 +113,14 @@ def _label(store: WindowStore, activity: str, chosen: str, values: dict[str, flo
     return Labelled(int(span or 0), activity, changed)
 
 
-def sessions(store: WindowStore) -> list[Session]:
+def sessions(store: WindowStore) -> list[RecordingSession]:
     """List the sessions of the device's own windows, in the order in which they came."""
     with store.reading() as db:
         rows = db.execute(
             "SELECT session, origin, MIN(start_s), MAX(end_s), COUNT(*), SUM(activity = '') FROM windows "
             f"WHERE {OWN} GROUP BY session, origin ORDER BY MIN(id)"
         ).fetchall()
-    return [Session(row[0], _file_of(store, row[1]), *row[2:]) for row in rows]
+    return [RecordingSession(row[0], _file_of(store, row[1]), *row[2:]) for row in rows]
 
 
 def _file_of(store: WindowStore, origin: str) -> str:

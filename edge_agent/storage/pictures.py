@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 JSON_KEY = "pictures"
 
 
-class Picture(NamedTuple):
+class PictureExample(NamedTuple):
     """A picture (channels, height, width) and its class, or the classes of its pixels (height, width)."""
 
     x: Bytes
@@ -25,7 +25,7 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pictures:
+class PicturePreparation:
     """How pictures become examples: a `shape` (channels, height, width) and `fit`, with or without a mask each."""
 
     shape: tuple[int, int, int]
@@ -47,7 +47,7 @@ class Pictures:
         return InputSpec.images(self.shape, mean, std, self.fit)
 
 
-Preparation = PipelineSettings | Pictures
+Preparation = PipelineSettings | PicturePreparation
 """How a device's raw data become examples: windows of motion sensors, or pictures."""
 
 
@@ -55,5 +55,5 @@ def preparation_from_json(record: dict[str, Any]) -> Preparation:
     """Read what either has written; raises har_pipeline's SettingsError."""
     if JSON_KEY in record:
         said = record[JSON_KEY]
-        return Pictures(tuple(said["shape"]), bool(said["masks"]), said.get("fit", "stretch"))
+        return PicturePreparation(tuple(said["shape"]), bool(said["masks"]), said.get("fit", "stretch"))
     return PipelineSettings.from_json(record)

@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS pairs (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 _TABLES = ("outbox", "rounds", "adoptions", "pairs")
 
 
-class RoundRow(NamedTuple):
+class RoundRecord(NamedTuple):
     """A round as the device remembers it; status: trained (not answered yet), accepted, refused, or left out.
 
     `epoch` is the server's: after a restore the same round may be trained once more.
@@ -59,7 +59,7 @@ class RoundRow(NamedTuple):
     at: float
 
 
-class AdoptionRow(NamedTuple):
+class AdoptionRecord(NamedTuple):
     """A judgement about a candidate: source is personalized or global, model what it is about."""
 
     round: int
@@ -192,11 +192,11 @@ class StateStore:
             raise StoreError(f"update {update_id} is not in the outbox")
         return read(UpdateManifest, rows[0][0])
 
-    def rounds(self) -> list[RoundRow]:
+    def rounds(self) -> list[RoundRecord]:
         """Return all rounds, oldest first."""
         columns = "epoch, round, base, update_id, status, reason, result, at"
         rows = self._rows(f"SELECT {columns} FROM rounds ORDER BY rowid")
-        return [RoundRow(r[0], r[1], r[2], r[3], r[4], r[5], json.loads(r[6]), r[7]) for r in rows]
+        return [RoundRecord(r[0], r[1], r[2], r[3], r[4], r[5], json.loads(r[6]), r[7]) for r in rows]
 
     # ---- the server's epoch
 
@@ -214,7 +214,7 @@ class StateStore:
 
     # ---- adoptions
 
-    def note_adoption(self, row: AdoptionRow, **pairs: str) -> None:
+    def note_adoption(self, row: AdoptionRecord, **pairs: str) -> None:
         """Append a judgement and set values with it."""
         with self._writing() as db:
             values = (row.round, row.source, int(row.adopted), row.reason, json.dumps(row.model), row.at)
@@ -222,10 +222,10 @@ class StateStore:
             db.execute(f"INSERT INTO adoptions ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
             self._put(pairs)
 
-    def adoptions(self) -> list[AdoptionRow]:
+    def adoptions(self) -> list[AdoptionRecord]:
         """Return all judgements, oldest first."""
         rows = self._rows("SELECT round, source, adopted, reason, model, at FROM adoptions ORDER BY id")
-        return [AdoptionRow(r[0], r[1], bool(r[2]), r[3], json.loads(r[4]), r[5]) for r in rows]
+        return [AdoptionRecord(r[0], r[1], bool(r[2]), r[3], json.loads(r[4]), r[5]) for r in rows]
 
 
 @contextmanager

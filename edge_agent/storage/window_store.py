@@ -21,7 +21,7 @@ import numpy.typing as npt
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import DamagedError
 from edge_agent.storage.database import check, open_database, sqlite_errors, transaction
-from edge_agent.storage.pictures import Picture, Pictures, Preparation
+from edge_agent.storage.pictures import PictureExample, PicturePreparation, Preparation
 from edge_agent.storage.retention import MachineClock, enforce, note_age
 from federation.private_files import private_file
 from har_pipeline import ClientWindows, PipelineSettings, Window
@@ -70,7 +70,7 @@ _INSERT = "INSERT INTO windows (x, activity, start_s, end_s, session, pipeline, 
 
 def shape_key(settings: Preparation) -> str:
     """Name what windows, or pictures, must agree in to be trained on together."""
-    if isinstance(settings, Pictures):
+    if isinstance(settings, PicturePreparation):
         return settings.key
     record = settings.to_json()
     text = json.dumps({name: record[name] for name in SHAPING}, sort_keys=True)
@@ -133,7 +133,9 @@ class WindowStore:
                 db.execute(_INSERT, (x, activity, start_s, end_s, int(w.session), shape, origin, now))
             enforce(db, limits, now)
 
-    def add_pictures(self, pictures: Sequence[Picture], settings: Pictures, limits: WindowsSection) -> None:
+    def add_pictures(
+        self, pictures: Sequence[PictureExample], settings: PicturePreparation, limits: WindowsSection
+    ) -> None:
         """Append pictures, with their masks, in place of what was kept of the same files; drop what is beyond limits.
 
         Their order stands in place of time.
@@ -163,13 +165,13 @@ class WindowStore:
             DamagedError: if a window's samples are not what was kept.
         """
         rows = self._rows("x, activity, start_s, session", settings, labels, unlabelled)
-        if isinstance(settings, Pictures):
+        if isinstance(settings, PicturePreparation):
             x = self._arrays([row[0] for row in rows], "u1", settings.shape).astype(np.float32) / np.float32(255)
         else:
             x = self._arrays([row[0] for row in rows], "<f4", (settings.window, CHANNELS))
         return self._client_windows(client, x, [row[1:] for row in rows], labels)
 
-    def masks(self, settings: Pictures, labels: Sequence[str]) -> npt.NDArray[np.int64]:
+    def masks(self, settings: PicturePreparation, labels: Sequence[str]) -> npt.NDArray[np.int64]:
         """Read the classes of the pixels (n, height, width) of the pictures of `read`, in the same order.
 
         Raises:

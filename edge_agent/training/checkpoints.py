@@ -23,7 +23,7 @@ from edge_agent.training.job import Job
 from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tensors, Tree
-from federation.training.callbacks import Checkpoint, TrainingCallback
+from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.wire.schema import schema_of
 from har_pipeline import ClientWindows
 
@@ -76,7 +76,7 @@ class EpochCheckpoints(TrainingCallback):
         """Seconds spent on this round, with those of interrupted runs up to the epoch that this one began after."""
         return self._earlier_s + self._clock() - self._begun
 
-    def resume(self) -> Checkpoint | None:
+    def resume(self) -> EpochCheckpoint | None:
         """Read the file; a damaged one is as good as none. Checkpoints of other rounds are deleted."""
         for other in self.path.parent.glob(f"*{SUFFIX}"):
             if other != self.path:
@@ -96,7 +96,7 @@ class EpochCheckpoints(TrainingCallback):
         self.stopped_at = steps
         return True
 
-    def on_epoch_end(self, checkpoint: Checkpoint) -> None:
+    def on_epoch_end(self, checkpoint: EpochCheckpoint) -> None:
         """Replace the file."""
         self.epochs = checkpoint.epoch
         progress = {
@@ -108,10 +108,10 @@ class EpochCheckpoints(TrainingCallback):
         write_file(self.path, wire.encode({**tensors, "progress": progress}))
         self.on_epoch(checkpoint.epoch)
 
-    def _read(self, tree: Tree) -> Checkpoint:
+    def _read(self, tree: Tree) -> EpochCheckpoint:
         progress = tree["progress"]
         self._earlier_s = float(progress["seconds"])
-        return Checkpoint(
+        return EpochCheckpoint(
             epoch=int(progress["epoch"]),
             steps=int(progress["steps"]),
             params=_like(self.initial.params, tree["params"]),

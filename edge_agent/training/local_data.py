@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_agent.config.sensors import SensorsSection
-from edge_agent.storage.pictures import Pictures, Preparation
+from edge_agent.storage.pictures import PicturePreparation, Preparation
 from edge_agent.storage.window_store import WindowStore
 from federation.plan import DataSpec, Plan
 from gaitway.metrics import has_classes
@@ -60,13 +60,13 @@ def preparation(sensors: SensorsSection, plan: Plan) -> Preparation:
     """Say how a device's raw data become the examples of a plan; raises har_pipeline's SettingsError."""
     if plan.data.input is not None:
         masks = plan.task.get("name") == "segmentation"
-        return Pictures(plan.data.input.shape, masks, plan.data.input.fit)
+        return PicturePreparation(plan.data.input.shape, masks, plan.data.input.fit)
     return pipeline_settings(sensors, plan.data)
 
 
 def noun(settings: Preparation) -> str:
     """Call the examples by their name, for people."""
-    return "pictures" if isinstance(settings, Pictures) else "windows"
+    return "pictures" if isinstance(settings, PicturePreparation) else "windows"
 
 
 def device_split(windows: ClientWindows, data: DataSpec, settings: Preparation) -> Split:
@@ -74,7 +74,7 @@ def device_split(windows: ClientWindows, data: DataSpec, settings: Preparation) 
 
     Of each class of pictures the last ones are held out.
     """
-    if isinstance(settings, Pictures):
+    if isinstance(settings, PicturePreparation):
         windows = replace(windows, start_s=APART_S * np.arange(len(windows)))
         settings = PipelineSettings()
     return split_client(windows, data.split, test_share=data.test_share, settings=settings)
@@ -97,7 +97,7 @@ def read_local_data(store: WindowStore, client: str, settings: Preparation, plan
     """Read a device's examples, split them, and lay masks in place of classes where the task learns masks."""
     windows = stored_examples(store, client, settings, plan)
     data = local_data(windows, plan.data, settings)
-    if not (isinstance(settings, Pictures) and settings.masks):
+    if not (isinstance(settings, PicturePreparation) and settings.masks):
         return data
     masks, split = store.masks(settings, plan.labels), device_split(windows, plan.data, settings)
     return data._replace(
@@ -109,7 +109,7 @@ def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) ->
     """Split a device's examples and measure its training part, as the simulation does for a client."""
     split = device_split(windows, data, settings)
     train, holdout = windows.select(split.train), windows.select(split.test)
-    axis = 1 if isinstance(settings, Pictures) else -1
+    axis = 1 if isinstance(settings, PicturePreparation) else -1
     if data.normalization == "none":
         channels = windows.x.shape[axis]
         return LocalData(train, holdout, (0.0,) * channels, (1.0,) * channels, None, axis)

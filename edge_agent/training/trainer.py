@@ -185,7 +185,7 @@ def train(context: TrainingContext) -> Client:
 
     Raises:
         UpdateError: if training left NaN or infinity.
-        HopelessJobError: if the time was over before the work was done, and the federation drops partial work.
+        NonRetryableJobError: if the time was over before the work was done, and the federation drops partial work.
     """
     job, setup, data = context.job, context.setup, context.data
     begun = time.monotonic()

@@ -12,7 +12,7 @@ from federation.protocol.chunks import chunk_count, chunk_range
 from federation.protocol.messages import Acknowledgement, UpdateManifest
 
 
-class Publisher(Protocol):
+class ChunkPublisher(Protocol):
     """What an upload needs of the broker."""
 
     def publish_update(self, update_id: str, payload: bytes, *step: str | int) -> int | None:
@@ -27,7 +27,7 @@ class UploadSender:
     """
 
     def __init__(
-        self, store: StateStore, publisher: Publisher, in_flight: int, sign: Callable[[UpdateManifest], bytes]
+        self, store: StateStore, publisher: ChunkPublisher, in_flight: int, sign: Callable[[UpdateManifest], bytes]
     ) -> None:
         self._store, self._publisher, self._in_flight, self._sign = store, publisher, in_flight, sign
         self._sender: ChunkSender | None = None
@@ -78,7 +78,7 @@ class ChunkSender:
         self._waiting: set[int] = set()
         self._ended = False
 
-    def pump(self, publisher: Publisher) -> None:
+    def pump(self, publisher: ChunkPublisher) -> None:
         """Publish as many chunks as may be in flight, and the end after the last is acknowledged."""
         if self._next < self._count and len(self._waiting) < self.in_flight:
             with self.path.open("rb") as file:
@@ -99,7 +99,7 @@ class ChunkSender:
         update_id = self.manifest.update_id
         return ChunksSent(update_id) if self._ended and not self._waiting else ChunkDelivered(update_id)
 
-    def _publish(self, publisher: Publisher, payload: bytes, *step: str | int) -> bool:
+    def _publish(self, publisher: ChunkPublisher, payload: bytes, *step: str | int) -> bool:
         mid = publisher.publish_update(self.manifest.update_id, payload, *step)
         if mid is not None:
             self._waiting.add(mid)

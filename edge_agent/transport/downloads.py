@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from edge_agent.errors import BlobError, ConfigError
+from edge_agent.errors import ConfigError, DownloadError
 from edge_agent.storage.files import move_file, sha256_of
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.server_connection import tls_context
@@ -61,11 +61,11 @@ class BlobDownloader:
         try:
             self._download_or_renew(url, pointer, part)
         except (OSError, ConfigError, http.client.HTTPException) as error:
-            raise BlobError(f"cannot download {url}: {_reason(error)}") from error
+            raise DownloadError(f"cannot download {url}: {_reason(error)}") from error
         came = sha256_of(part)
         if came != pointer.sha256:
             part.unlink()
-            raise BlobError(f"{url} has sha256 {came[:16]}…, announced was {pointer.sha256[:16]}…")
+            raise DownloadError(f"{url} has sha256 {came[:16]}…, announced was {pointer.sha256[:16]}…")
         move_file(part, target)
         self._prune()
         return target
@@ -78,7 +78,7 @@ class BlobDownloader:
         """
         url = urljoin(self.base_url, pointer.url.lstrip("/") if pointer.url.startswith("/") else pointer.url)
         if _origin(url) is None or _origin(url) != _origin(self.base_url):
-            raise BlobError(f"{url[:200]} was announced, but models are fetched from {self.base_url} alone")
+            raise DownloadError(f"{url[:200]} was announced, but models are fetched from {self.base_url} alone")
         return url
 
     def _download_or_renew(self, url: str, pointer: BlobPointer, part: Path) -> None:
@@ -110,10 +110,10 @@ class BlobDownloader:
                     if have > pointer.size:
                         file.close()
                         part.unlink()
-                        raise BlobError(f"{url} sends more than the {pointer.size:,} bytes announced")
+                        raise DownloadError(f"{url} sends more than the {pointer.size:,} bytes announced")
                     file.write(block)
         if have < pointer.size:
-            raise BlobError(f"{url} ended after {have:,} of {pointer.size:,} bytes")
+            raise DownloadError(f"{url} ended after {have:,} of {pointer.size:,} bytes")
 
     def request(self, url: str, pointer: BlobPointer, have: int, key: str | None) -> urllib.request.Request:
         """Return what asks for a blob from byte `have` on; `key` goes to no redirection, and to the server alone."""
@@ -137,7 +137,7 @@ class _NoOtherOrigin(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if _origin(newurl) != _origin(req.full_url):
-            raise BlobError(f"{req.full_url} sends this device on to {newurl[:200]}, which is not its server's")
+            raise DownloadError(f"{req.full_url} sends this device on to {newurl[:200]}, which is not its server's")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

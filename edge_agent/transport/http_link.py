@@ -18,7 +18,7 @@ from edge_agent.config.settings import ServerSection
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Disconnected
 from edge_agent.transport.link import POLL_S, REFUSED_HINT, Delivered, Link, LinkEvent
-from edge_agent.transport.server_connection import Answer, ServerConnection
+from edge_agent.transport.server_connection import ServerAnswer, ServerConnection
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
@@ -146,7 +146,7 @@ class HttpLink(Link):
         try:
             answer = self._down.begin("GET", stream_path(self.federation, self.device), None, headers)
             if answer.status != http.client.OK:
-                return self._not_let_in(Answer(answer.status, answer.read(1 << 16)))
+                return self._not_let_in(ServerAnswer(answer.status, answer.read(1 << 16)))
             if self._taken is None:
                 self._begin()
             self._down.wait_at_most(SILENCE_S)
@@ -185,7 +185,7 @@ class HttpLink(Link):
         if event.name in list(Kind):
             self._heard(Kind(event.name), event.data, f"the stream, as {event.name}")
 
-    def _not_let_in(self, answer: Answer) -> str:
+    def _not_let_in(self, answer: ServerAnswer) -> str:
         if answer.status in REFUSED:
             self._refusal = f"the server refuses this device: {answer.reason}; {REFUSED_HINT}"
         return f"the server does not open a stream: {answer.reason}"
@@ -234,7 +234,7 @@ class HttpLink(Link):
         except queue.Empty:
             return None
 
-    def posted(self, sent: _Post, answer: Answer) -> None:
+    def posted(self, sent: _Post, answer: ServerAnswer) -> None:
         """Take the answer to a message."""
         if sent.mid:
             self.post(Delivered(sent.mid))

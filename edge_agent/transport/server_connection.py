@@ -26,7 +26,7 @@ LONGEST_PAUSE_S = 60.0
 _RETRY_S = 1.0
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """A whole answer; `retry_after_s` is when a server that is busy wants to be asked again."""
 
     status: int
@@ -65,7 +65,7 @@ class ServerConnection:
         self._target = ""
         self._headers: dict[str, str] = {}
 
-    def request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+    def request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> ServerAnswer:
         """Send a request and read the whole answer.
 
         Raises:
@@ -81,7 +81,7 @@ class ServerConnection:
         except (OSError, http.client.HTTPException):
             self.close()
             raise
-        return Answer(answer.status, data, _seconds(answer.getheader("Retry-After")))
+        return ServerAnswer(answer.status, data, _seconds(answer.getheader("Retry-After")))
 
     def begin(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         """Send a request and read the beginning of the answer; the rest is the caller's to read."""

@@ -36,7 +36,7 @@ OWN_MEDIAN = 3
 _NAMED = 5
 
 
-class Claim(NamedTuple):
+class UpdateClaim(NamedTuple):
     """What is known of one update of a round."""
 
     examples: int
@@ -100,7 +100,7 @@ class Screening:
     """Of the updates that are used, for the history."""
 
 
-def screen(settings: RoundSettings, claims: Mapping[str, Claim], history: NormHistory) -> Screening:
+def screen(settings: RoundSettings, claims: Mapping[str, UpdateClaim], history: NormHistory) -> Screening:
     """Judge all updates of a round, once no more will come."""
     if settings.clip_norm is not None:
         return Screening()
@@ -152,7 +152,7 @@ def refusal(settings: RoundSettings, norms: Mapping[str, float], history: NormHi
     return ""
 
 
-def shortfall(settings: RoundSettings, claims: Mapping[str, Claim], screening: Screening) -> str:
+def shortfall(settings: RoundSettings, claims: Mapping[str, UpdateClaim], screening: Screening) -> str:
     """Say why a round cannot be aggregated, because too few of its updates are left; empty if it can."""
     left = len(claims) - len(screening.left_out)
     if not screening.left_out or left >= settings.minimum_clients:
@@ -166,7 +166,7 @@ def shortfall(settings: RoundSettings, claims: Mapping[str, Claim], screening: S
     )
 
 
-def typical_norms(claims: Iterable[Claim]) -> dict[str, Typical]:
+def typical_norms(claims: Iterable[UpdateClaim]) -> dict[str, Typical]:
     """Return the median of each group's norms."""
     groups: dict[str, list[Typical]] = {}
     for claim in claims:
@@ -175,7 +175,7 @@ def typical_norms(claims: Iterable[Claim]) -> dict[str, Typical]:
     return {group: Typical(_median(norms), len(norms)) for group, norms in sorted(groups.items())}
 
 
-def _outliers(settings: RoundSettings, claims: Mapping[str, Claim], history: NormHistory) -> dict[str, str]:
+def _outliers(settings: RoundSettings, claims: Mapping[str, UpdateClaim], history: NormHistory) -> dict[str, str]:
     if settings.norm_factor is None:
         return {}
     groups = sorted({group for claim in claims.values() for group in claim.norms})
@@ -190,7 +190,7 @@ def _outliers(settings: RoundSettings, claims: Mapping[str, Claim], history: Nor
     return found
 
 
-def _pool(group: str, claims: Mapping[str, Claim], history: NormHistory) -> Iterator[Typical]:
+def _pool(group: str, claims: Mapping[str, UpdateClaim], history: NormHistory) -> Iterator[Typical]:
     own = [Typical(claim.norms[group], 1) for claim in claims.values() if group in claim.norms]
     yield from own
     if not (history.after_failure and len(own) >= OWN_MEDIAN):

@@ -29,7 +29,7 @@ class RolloutPhase(StrEnum):
     HALTED = "halted"  # whoever has the model goes back
 
 
-class Answer(StrEnum):
+class AdoptionAnswer(StrEnum):
     """What became of the model on one device of the wave."""
 
     PENDING = "pending"
@@ -42,12 +42,12 @@ class Answer(StrEnum):
     @property
     def is_good(self) -> bool:
         """Whether it speaks for the version."""
-        return self in (Answer.ADOPTED, Answer.KEPT)
+        return self in (AdoptionAnswer.ADOPTED, AdoptionAnswer.KEPT)
 
     @property
     def is_bad(self) -> bool:
         """Whether it counts as a failure of the version."""
-        return self in (Answer.REFUSED, Answer.FAILED, Answer.ROLLED_BACK)
+        return self in (AdoptionAnswer.REFUSED, AdoptionAnswer.FAILED, AdoptionAnswer.ROLLED_BACK)
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Joined:
 class Answered:
     """A device of the wave, which had said `before`, says `now`."""
 
-    before: Answer
-    now: Answer
+    before: AdoptionAnswer
+    now: AdoptionAnswer
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
             return _halt(current, reason)
 
 
-def _answered(settings: RolloutSettings, current: Rollout, before: Answer, now: Answer) -> Rollout:
+def _answered(settings: RolloutSettings, current: Rollout, before: AdoptionAnswer, now: AdoptionAnswer) -> Rollout:
     if current.phase is RolloutPhase.HALTED:
         return current  # devices go back because of the halt; the counts say what led to it
     good = current.good + now.is_good - before.is_good

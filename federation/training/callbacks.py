@@ -9,7 +9,7 @@ from torch import Tensor
 from federation.records import Tensors, Tree
 
 
-class Checkpoint(NamedTuple):
+class EpochCheckpoint(NamedTuple):
     """A local round after one of its epochs: what a later process needs to go on, bit for bit."""
 
     epoch: int  # epochs done, over all phases
@@ -27,7 +27,7 @@ class TrainingCallback:
     wants_checkpoints = False
     """Whether it wants `on_epoch_end`, which costs a copy of the parameters each time."""
 
-    def resume(self) -> Checkpoint | None:
+    def resume(self) -> EpochCheckpoint | None:
         """Return where an earlier run of the same round came to; None to begin with the first epoch."""
         return None
 
@@ -35,5 +35,5 @@ class TrainingCallback:
         """Whether no further step is to begin after `steps` of them; what was done is then partial work."""
         return False
 
-    def on_epoch_end(self, checkpoint: Checkpoint) -> None:
+    def on_epoch_end(self, checkpoint: EpochCheckpoint) -> None:
         """Take note of a whole epoch; the tensors are not changed afterwards."""

@@ -18,7 +18,7 @@ from federation.records import Batch, Broadcast, ClassStats, Client, Examples, P
 from federation.tasks.classification import Classification
 from federation.tasks.task import Task
 from federation.training.augmentation import augmented, check_pictures
-from federation.training.callbacks import Checkpoint, TrainingCallback
+from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.forward import Network
 from federation.training.optimizers import Optimizer
 from federation.training.pixels import Moments, network_input
@@ -128,7 +128,7 @@ def _train(
     rate: float,
     stacked: bool,
     callback: TrainingCallback,
-    begun: Checkpoint | None,
+    begun: EpochCheckpoint | None,
     compiled: Compile | None,
 ) -> _State:
     """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
@@ -174,7 +174,7 @@ def _train(
         loss, examples = torch.where(began, epoch_loss, loss), torch.where(began, epoch_examples, examples)
         if callback.wants_checkpoints and not stopped:
             params = merge(state.params, own(trained))
-            callback.on_epoch_end(Checkpoint(epoch + 1, steps, params, buffers, own(momenta), loss, examples))
+            callback.on_epoch_end(EpochCheckpoint(epoch + 1, steps, params, buffers, own(momenta), loss, examples))
     return _State(merge(state.params, trained), buffers, loss, examples, steps, stopped)
 
 

@@ -14,7 +14,7 @@ from gaitway.errors import did_you_mean
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import Description
-from har_pipeline.description.text import Block, read_blocks
+from har_pipeline.description.text import RowBlock, read_blocks
 from har_pipeline.errors import LabelError, SourceError
 from har_pipeline.readers.tables import LEAST_ROWS_TO_JUDGE
 from har_pipeline.recording import Categorical, Recording, Sensor
@@ -93,7 +93,7 @@ def sensor_of(description: Description, word: str) -> Sensor | None:
 
 
 def _samples(
-    description: Description, block: Block, file: DescribedFile, counted: Counter[Sensor]
+    description: Description, block: RowBlock, file: DescribedFile, counted: Counter[Sensor]
 ) -> dict[Sensor, _Samples]:
     """Return each sensor's samples of a block; `counted` are those before, for times that rows do not have."""
     found: dict[Sensor, _Samples] = {}
@@ -107,7 +107,7 @@ def _samples(
     return found
 
 
-def _rows_by_sensor(description: Description, block: Block, file: DescribedFile) -> dict[Sensor, np.ndarray]:
+def _rows_by_sensor(description: Description, block: RowBlock, file: DescribedFile) -> dict[Sensor, np.ndarray]:
     everything = np.arange(len(block))
     if not description.sensor_by_row:
         return dict.fromkeys(description.sensors, everything)
@@ -119,7 +119,7 @@ def _rows_by_sensor(description: Description, block: Block, file: DescribedFile)
     return {sensor: np.flatnonzero(sensors == sensor) for sensor in description.sensors}
 
 
-def _times(description: Description, block: Block, rows: np.ndarray, before: int) -> np.ndarray:
+def _times(description: Description, block: RowBlock, rows: np.ndarray, before: int) -> np.ndarray:
     """Return the times (n,) in seconds of some rows; where rows have none, `before` samples came before."""
     time = description.time
     if time is None:
@@ -141,13 +141,15 @@ def _times(description: Description, block: Block, rows: np.ndarray, before: int
     return times
 
 
-def _values(description: Description, sensor: Sensor, block: Block, rows: np.ndarray) -> np.ndarray:
+def _values(description: Description, sensor: Sensor, block: RowBlock, rows: np.ndarray) -> np.ndarray:
     described = description.sensors[sensor]
     raw = block.numbers(described.columns, rows)
     return described.values(raw if described.add is None else raw + block.numbers(described.add, rows))
 
 
-def _words(description: Description, name: str, block: Block, file: DescribedFile, default: str) -> Categorical | str:
+def _words(
+    description: Description, name: str, block: RowBlock, file: DescribedFile, default: str
+) -> Categorical | str:
     """Return the client, session, activity or sensor of a block: one for all rows, or a column's."""
     if name in description.groups:
         return file.matched.words.get(name) or default
@@ -167,7 +169,7 @@ def _carried(words: Categorical | str) -> Categorical | str:
     return Categorical(words.names, words.codes[before])
 
 
-def _labelled(description: Description, words: Categorical | str, block: Block) -> Categorical | str:
+def _labelled(description: Description, words: Categorical | str, block: RowBlock) -> Categorical | str:
     """Return the labels of words, "" where they are ignored."""
     labels = description.labels
     if isinstance(words, str):

@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Session:
+class JoinedPieces:
     """Pieces that belong together, and how much later than by their own clock they are laid."""
 
     name: str
@@ -163,9 +163,9 @@ def _append(piece: Piece, rows: np.ndarray, stored: _Stored) -> None:
     known.begin_s, known.end_s, known.last_s = min(known.begin_s, begin_s), max(known.end_s, end_s), last_s
 
 
-def _sessions(pieces: list[Piece], stored: _Stored) -> list[Session]:
+def _sessions(pieces: list[Piece], stored: _Stored) -> list[JoinedPieces]:
     """Join the pieces of one client: those of a name go to its first session in which their sensor is not yet then."""
-    found: dict[str, list[Session]] = {}
+    found: dict[str, list[JoinedPieces]] = {}
     for piece in pieces:
         same_name = found.setdefault(piece.session, [])
         for session in same_name:
@@ -174,7 +174,7 @@ def _sessions(pieces: list[Piece], stored: _Stored) -> list[Session]:
                 break
         else:
             number = len(same_name) + 1
-            same_name.append(Session(piece.session if number == 1 else f"{piece.session} ({number})", [piece]))
+            same_name.append(JoinedPieces(piece.session if number == 1 else f"{piece.session} ({number})", [piece]))
     return [session for same_name in found.values() for session in same_name]
 
 
@@ -185,10 +185,10 @@ def _overlap(piece: Piece, other: Piece, stored: _Stored) -> bool:
     return mine.begin_s <= its.end_s and its.begin_s <= mine.end_s
 
 
-def _on_one_clock(sessions: list[Session], stored: _Stored) -> list[Session]:
+def _on_one_clock(sessions: list[JoinedPieces], stored: _Stored) -> list[JoinedPieces]:
     """Order one client's sessions by their times, and shift those that would overlap the one before."""
 
-    def begin_s(session: Session) -> float:
+    def begin_s(session: JoinedPieces) -> float:
         return min(stored.extents[piece].begin_s for piece in session.pieces)
 
     ordered, clock_s = sorted(sessions, key=begin_s), -np.inf
@@ -199,7 +199,7 @@ def _on_one_clock(sessions: list[Session], stored: _Stored) -> list[Session]:
     return ordered
 
 
-def _in_step(client: str, session: Session, stored: _Stored) -> Iterator[Recording]:
+def _in_step(client: str, session: JoinedPieces, stored: _Stored) -> Iterator[Recording]:
     """Yield CHUNK_S of every piece of a session, then the next."""
     names = np.array(list(stored.labels))
     pieces = sorted(session.pieces, key=lambda piece: (stored.extents[piece].begin_s, piece.sensor))

@@ -32,7 +32,7 @@ Lines = tuple[np.ndarray, list[bytes]]
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class RowBlock:
     """Some rows of a file: their cells, and `lines` (n,), where each stands in it.
 
     `damaged` (n,) becomes True where a row is found to be of no use, and `why` says what was wrong first.
@@ -126,7 +126,7 @@ class Block:
         return Categorical(np.array([str(each).strip() for each in texts.categories]), texts.codes.to_numpy())
 
 
-def read_blocks(file: DescribedFile, description: Description) -> Iterator[Block]:
+def read_blocks(file: DescribedFile, description: Description) -> Iterator[RowBlock]:
     """Parse a file block by block; raises SourceError, with the line, for what is no table."""
     header: tuple[str, ...] | None = None
     width = 0
@@ -162,7 +162,7 @@ def _cells(line: bytes, description: Description, place: str) -> list[str]:
 
 def _block(
     lines: list[bytes], numbers: np.ndarray, width: int, header: tuple[str, ...], name: str, description: Description
-) -> Block:
+) -> RowBlock:
     """Parse lines; rows that are too long are damaged, and come out empty."""
     damaged, why = np.zeros(len(lines), dtype=bool), list[str]()
     # pandas cuts a first row that is longer than the names to these in silence
@@ -176,7 +176,7 @@ def _block(
         why = [f"{name}, line {first}: not a row of {width} columns separated by {description.separator!r}"]
     if frame is None:
         raise SourceError(why[0])
-    return Block(name, frame, numbers, header, description.decimal, damaged, why)
+    return RowBlock(name, frame, numbers, header, description.decimal, damaged, why)
 
 
 def _too_long(line: bytes, number: int, width: int, name: str, description: Description) -> bool:

@@ -76,7 +76,7 @@ def move(subject: np.random.Generator, random: np.random.Generator, place: str, 
     angles = np.stack(
         [0.35 * swing_trait * sway * np.sin(phase / 2 + gait[1, 0]), lean + swing, 0.4 * sway * np.sin(phase / 2 + 1)]
     )
-    force, rate = _segment(shaking, angles)
+    force, rate = felt_by_segment(shaking, angles)
     mounting = rotation(np.array(PLACE_TABLE[place].mounting) + random.normal(0, 0.15, 3))
     return Motion(np.arange(count) / RATE_HZ, force @ mounting.T, rate @ mounting.T, activity)
 
@@ -117,7 +117,7 @@ def _harmonics(phase: np.ndarray, impact: np.ndarray, gait: np.ndarray) -> np.nd
     return shape
 
 
-def _segment(shaking: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def felt_by_segment(shaking: np.ndarray, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Specific force and angular rate (T, 3) in the segment's frame, from roll, pitch and yaw (3, T)."""
     roll, pitch, _ = angles
     d_roll, d_pitch, d_yaw = np.gradient(angles, 1 / RATE_HZ, axis=1)

@@ -20,7 +20,7 @@ from models.model import Model, ModelOutput, image_shape
 _GROUPS = 8
 
 
-class Stage(NamedTuple):
+class ConvolutionStage(NamedTuple):
     """One convolution of kernel × kernel, and a max pooling over pool × pool without overlap."""
 
     kernel: int
@@ -32,7 +32,7 @@ class Stage(NamedTuple):
         return (size + 2 * self.padding - self.kernel + 1) // self.pool
 
 
-def convolution(channels: int, out: int, stage: Stage, norm: str = "none") -> nn.Sequential:
+def convolution(channels: int, out: int, stage: ConvolutionStage, norm: str = "none") -> nn.Sequential:
     """Return Conv2d, GroupNorm if wanted, max pooling, ReLU: (B, C, H, W) → (B, out, H′, W′)."""
     if norm not in ("none", "group") or (norm == "group" and out % _GROUPS):
         raise OptionError(f"norm={norm!r}, {out} channels: expected 'none', or 'group' and multiples of {_GROUPS}")
@@ -43,7 +43,7 @@ def convolution(channels: int, out: int, stage: Stage, norm: str = "none") -> nn
 
 
 def convolutions(
-    shape: tuple[int, int, int], channels: Sequence[int], stages: Sequence[Stage], norm: str = "none"
+    shape: tuple[int, int, int], channels: Sequence[int], stages: Sequence[ConvolutionStage], norm: str = "none"
 ) -> tuple[nn.Sequential, int]:
     """Return the stages one after the other, and how many numbers they make of an image of that shape."""
     if len(channels) != len(stages) or min(channels) < 1:
@@ -66,7 +66,7 @@ class ImageCnn(Model):
     """
 
     input_kinds = ("image",)
-    stages: ClassVar[tuple[Stage, ...]]
+    stages: ClassVar[tuple[ConvolutionStage, ...]]
     map_dropout_layer: ClassVar[type[Dropout]] = Dropout
 
     def __init__(
@@ -108,7 +108,7 @@ class MnistCnn(ImageCnn):
     The sizes are those of their code; the paper gives the count and D = 50.
     """
 
-    stages = (Stage(5), Stage(5))
+    stages = (ConvolutionStage(5), ConvolutionStage(5))
     map_dropout_layer = ChannelDropout
 
 
@@ -118,7 +118,7 @@ class FemnistCnn(ImageCnn):
     Differs from the paper: `input_shape` is 28×28 by default, the size in which EMNIST's letters come.
     """
 
-    stages = (Stage(3), Stage(5))
+    stages = (ConvolutionStage(3), ConvolutionStage(5))
     map_dropout_layer = ChannelDropout
 
 
@@ -128,7 +128,7 @@ class MarginCnn(ImageCnn):
     The paper does not say the padding: 'same', as in McMahan et al., 2017, and LEAF, whose layers these are.
     """
 
-    stages = (Stage(5, padding=2), Stage(5, padding=2))
+    stages = (ConvolutionStage(5, padding=2), ConvolutionStage(5, padding=2))
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class MarginCnn(ImageCnn):
 class PublicCnn(ImageCnn):
     """pfl-research's CNN for CIFAR-10: one pooling after both convolutions; 1 626 442 parameters at 10 classes."""
 
-    stages = (Stage(3, pool=1), Stage(3))
+    stages = (ConvolutionStage(3, pool=1), ConvolutionStage(3))
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class CelebaCnn(Model):
     """
 
     input_kinds = ("image",)
-    stages: ClassVar[tuple[Stage, ...]] = (Stage(3, padding=1),) * 4
+    stages: ClassVar[tuple[ConvolutionStage, ...]] = (ConvolutionStage(3, padding=1),) * 4
 
     def __init__(
         self,

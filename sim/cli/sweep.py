@@ -17,9 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from sim.errors import SettingsError, SimError
 from sim.results.records import Selection
-from sim.sweep.grid import Axis, Cell, axis, cells, condition
-from sim.sweep.processes import CellStatus, Phase, command, is_finished, log_path, play
-from sim.sweep.record import Record, open_sweep
+from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition
+from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path, play
+from sim.sweep.record import SweepRecord, open_sweep
 
 console = Console()
 
@@ -111,23 +111,23 @@ def _long_flags(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(name.removeprefix("--").replace("-", "_"), name) for name in names if name.startswith("--")]
 
 
-def _axes(texts: Sequence[str]) -> list[Axis]:
+def _axes(texts: Sequence[str]) -> list[SweepAxis]:
     return [_every_method() if text == "method=all" else axis(text) for text in texts]
 
 
-def _every_method() -> Axis:
+def _every_method() -> SweepAxis:
     from federation.methods import METHODS
 
-    return Axis("method", tuple(METHODS))
+    return SweepAxis("method", tuple(METHODS))
 
 
-def _print_commands(record: Record) -> None:
+def _print_commands(record: SweepRecord) -> None:
     for cell in record.cells:
         done = "  # finished" if is_finished(record.folder / cell.name) else ""
         typer.echo(shlex.join(["python", *command(cell, record.folder)]) + done)
 
 
-def _play(record: Record, jobs: int) -> None:
+def _play(record: SweepRecord, jobs: int) -> None:
     """Run the cells under a live display; a request to end ends the runs too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     record.write()
@@ -152,16 +152,16 @@ class _Display:
             self._tasks[cell.name] = self._bars.add_task(escape(cell.name), total=None)
         task = self._tasks[cell.name]
         self._bars.update(task, completed=status.rounds, total=status.of)
-        if status.phase is not Phase.RUNNING:
+        if status.phase is not CellPhase.RUNNING:
             self._bars.remove_task(task)
             self._bars.advance(self._all)
-            colour = "red" if status.phase is Phase.FAILED else "green"
-            took = "" if status.phase is Phase.SKIPPED else f" in {status.seconds:.0f} s"
+            colour = "red" if status.phase is CellPhase.FAILED else "green"
+            took = "" if status.phase is CellPhase.SKIPPED else f" in {status.seconds:.0f} s"
             console.print(f"[{colour}]{status.phase}[/{colour}] {escape(cell.name)}{took}")
 
 
-def _compare(record: Record, baseline: str | None, select: Selection | None) -> None:
-    finished = record.in_phase(Phase.FINISHED, Phase.SKIPPED)
+def _compare(record: SweepRecord, baseline: str | None, select: Selection | None) -> None:
+    finished = record.in_phase(CellPhase.FINISHED, CellPhase.SKIPPED)
     if not finished:
         return
     from sim.reports.comparison.compare import compare
@@ -173,9 +173,9 @@ def _compare(record: Record, baseline: str | None, select: Selection | None) -> 
     console.print(f"Comparison: [bold]{out / 'comparison.html'}[/bold]")
 
 
-def _print_failures(record: Record) -> bool:
+def _print_failures(record: SweepRecord) -> bool:
     """List the cells that failed, each with its reason and its log; say whether there are any."""
-    failed = record.in_phase(Phase.FAILED)
+    failed = record.in_phase(CellPhase.FAILED)
     if failed:
         console.print(f"[bold red]{len(failed)} of {len(record.cells)} cells failed[/bold red]; the others are done:")
     for cell in failed:

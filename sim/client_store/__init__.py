@@ -1,12 +1,11 @@
 """Where the clients' models lie between rounds: in memory, in a file that the kernel may page out, or nowhere."""
 
-from sim.client_store.choice import Choice, Federation, choose, client_bytes
+from sim.client_store.choice import Federation, StoreChoice, choose, client_bytes
 from sim.client_store.disk import DiskStore
 from sim.client_store.memory import Clients, ClientStore, MemoryStore, Result, StoredClient, shared
 from sim.client_store.null import NullStore, remembered
 
 __all__ = [
-    "Choice",
     "ClientStore",
     "Clients",
     "DiskStore",
@@ -14,6 +13,7 @@ __all__ = [
     "MemoryStore",
     "NullStore",
     "Result",
+    "StoreChoice",
     "StoredClient",
     "choose",
     "client_bytes",

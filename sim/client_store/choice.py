@@ -24,7 +24,7 @@ CGROUP = Path("/sys/fs/cgroup")
 """Version 2's, as a container sees its own."""
 
 
-class Choice(NamedTuple):
+class StoreChoice(NamedTuple):
     """A store, its name, and why it was chosen."""
 
     store: ClientStore
@@ -56,23 +56,23 @@ def client_bytes(client: Client) -> int:
     return lay_out(client._asdict()).size
 
 
-def choose(where: ClientStoreKind, device: str, federation: Federation, folder: Path) -> Choice:
+def choose(where: ClientStoreKind, device: str, federation: Federation, folder: Path) -> StoreChoice:
     """Return what is asked for, or for `auto` the disk if the models would not fit into memory.
 
     Raises:
         ClientStoreError: if the folder cannot hold them.
     """
     if where == "none":
-        return Choice(NullStore(), "none", "as asked; a client's model ends with its round")
+        return StoreChoice(NullStore(), "none", "as asked; a client's model ends with its round")
     if where == "memory" or not hasattr(os, "pwrite"):
-        return Choice(MemoryStore(), "memory", "as asked" if where == "memory" else "this system cannot map files")
+        return StoreChoice(MemoryStore(), "memory", "as asked" if where == "memory" else "this system cannot map files")
     if where == "disk":
-        return Choice(DiskStore(folder, device), "disk", f"as asked, in {folder}")
+        return StoreChoice(DiskStore(folder, device), "disk", f"as asked, in {folder}")
     needed, free = federation.most_bytes, free_memory(device)
     why = f"at most {needed / 1e9:,.1f} GB of models, {free / 1e9:,.1f} GB of memory are free"
     if needed <= SHARE * free:
-        return Choice(MemoryStore(), "memory", why)
-    return Choice(DiskStore(folder, device), "disk", f"{why}: in {folder}")
+        return StoreChoice(MemoryStore(), "memory", why)
+    return StoreChoice(DiskStore(folder, device), "disk", f"{why}: in {folder}")
 
 
 def free_memory(device: str) -> int:

@@ -1,10 +1,10 @@
 """How a round's clients are run: one after the other, in processes, or stacked. All give the same numbers."""
 
-from sim.engines.choice import Choice, choose
-from sim.engines.job import Engine, Job
+from sim.engines.choice import EngineChoice, choose
+from sim.engines.job import ClientJob, Engine
 from sim.engines.processes import Processes
 from sim.engines.ray_cluster import RayCluster
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 
-__all__ = ["Choice", "Engine", "Job", "Processes", "RayCluster", "Serial", "Stacked", "choose"]
+__all__ = ["ClientJob", "Engine", "EngineChoice", "Processes", "RayCluster", "Serial", "Stacked", "choose"]

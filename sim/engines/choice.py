@@ -17,7 +17,7 @@ from sim.experiment import Experiment
 _COMPILE = "--compile is for clients that train stacked, not for {}: say --engine stacked or processes"
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """An engine, how many processes it takes, and why it was chosen."""
 
     engine: Engine
@@ -26,7 +26,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(settings: Experiment, clients: int) -> Choice:
+def choose(settings: Experiment, clients: int) -> EngineChoice:
     """Return the engine that the settings name, or for `auto` the fastest for `clients` clients a round.
 
     Raises:
@@ -40,26 +40,26 @@ def choose(settings: Experiment, clients: int) -> Choice:
     at_a_time = "as many clients at a time as fit" if stacked.meter else f"{stacked.chunk} clients at a time"
     match settings.engine:
         case "serial":
-            return Choice(Serial(), "serial", 1, "as asked")
+            return EngineChoice(Serial(), "serial", 1, "as asked")
         case "stacked":
-            return Choice(stacked, "stacked", 1, f"as asked, {at_a_time}")
+            return EngineChoice(stacked, "stacked", 1, f"as asked, {at_a_time}")
         case "processes":
             _check(settings)
             chunk = settings.chunk or (None if settings.compile else 1)
             processes = Processes(workers, chunk, compiled=settings.compile)
-            return Choice(processes, "processes", workers, f"as asked, {workers} of them")
+            return EngineChoice(processes, "processes", workers, f"as asked, {workers} of them")
         case "ray":
             where = os.environ.get("RAY_ADDRESS", "this machine")
-            return Choice(RayCluster(settings.workers, settings.device), "ray", 1, f"as asked, on {where}")
+            return EngineChoice(RayCluster(settings.workers, settings.device), "ray", 1, f"as asked, on {where}")
     if settings.device != "cpu":
-        return Choice(stacked, "stacked", 1, f"on {settings.device}, {at_a_time}")
+        return EngineChoice(stacked, "stacked", 1, f"on {settings.device}, {at_a_time}")
     if workers == 1 or not is_supported():
         why = "one core or one client a round" if workers == 1 else "this system cannot fork"
         if settings.compile:
             raise SettingsError(_COMPILE.format(f"serial, which auto chooses here ({why})"))
-        return Choice(Serial(), "serial", 1, why)
+        return EngineChoice(Serial(), "serial", 1, why)
     processes = Processes(workers, settings.chunk, compiled=settings.compile)
-    return Choice(processes, "processes", workers, f"{cores} cores, {clients} clients a round")
+    return EngineChoice(processes, "processes", workers, f"{cores} cores, {clients} clients a round")
 
 
 def usable_cores() -> int:

@@ -9,7 +9,7 @@ from federation.records import Broadcast, Client, Examples
 from federation.training.local_round import LocalRound, Setup
 
 
-class Job(NamedTuple):
+class ClientJob(NamedTuple):
     """One client's work in a round; `max_steps` cuts a straggler's short."""
 
     client_id: str
@@ -23,6 +23,6 @@ class Job(NamedTuple):
 class Engine(Protocol):
     """Runs jobs; results come as they are ready, in any order."""
 
-    def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+    def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield (client id, result) for every job."""
         ...

@@ -16,7 +16,7 @@ from federation.training.local_round import LocalRound, Setup
 from sim.engines import serial, stacked
 from sim.engines.compiled import Compiler
 from sim.engines.fork_map import fork_map
-from sim.engines.job import Job
+from sim.engines.job import ClientJob
 from sim.memory.mmap_arena import MmapArena
 
 SMALL_STEP = 40_000_000
@@ -59,7 +59,7 @@ class Processes:
         self.together: dict[Setup, int] = {}
         self.warm: set[tuple[Setup, int]] = set()
 
-    def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+    def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results as they come."""
         longest = {jobs[number].setup: jobs[number] for number in reversed(longest_first(jobs))}
         shortest = {jobs[number].setup: jobs[number] for number in longest_first(jobs)}
@@ -82,7 +82,7 @@ class Processes:
             for job, result in zip(groups[number], tree.values(), strict=True):
                 yield job.client_id, _result(result)
 
-    def _choose(self, setup: Setup, longest: Job, round_number: int) -> None:
+    def _choose(self, setup: Setup, longest: ClientJob, round_number: int) -> None:
         """Settle how many clients of a setup train together."""
         if setup in self.together:
             return
@@ -98,9 +98,9 @@ class Processes:
         if self.compiler and self.together[setup] == 1:
             self.say("Clients train one by one here, as their steps are large: --compile has nothing to compile.")
 
-    def groups_of(self, jobs: Sequence[Job]) -> list[list[Job]]:
+    def groups_of(self, jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Divide the jobs into chunks alike in network, length and number, the longest first."""
-        alike: dict[Setup, list[Job]] = {}
+        alike: dict[Setup, list[ClientJob]] = {}
         for number in longest_first(jobs):
             alike.setdefault(jobs[number].setup, []).append(jobs[number])
         groups = []
@@ -111,7 +111,9 @@ class Processes:
             groups += [longest[begin:end] for begin, end in pairwise(ends)]
         return sorted(groups, key=lambda group: (-sum(map(work_of, group)), group[0].client_id))
 
-    def _warm_up(self, groups: Sequence[Sequence[Job]], shortest: dict[Setup, Job], round_number: int) -> None:
+    def _warm_up(
+        self, groups: Sequence[Sequence[ClientJob]], shortest: dict[Setup, ClientJob], round_number: int
+    ) -> None:
         """Train a batch of each setup's shortest client, once and for nothing, in as many copies as a chunk has.
 
         What torch prepares for a network's shapes (oneDNN's kernels) and what is compiled forks inherit; else each
@@ -125,7 +127,7 @@ class Processes:
                 self.warm.add((setup, size))
 
 
-def operations_of_a_step(job: Job, round_number: int) -> int:
+def operations_of_a_step(job: ClientJob, round_number: int) -> int:
     """Count the floating-point operations of a client's training step on a batch as full as its examples make it."""
     job = _one_batch(job)
 
@@ -137,26 +139,26 @@ def operations_of_a_step(job: Job, round_number: int) -> int:
     return counted(1) - counted(0)  # less what a round measures before and after its steps
 
 
-def trained(group: Sequence[Job], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
+def trained(group: Sequence[ClientJob], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
     """Train clients together, or one alone as a device does."""
     if len(group) == 1:
         return [serial.trained(group[0], round_number)]
     return stacked.trained(group, round_number, compiler)
 
 
-def longest_first(jobs: Sequence[Job]) -> list[int]:
+def longest_first(jobs: Sequence[ClientJob]) -> list[int]:
     """Return the numbers of the jobs: the longest one last would leave the other cores idle at the end."""
     return sorted(range(len(jobs)), key=lambda number: (-work_of(jobs[number]), jobs[number].client_id))
 
 
-def work_of(job: Job) -> int:
+def work_of(job: ClientJob) -> int:
     """Return what a job takes, in examples."""
     count, training = len(job.examples.y), job.setup.training
     epochs = sum(phase.epochs for phase in job.setup.method.phases(training))
     return count * epochs if job.max_steps is None else min(count * epochs, job.max_steps * training.batch_size)
 
 
-def _one_batch(job: Job) -> Job:
+def _one_batch(job: ClientJob) -> ClientJob:
     return job._replace(
         examples=Examples(*(part[: job.setup.training.batch_size] for part in job.examples)), max_steps=None
     )

@@ -24,7 +24,7 @@ from torch import Tensor
 from federation.records import Client
 from federation.training.local_round import LocalRound
 from federation.tree import flatten, map_tree
-from sim.engines.job import Job
+from sim.engines.job import ClientJob
 from sim.engines.processes import longest_first
 from sim.engines.serial import trained
 from sim.errors import EngineError
@@ -47,7 +47,7 @@ class RayCluster:
         self._kept: dict[int, tuple[Any, Any]] = {}  # id → (the object, so that the id stays its own; its reference)
         self.states: dict[str, _State] = {}
 
-    def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+    def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results as they come.
 
         Raises:
@@ -56,7 +56,7 @@ class RayCluster:
         self._connect()
         broadcasts: dict[int, Any] = {}
         waiting = deque(longest_first(jobs))
-        running: dict[Any, tuple[Job, Any]] = {}
+        running: dict[Any, tuple[ClientJob, Any]] = {}
         at_most = AHEAD * max(1, int(self._ray.cluster_resources().get("GPU" if self._on_gpu else "CPU", 1)))
         while waiting or running:
             while waiting and len(running) < at_most:
@@ -109,7 +109,7 @@ class RayCluster:
                 else f"Ray does not start on this machine: {error}"
             ) from error
 
-    def _begin(self, job: Job, round_number: int, broadcasts: dict[int, Any]) -> list[Any]:
+    def _begin(self, job: ClientJob, round_number: int, broadcasts: dict[int, Any]) -> list[Any]:
         """Start a client's task, and return the references of its state and of the rest."""
         if id(job.broadcast) not in broadcasts:
             broadcasts[id(job.broadcast)] = self._ray.put(to_arrays(job.broadcast))
@@ -133,7 +133,7 @@ class RayCluster:
             self._kept[id(thing)] = thing, self._ray.put(stored)
         return self._kept[id(thing)][1]
 
-    def _result(self, job: Job, state: Any, rest: Any) -> LocalRound:
+    def _result(self, job: ClientJob, state: Any, rest: Any) -> LocalRound:
         try:
             client, others = self._ray.get([state, rest])
         except self._ray.exceptions.RayTaskError as error:
@@ -185,7 +185,7 @@ def _train(
     from federation.records import Examples
 
     torch.set_num_threads(1)
-    job = Job(
+    job = ClientJob(
         client_id,
         setup,
         Client(**to_tensors(client, device)),

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 
 from federation.training.client_round import train_one
 from federation.training.local_round import LocalRound
-from sim.engines.job import Job
+from sim.engines.job import ClientJob
 
 
 class Serial:
     """Trains in this process."""
 
-    def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+    def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results in the order of the jobs."""
         for job in jobs:
             yield job.client_id, trained(job, round_number)
 
 
-def trained(job: Job, round_number: int) -> LocalRound:
+def trained(job: ClientJob, round_number: int) -> LocalRound:
     """Run one client's round."""
     return train_one(
         job.setup,

@@ -12,7 +12,7 @@ from federation.training.client_round import train_stacked
 from federation.training.local_round import LocalRound, Setup, Step
 from sim.engines.compiled import Compiler
 from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
-from sim.engines.job import Job
+from sim.engines.job import ClientJob
 from sim.errors import EngineError
 
 CHUNK = 8
@@ -41,13 +41,13 @@ class Stacked:
         self.compiler = Compiler(device, say=say) if compiled else None
         self.meter: Meter | None = None if chunk else meter_of(device)
 
-    def run(self, jobs: Sequence[Job], round_number: int) -> Iterator[tuple[str, LocalRound]]:
+    def run(self, jobs: Sequence[ClientJob], round_number: int) -> Iterator[tuple[str, LocalRound]]:
         """Yield results chunk by chunk, longest clients first, so that little is padding.
 
         Raises:
             EngineError: if memory does not suffice for a single client.
         """
-        alike: dict[Setup, list[Job]] = {}
+        alike: dict[Setup, list[ClientJob]] = {}
         for job in sorted(jobs, key=lambda job: (-len(job.examples.y), job.client_id)):
             alike.setdefault(job.setup, []).append(job)
         for longest_first in alike.values():
@@ -60,7 +60,7 @@ class Stacked:
                 else:
                     yield from zip([job.client_id for job in some], results, strict=True)
 
-    def _measured(self, jobs: Sequence[Job], round_number: int) -> list[LocalRound] | None:
+    def _measured(self, jobs: Sequence[ClientJob], round_number: int) -> list[LocalRound] | None:
         """Train a chunk and find the size of the next from what it took; None where memory ran out."""
         if self.meter:
             self.meter.begin()
@@ -87,7 +87,7 @@ class Stacked:
         self.say(f"Memory ran out with {tried} clients at a time; going on with {self.chunk}.")
 
 
-def trained(jobs: Sequence[Job], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
+def trained(jobs: Sequence[ClientJob], round_number: int, compiler: Compiler | None = None) -> list[LocalRound]:
     """Train these clients, which have one setup, together."""
     setup = jobs[0].setup
 

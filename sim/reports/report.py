@@ -16,7 +16,7 @@ from sim.cli.repeat import repeat_command
 from sim.experiment import DEFAULTS, OPTIONS, Affects
 from sim.reports.figures.run_figures import FIGURES, draw_run
 from sim.results import tables
-from sim.results.records import Config, NewUsers, Plain
+from sim.results.records import NewUsers, Plain, RunConfig
 from sim.results.run_directory import RunDirectory
 
 LEAKS = {
@@ -91,7 +91,7 @@ def write_report(run: RunDirectory) -> Path:
     return path
 
 
-def data_settings(config: Config) -> Iterator[tuple[str, str, str]]:
+def data_settings(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     """Yield (what, its name, what that means) of how examples came to clients, to parts, and to one scale."""
     if config.partition:
         options = ", ".join(f"{key} {value}" for key, value in config.partition.items() if key != "kind")
@@ -209,7 +209,7 @@ def settings_tables(run: RunDirectory) -> dict[str, dict[str, Any]]:
     return {title: values for title, values in sections.items() if values}
 
 
-def _not_default(config: Config, affects: Affects, panel: str) -> dict[str, Any]:
+def _not_default(config: RunConfig, affects: Affects, panel: str) -> dict[str, Any]:
     """Return a simulation's own options of one kind that were given."""
     own = {name: option for name, option in OPTIONS.items() if (option.affects, option.panel) == (affects, panel)}
     values = {name: option.value(config) for name, option in own.items() if len(option.path) == 1}

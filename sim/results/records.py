@@ -41,7 +41,7 @@ Plain = dict[str, Annotated[float | None, BeforeValidator(_none_for_nan)]]
 """Each of the task's metrics of one model on one set; None where the set was empty."""
 
 
-class Config(Experiment):
+class RunConfig(Experiment):
     """`config.json`: the experiment, and where it was made; keys that a later version adds are ignored."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from gaitway.errors import first_problem
 from gaitway.scores import lowest_tenth
 from sim.errors import RunDirectoryError
-from sim.results.records import ClientExamples, ClientScore, Config, Confusions, RoundRecord, Selection, Summary
+from sim.results.records import ClientExamples, ClientScore, Confusions, RoundRecord, RunConfig, Selection, Summary
 
 T = TypeVar("T")
 
@@ -36,9 +36,9 @@ class RunDirectory:
         _ = self.config
 
     @cached_property
-    def config(self) -> Config:
+    def config(self) -> RunConfig:
         """The run's settings."""
-        return self._require("config.json", Config)
+        return self._require("config.json", RunConfig)
 
     @cached_property
     def clients(self) -> Mapping[str, ClientExamples]:

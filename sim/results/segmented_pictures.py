@@ -22,7 +22,7 @@ from federation.training.prediction import answer
 from gaitway.files import write_file
 from har_pipeline import ChannelStatistics
 from sim.errors import RunDirectoryError
-from sim.evaluation import Model
+from sim.evaluation import ClientModel
 from sim.reports.analysis.entropy import feature_entropy, softmax_entropy
 from sim.simulation import Simulation
 
@@ -115,10 +115,12 @@ def pictures_of(simulation: Simulation) -> SegmentedPictures | None:
     task, data = simulation.task, simulation.data
     if not isinstance(task, Segmentation):
         return None
-    served = Model(simulation.setup, simulation.server_model()) if simulation.setup.method.has_global_model else None
+    served = (
+        ClientModel(simulation.setup, simulation.server_model()) if simulation.setup.method.has_global_model else None
+    )
     best = simulation.best_round.best.clients
     tests = {name: test for name, test in data.test.items() if len(test.y) and (served or name in best)}
-    models: Mapping[str, Model] = dict.fromkeys(tests, served) if served else simulation.models(tests, best)
+    models: Mapping[str, ClientModel] = dict.fromkeys(tests, served) if served else simulation.models(tests, best)
 
     def one(name: str, row: int) -> SegmentedPictures:
         x, y = tests[name].x[row : row + 1], tests[name].y[row : row + 1]

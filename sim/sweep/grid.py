@@ -22,7 +22,7 @@ Flags = Mapping[str, str]
 """The options of `sim run`: `clients_per_round` to `--clients-per-round`."""
 
 
-class Axis(NamedTuple):
+class SweepAxis(NamedTuple):
     """An option of `sim run`, or a dotted key of its `--set`, and the values that it takes one after the other."""
 
     key: str
@@ -32,8 +32,8 @@ class Axis(NamedTuple):
 class Condition(NamedTuple):
     """An axis that only those cells have in which another one takes one of some values."""
 
-    when: Axis
-    axis: Axis
+    when: SweepAxis
+    axis: SweepAxis
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cell:
     arguments: tuple[str, ...]
 
 
-def axis(text: str) -> Axis:
+def axis(text: str) -> SweepAxis:
     """Read `key=value,value…`; a comma within brackets or quotes belongs to its value.
 
     Raises:
@@ -57,7 +57,7 @@ def axis(text: str) -> Axis:
         raise SettingsError(f"{text!r}: expected key=value,value… such as seed=0,1,2 or method.mu=0.01,0.1")
     if doubled := [value for value, count in Counter(values).items() if count > 1]:
         raise SettingsError(f"{text!r} has {', '.join(doubled)} twice; every value makes cells of its own")
-    return Axis(key.strip().replace("-", "_"), values)
+    return SweepAxis(key.strip().replace("-", "_"), values)
 
 
 def condition(text: str) -> Condition:
@@ -68,7 +68,7 @@ def condition(text: str) -> Condition:
     return Condition(axis(when), axis(then))
 
 
-def cells(axes: Sequence[Axis], conditions: Sequence[Condition], base: Sequence[str], flags: Flags) -> list[Cell]:
+def cells(axes: Sequence[SweepAxis], conditions: Sequence[Condition], base: Sequence[str], flags: Flags) -> list[Cell]:
     """Combine all axes, the first one varying slowest; every cell's arguments begin with `base`.
 
     Raises:
@@ -85,7 +85,7 @@ def cells(axes: Sequence[Axis], conditions: Sequence[Condition], base: Sequence[
     return _named_apart(made)
 
 
-def _grown(options: Options, each: Axis) -> Iterator[Options]:
+def _grown(options: Options, each: SweepAxis) -> Iterator[Options]:
     if each.key in options:
         raise SettingsError(f"{each.key} is set twice in the cell {_name(options)}; give it in one place")
     return ({**options, each.key: value} for value in each.values)

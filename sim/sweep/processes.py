@@ -32,7 +32,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 
 
-class Phase(StrEnum):
+class CellPhase(StrEnum):
     """Where a cell stands; `SKIPPED` was finished before this sweep began."""
 
     WAITING = "waiting"
@@ -45,7 +45,7 @@ class Phase(StrEnum):
 class CellStatus(NamedTuple):
     """A cell's phase, how far its run is, and why it failed."""
 
-    phase: Phase
+    phase: CellPhase
     rounds: int = 0
     of: int | None = None
     seconds: float = 0.0
@@ -77,7 +77,7 @@ def is_finished(directory: Path) -> bool:
 def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell, CellStatus]]:
     """Run what is not finished, `jobs` at a time, and yield where a cell stands whenever that changes.
 
-    Closing the iterator early ends the runs; the same sweep goes on with them later.
+    Closing the iterator early ends the runs; the same sweep resumes them later.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     waiting, running = deque(cells), dict[str, _Job]()
@@ -89,7 +89,7 @@ def play(cells: Sequence[Cell], folder: Path, jobs: int) -> Generator[tuple[Cell
                 running[cell.name] = _Job(cell, time.monotonic())
             for name, job in list(running.items()):
                 now = _advance(job, folder, jobs)
-                if now.phase is not Phase.RUNNING:
+                if now.phase is not CellPhase.RUNNING:
                     del running[name]
                 if now._replace(seconds=0.0) != last.get(name):
                     last[name] = now._replace(seconds=0.0)
@@ -106,9 +106,9 @@ def _advance(job: _Job, folder: Path, jobs: int) -> CellStatus:
     if job.process is None:
         with log_path(job.cell, folder).open("ab") as log:
             if not _locked(log.fileno()):
-                return _status(job, directory, Phase.RUNNING, "a run that an earlier sweep left is at work")
+                return _status(job, directory, CellPhase.RUNNING, "a run that an earlier sweep left is at work")
             if is_finished(directory):
-                return _status(job, directory, Phase.SKIPPED)
+                return _status(job, directory, CellPhase.SKIPPED)
             log.truncate(0)
             arguments = [sys.executable, *command(job.cell, folder), *_share(job.cell, jobs)]
             environment = {**os.environ, **ONE_THREAD, **PLAIN_OUTPUT}
@@ -117,10 +117,10 @@ def _advance(job: _Job, folder: Path, jobs: int) -> CellStatus:
             )
     code = job.process.poll()
     if code is None:
-        return _status(job, directory, Phase.RUNNING)
+        return _status(job, directory, CellPhase.RUNNING)
     if code == 0:
-        return _status(job, directory, Phase.FINISHED)
-    return _status(job, directory, Phase.FAILED, _reason(code, log_path(job.cell, folder)))
+        return _status(job, directory, CellPhase.FINISHED)
+    return _status(job, directory, CellPhase.FAILED, _reason(code, log_path(job.cell, folder)))
 
 
 def _share(cell: Cell, jobs: int) -> list[str]:
@@ -139,7 +139,7 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _status(job: _Job, directory: Path, phase: Phase, reason: str = "") -> CellStatus:
+def _status(job: _Job, directory: Path, phase: CellPhase, reason: str = "") -> CellStatus:
     return CellStatus(phase, *_rounds(directory), round(time.monotonic() - job.begun, 1), reason)
 
 

@@ -1,4 +1,4 @@
-"""`sweep.json`: what a sweep is made of and where each cell stands; the sweep that goes on with it begins here."""
+"""`sweep.json`: what a sweep is made of and where each cell stands; a sweep is resumed from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gaitway.files import write_file
 from sim.errors import RunDirectoryError
 from sim.experiment import ENVIRONMENT
 from sim.sweep.grid import Cell
-from sim.sweep.processes import CellStatus, Phase
+from sim.sweep.processes import CellPhase, CellStatus
 
 FILE = "sweep.json"
 # Where and how fast a cell runs may change from one sweep to the next; what it computes may not.
@@ -29,7 +29,7 @@ class SavedCell(BaseModel):
     name: str
     options: dict[str, str]
     arguments: tuple[str, ...]
-    phase: Phase = Phase.WAITING
+    phase: CellPhase = CellPhase.WAITING
     seconds: float = 0.0
     reason: str = ""
 
@@ -42,7 +42,7 @@ class SavedSweep(BaseModel):
 
 
 @dataclass
-class Record:
+class SweepRecord:
     """The cells of a sweep in its folder, and where each one stands."""
 
     folder: Path
@@ -64,7 +64,7 @@ class Record:
         write_file(self.folder / FILE, (saved.model_dump_json(indent=1) + "\n").encode())
 
     def _saved(self, cell: Cell) -> SavedCell:
-        status = self.statuses.get(cell.name, CellStatus(Phase.WAITING))
+        status = self.statuses.get(cell.name, CellStatus(CellPhase.WAITING))
         return SavedCell(
             name=cell.name,
             options=dict(cell.options),
@@ -74,12 +74,14 @@ class Record:
             reason=status.reason,
         )
 
-    def in_phase(self, *phases: Phase) -> list[Cell]:
+    def in_phase(self, *phases: CellPhase) -> list[Cell]:
         """Return the cells that stand so."""
-        return [cell for cell in self.cells if self.statuses.get(cell.name, CellStatus(Phase.WAITING)).phase in phases]
+        return [
+            cell for cell in self.cells if self.statuses.get(cell.name, CellStatus(CellPhase.WAITING)).phase in phases
+        ]
 
 
-def open_sweep(folder: Path, cells: Sequence[Cell], parse: Parse) -> Record:
+def open_sweep(folder: Path, cells: Sequence[Cell], parse: Parse) -> SweepRecord:
     """Begin a sweep's record, or take up the one in `folder`, to which cells may be added.
 
     Raises:
@@ -89,7 +91,7 @@ def open_sweep(folder: Path, cells: Sequence[Cell], parse: Parse) -> Record:
     for cell in cells:
         if cell.name in known and (why := _difference(known.pop(cell.name).arguments, cell.arguments, parse)):
             raise RunDirectoryError(f"{folder} holds a sweep whose cell {cell.name} has {why}; choose another --out")
-    return Record(folder, cells, tuple(known.values()))
+    return SweepRecord(folder, cells, tuple(known.values()))
 
 
 def saved_cells(folder: Path) -> tuple[SavedCell, ...]:

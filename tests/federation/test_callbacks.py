@@ -13,7 +13,7 @@ from federation.methods import METHODS, method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.plan import TrainingConfig
 from federation.records import Client, Phase, TrainingStats, Tree
-from federation.training.callbacks import Checkpoint, TrainingCallback
+from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.client_round import steps_of, train_one, train_stacked
 from federation.training.local_round import LocalRound
 from federation.tree import flatten
@@ -25,17 +25,17 @@ class Notes(TrainingCallback):
 
     wants_checkpoints = True
 
-    def __init__(self, begin: Checkpoint | None = None, limit: int | None = None) -> None:
+    def __init__(self, begin: EpochCheckpoint | None = None, limit: int | None = None) -> None:
         self.begin, self.limit = begin, limit
-        self.seen: list[Checkpoint] = []
+        self.seen: list[EpochCheckpoint] = []
 
-    def resume(self) -> Checkpoint | None:
+    def resume(self) -> EpochCheckpoint | None:
         return self.begin
 
     def should_stop(self, steps: int) -> bool:
         return self.limit is not None and steps >= self.limit
 
-    def on_epoch_end(self, checkpoint: Checkpoint) -> None:
+    def on_epoch_end(self, checkpoint: EpochCheckpoint) -> None:
         self.seen.append(checkpoint)
 
 
@@ -56,7 +56,7 @@ def assert_equal(left: LocalRound, right: LocalRound) -> None:
     assert torch.equal(left.loss, right.loss)
 
 
-def through_bytes(checkpoint: Checkpoint) -> Checkpoint:
+def through_bytes(checkpoint: EpochCheckpoint) -> EpochCheckpoint:
     tensors: Tree = {k: v for k, v in checkpoint._asdict().items() if k not in ("epoch", "steps")}
     found = wire.decode(wire.encode(tensors), limit_bytes=1 << 24)
     in_order = {name: {key: found[name][key] for key in tensors[name]} for name in ("params", "buffers")}

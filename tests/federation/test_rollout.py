@@ -13,7 +13,7 @@ from federation.errors import RolloutError
 from federation.plan import RolloutSettings
 from federation.rounds.rollout import (
     WHOLE,
-    Answer,
+    AdoptionAnswer,
     Answered,
     ClockTick,
     Event,
@@ -30,8 +30,8 @@ from federation.rounds.rollout import (
 
 SETTINGS = RolloutSettings(mode="manual", soak_s=60, wave_timeout_s=600)
 PLACES = [32, 71, 77]
-GOOD = (Answer.ADOPTED, Answer.KEPT)
-BAD = (Answer.REFUSED, Answer.FAILED, Answer.ROLLED_BACK)
+GOOD = (AdoptionAnswer.ADOPTED, AdoptionAnswer.KEPT)
+BAD = (AdoptionAnswer.REFUSED, AdoptionAnswer.FAILED, AdoptionAnswer.ROLLED_BACK)
 
 
 def after(*events: Event, start: Rollout | None = None) -> Rollout:
@@ -43,8 +43,8 @@ def after(*events: Event, start: Rollout | None = None) -> Rollout:
 
 
 def answers(good: int, bad: int = 0) -> tuple[Event, ...]:
-    said = [Answer.ADOPTED] * good + [Answer.FAILED] * bad
-    return tuple(Answered(Answer.PENDING, answer) for answer in said)
+    said = [AdoptionAnswer.ADOPTED] * good + [AdoptionAnswer.FAILED] * bad
+    return tuple(Answered(AdoptionAnswer.PENDING, answer) for answer in said)
 
 
 # ---- which devices
@@ -119,11 +119,11 @@ def test_it_halts_at_a_tenth_of_the_answers_or_two_devices_whichever_is_more(goo
 
 
 @pytest.mark.parametrize("answer", BAD)
-def test_refusing_failing_and_going_back_all_count(answer: Answer) -> None:
-    one = after(Joined(3), Answered(Answer.PENDING, answer))
+def test_refusing_failing_and_going_back_all_count(answer: AdoptionAnswer) -> None:
+    one = after(Joined(3), Answered(AdoptionAnswer.PENDING, answer))
     assert (one.bad, one.phase) == (1, RolloutPhase.ROLLING)
-    assert after(Answered(Answer.ADOPTED, answer), start=after(Joined(1), *answers(1))).good == 0
-    assert after(Answered(Answer.PENDING, answer), start=one).phase is RolloutPhase.HALTED
+    assert after(Answered(AdoptionAnswer.ADOPTED, answer), start=after(Joined(1), *answers(1))).good == 0
+    assert after(Answered(AdoptionAnswer.PENDING, answer), start=one).phase is RolloutPhase.HALTED
 
 
 def test_the_operator_pauses_resumes_and_takes_back_also_what_was_completed() -> None:
@@ -168,7 +168,7 @@ class Fleet:
 
     def __init__(self, settings: RolloutSettings, size: int) -> None:
         self.settings, self.now = settings, 0.0
-        self.said = {f"d{n}": Answer.PENDING for n in range(size)}
+        self.said = {f"d{n}": AdoptionAnswer.PENDING for n in range(size)}
         self.rollout = Rollout(wave_at=0.0)
         self.told: set[str] = set()
         self.enlist()
@@ -188,7 +188,7 @@ class Fleet:
             assert before.phase is RolloutPhase.ROLLING
             self.enlist()
 
-    def answer(self, index: int, answer: Answer) -> None:
+    def answer(self, index: int, answer: AdoptionAnswer) -> None:
         device = sorted(self.told)[index % len(self.told)]
         before, self.said[device] = self.said[device], answer
         halted = self.rollout.phase is RolloutPhase.HALTED
@@ -209,7 +209,7 @@ class Fleet:
 
 MOVES = st.lists(
     st.one_of(
-        st.tuples(st.just("answer"), st.integers(0, 50), st.sampled_from(Answer)),
+        st.tuples(st.just("answer"), st.integers(0, 50), st.sampled_from(AdoptionAnswer)),
         st.tuples(st.just("wait"), st.floats(0, 900)),
         st.sampled_from([("pause",), ("resume",), ("halt",)]),
     ),
@@ -242,7 +242,7 @@ def test_a_fleet_that_adopts_is_through_in_three_waves(size: int) -> None:
     fleet = Fleet(SETTINGS, size)
     for wave in range(1, 5):
         for device in range(len(fleet.told)):
-            fleet.answer(device, Answer.ADOPTED)
+            fleet.answer(device, AdoptionAnswer.ADOPTED)
         fleet.feed(ClockTick(100.0 * wave))
     assert fleet.rollout.phase is RolloutPhase.COMPLETED
     assert fleet.rollout.good == size

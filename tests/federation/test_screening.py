@@ -12,10 +12,10 @@ import torch
 
 from federation.aggregation.screening import (
     HISTORY_ROUNDS,
-    Claim,
     NormHistory,
     Screening,
     Typical,
+    UpdateClaim,
     cap_examples,
     examples_limit,
     refusal,
@@ -32,8 +32,8 @@ from tests.federation.federated import federation
 ON = RoundSettings()
 
 
-def claims(norms: Mapping[str, float], examples: int = 10) -> dict[str, Claim]:
-    return {client: Claim(examples, {"params": norm}) for client, norm in norms.items()}
+def claims(norms: Mapping[str, float], examples: int = 10) -> dict[str, UpdateClaim]:
+    return {client: UpdateClaim(examples, {"params": norm}) for client, norm in norms.items()}
 
 
 def history(*medians: float, updates: int = 4) -> NormHistory:
@@ -76,7 +76,11 @@ def test_the_most_examples_are_twice_the_lower_median(examples: tuple[int, ...],
 
 
 def test_a_capped_weight_is_that_of_the_limit_and_others_are_as_they_were() -> None:
-    found = screen(ON, {"a": Claim(40, {}), "b": Claim(90, {}), "c": Claim(30, {}), "z": Claim(10**9, {})}, history())
+    found = screen(
+        ON,
+        {"a": UpdateClaim(40, {}), "b": UpdateClaim(90, {}), "c": UpdateClaim(30, {}), "z": UpdateClaim(10**9, {})},
+        history(),
+    )
     assert found.capped == {"b": 80, "z": 80}
     assert found.left_out == {}
 
@@ -92,7 +96,7 @@ def test_counts_of_classes_shrink_with_the_weight() -> None:
 def test_the_mean_of_a_capped_round_in_numpy() -> None:
     method, values = METHODS["fedavg"](), {"a": 1.0, "b": 2.0, "c": 3.0, "z": -1000.0}
     examples = {"a": 40, "b": 50, "c": 60, "z": 10**9}
-    found = screen(ON, {name: Claim(n, {}) for name, n in examples.items()}, history())
+    found = screen(ON, {name: UpdateClaim(n, {}) for name, n in examples.items()}, history())
     updates = [Update(n, examples[n], 1, {"params": {"w": torch.tensor([v])}}) for n, v in values.items()]
     state = {"params": {"w": torch.zeros(1)}}
     after = method.aggregate(
@@ -158,7 +162,7 @@ def test_on_arrival_earlier_rounds_judge_once_they_are_enough() -> None:
 
 def test_null_and_clipping_switch_both_off() -> None:
     off = RoundSettings(norm_factor=None, max_weight_ratio=None)
-    wild = {**claims({"a": 1.0, "b": 1.0, "c": 1e9}), "d": Claim(10**9, {"params": 1.0})}
+    wild = {**claims({"a": 1.0, "b": 1.0, "c": 1e9}), "d": UpdateClaim(10**9, {"params": 1.0})}
     assert screen(off, wild, history()) == Screening(norms={"params": Typical(1.0, 4)})
     clipped = RoundSettings(clip_norm=1.0)
     assert screen(clipped, wild, history(1.0)) == Screening()
@@ -193,7 +197,9 @@ def test_no_method_gives_a_capped_client_more_than_the_limit(name: str) -> None:
     limit = 2 * sorted(update.examples for update in updates)[(len(updates) - 1) // 2]
     wild = [_claiming(method, update, 10**9 if n == 0 else update.examples) for n, update in enumerate(updates)]
     fair = [_claiming(method, update, limit if n == 0 else update.examples) for n, update in enumerate(updates)]
-    found = screen(RoundSettings(norm_factor=None), {one.client_id: Claim(one.examples, {}) for one in wild}, history())
+    found = screen(
+        RoundSettings(norm_factor=None), {one.client_id: UpdateClaim(one.examples, {}) for one in wild}, history()
+    )
     assert found.capped == {wild[0].client_id: limit}
     capped = method.aggregate(
         state, [cap_examples(update, found.capped.get(update.client_id), method.upload_groups) for update in wild]

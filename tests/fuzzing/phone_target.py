@@ -17,7 +17,7 @@ from typing import Any
 from edge_agent.config.sensors import PhoneSection, SensorsSection
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import Inbox, Vocabulary
+from edge_agent.sensors.sensor_logger.inbox import PhoneInbox, Vocabulary
 from edge_agent.sensors.sensor_logger.stream import MOST_WAITING, PhoneStream
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, LABELS, annotation, entries, messages, walk
@@ -41,7 +41,7 @@ OTHERS: tuple[dict[str, Any], ...] = (
 class WatchedListener(Listener):
     """Keeps the errors that the listener passes over in silence."""
 
-    def __init__(self, settings: PhoneSection, inbox: Inbox) -> None:
+    def __init__(self, settings: PhoneSection, inbox: PhoneInbox) -> None:
         self.errors: list[BaseException] = []
         super().__init__(settings, inbox)
 
@@ -60,7 +60,7 @@ class Endpoint:
         sensors = SensorsSection(source="sensor_logger_http")
         config = make_config(folder).model_copy(update={"phone": phone, "sensors": sensors})
         self.outcomes = Counter[str]()
-        self._inbox = Inbox(phone)
+        self._inbox = PhoneInbox(phone)
         self._listener = WatchedListener(phone, self._inbox)
         stop = threading.Event()
         plan = make_plan()
@@ -99,7 +99,7 @@ class Endpoint:
             batch = self._inbox.batches.get_nowait()
             assert batch is not None
             self._stream.accept(batch)
-        assert sum(len(each.times_s) for each in self._stream._waiting.values()) <= MOST_WAITING
+        assert self._stream.waiting <= MOST_WAITING
         if self._listener.errors:
             raise self._listener.errors.pop()
 

@@ -1,6 +1,6 @@
 """Devices in the test's own process: the agent's code from the invitation to the outbox, with the server at hand.
 
-Nothing of a device stays in memory between two rounds: each opens its data folder as an agent does after a kill.
+Nothing of a device stays in memory between two rounds: each opens its data folder as an agent does after a crash.
 """
 
 from __future__ import annotations

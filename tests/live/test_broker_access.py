@@ -26,7 +26,7 @@ from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt.client import secure
 from aggregator_api.mqtt.mosquitto import rotation
 from aggregator_api.mqtt.mosquitto.dynamic_security import DynamicSecurity
-from aggregator_api.settings import Login
+from aggregator_api.settings import BrokerAccess
 from federation.protocol import topics
 from tests.live.real_parts import Mosquitto, mosquitto
 
@@ -50,7 +50,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
 class Peer:
     """A client that remembers what it heard, and how its connection went."""
 
-    def __init__(self, broker: Mosquitto, login: Login, client_id: str) -> None:
+    def __init__(self, broker: Mosquitto, login: BrokerAccess, client_id: str) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.refusals: list[str] = []
         self.connected, self.gone = threading.Event(), threading.Event()
@@ -101,7 +101,7 @@ class Peer:
 
 @contextmanager
 def peer(broker: Mosquitto, username: str, password: str, client_id: str | None = None) -> Iterator[Peer]:
-    made = Peer(broker, Login(username, password, broker.ca), client_id or username)
+    made = Peer(broker, BrokerAccess(username, password, broker.ca), client_id or username)
     try:
         yield made
     finally:
@@ -208,7 +208,7 @@ def test_a_wrong_password_an_unknown_name_and_no_name_are_refused(broker: Mosqui
         with peer(broker, name, password) as stranger:
             assert stranger.gone.wait(PATIENCE_S)
             assert not stranger.connected.is_set()
-    nameless = Peer(broker, Login(None, None, broker.ca), "f~a")
+    nameless = Peer(broker, BrokerAccess(None, None, broker.ca), "f~a")
     assert nameless.gone.wait(PATIENCE_S)
     assert not nameless.connected.is_set()
     nameless.close()

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from aggregator_api.db import repositories
 from aggregator_api.db.models import EventRow
 from aggregator_api.errors import NotFoundError, UnprocessableError
-from aggregator_api.federations.requests import ModelVersion, NewFederation
+from aggregator_api.federations.requests import NewFederation, VersionReference
 from aggregator_api.rounds.announcements import announcement
 from edge_agent.machine.commands import StartJob
 from edge_agent.storage.files import write_file
@@ -107,7 +107,7 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
     assert_same(wire.decode(server.state(), limit_bytes=1 << 24), simulation.state, "the server's state")
 
     federations = server.runtime.federations
-    start = ModelVersion(federation=FEDERATION)
+    start = VersionReference(federation=FEDERATION)
     federations.create(NewFederation(name="labelled", plan=plan_of(labelled), start_from=start))
     run(masked, data, tmp_path / "run")
     few = held_by(devices, plan_of(labelled))
@@ -170,7 +170,7 @@ def test_what_it_cannot_start_from_is_refused_in_words(tmp_path: Path) -> None:
     hart = experiment("fedavg", {"name": "classification"})
 
     def create(settings: Experiment, **version: Any) -> None:
-        start = ModelVersion(**{"federation": FEDERATION, **version})
+        start = VersionReference(**{"federation": FEDERATION, **version})
         server.runtime.federations.create(NewFederation(name="next", plan=plan_of(settings), start_from=start))
 
     with pytest.raises(UnprocessableError, match=r"version 0 of '.*' does not fit: its .* start from"):

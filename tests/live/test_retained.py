@@ -19,7 +19,7 @@ from aggregator_api.db.repositories import device_named, federation_named
 from aggregator_api.devices import presence
 from aggregator_api.devices.accounts import username
 from aggregator_api.mqtt.client import secure
-from aggregator_api.settings import Login
+from aggregator_api.settings import BrokerAccess
 from federation.protocol import topics
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 from tests.live.real_parts import Mosquitto
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.ci, pytest.mark.service]
 
 
 @contextmanager
-def client(broker: Mosquitto, who: Login, client_id: str) -> Iterator[tuple[paho.Client, list[str]]]:
+def client(broker: Mosquitto, who: BrokerAccess, client_id: str) -> Iterator[tuple[paho.Client, list[str]]]:
     """A plain client, and the topics of the retained messages that it was given."""
     made, retained, up = paho.Client(CallbackAPIVersion.VERSION2, client_id), list[str](), threading.Event()
     secure(made, who)
@@ -74,7 +74,7 @@ def test_what_a_hostile_device_has_retained_is_removed_and_noted(world: World, m
         federation = federation_named(session, FEDERATION)
         assert federation is not None
         world.enrolled_row(session, federation, "h")
-    who = Login(username(FEDERATION, "h"), "h", world.broker.ca)
+    who = BrokerAccess(username(FEDERATION, "h"), "h", world.broker.ca)
     junk = bytes(1000)
     with client(world.broker, who, username(FEDERATION, "h")) as (hostile, _):
         for number in range(200):

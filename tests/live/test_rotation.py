@@ -16,7 +16,7 @@ from aggregator_api.db import repositories
 from aggregator_api.devices.accounts import username
 from aggregator_api.federations import service
 from aggregator_api.mqtt.mosquitto import certificates
-from edge_agent.errors import BlobError
+from edge_agent.errors import DownloadError
 from edge_agent.storage.credentials import Credentials, read_credentials, write_credentials
 from edge_agent.transport import renewal
 from edge_agent.transport.downloads import BlobDownloader
@@ -116,7 +116,7 @@ def test_a_key_that_is_void_is_claimed_anew_for_a_download(world: World, tmp_pat
     def fetched() -> bool:
         try:
             return blobs.fetch(pointer).is_file()
-        except BlobError:  # 401 until it is time to claim
+        except DownloadError:  # 401 until it is time to claim
             return False
 
     until(fetched)

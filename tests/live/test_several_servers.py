@@ -18,7 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from sqlalchemy import create_engine, text
 
 from aggregator_api.mqtt.client import secure
-from aggregator_api.settings import Login
+from aggregator_api.settings import BrokerAccess
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
@@ -64,7 +64,7 @@ class Device:
         self.announced: queue.Queue[Announcement] = queue.Queue()
         self.gone = threading.Event()
         self._client = Client(CallbackAPIVersion.VERSION2, account["username"], clean_session=False)
-        secure(self._client, Login(account["username"], account["password"], broker.ca))
+        secure(self._client, BrokerAccess(account["username"], account["password"], broker.ca))
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = lambda *_: self.gone.set()
         self._client.on_message = self._on_message

@@ -268,7 +268,7 @@ def newer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     """What makes the server serve another version from then on."""
 
     def forget() -> None:
-        for kept in (web.hashes, web.version, web._page):
+        for kept in (web.hashes, web.version, web.filled_page):
             kept.cache_clear()
 
     def change() -> None:

@@ -123,7 +123,17 @@ def test_a_post_with_a_body_says_that_it_is_json() -> None:
                 assert re.search(r"content-type: application/json|--json", command, re.I), block.name
 
 
+PAGES = [*DOCUMENTS, REPOSITORY / "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+def test_no_line_of_a_page_is_longer_than_120(file: Path) -> None:
+    """A row of a table cannot be divided; what is too long for one should be no table."""
+    lines = enumerate(file.read_text().splitlines(), 1)
+    assert [number for number, line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
 def test_the_map_names_every_folder() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text()
     folders = {str(file.parent.relative_to(REPOSITORY)) for file in modules().values() if file.name == "__init__.py"}
-    assert [folder for folder in sorted(folders) if f"| `{folder}/` |" not in page] == []
+    assert [folder for folder in sorted(folders) if f"- `{folder}/`: " not in page] == []

@@ -29,7 +29,7 @@ from edge_agent.storage.state_store import (
     RELEASE_OFFER,
     RELEASE_ORDER,
     RELEASE_REPORT,
-    AdoptionRow,
+    AdoptionRecord,
     StateStore,
 )
 from edge_agent.storage.window_listing import Selection, by_class
@@ -133,5 +133,5 @@ def _write_state(folder: Path) -> None:
         manifest, folder / "outbox" / manifest.update_id, result, client_state=f"clients/{manifest.update_id}"
     )
     store.leave_out(4, "cd" * 32, "the battery is low")
-    store.note_adoption(AdoptionRow(3, "global", True, "better", {"round": 3}, NOW))
+    store.note_adoption(AdoptionRecord(3, "global", True, "better", {"round": 3}, NOW))
     store.close()

@@ -1,4 +1,4 @@
-"""A device whose folder any version has written goes on with it: rounds, outbox, windows, labels, key, credentials."""
+"""A device resumes from the folder that any version has written: rounds, outbox, windows, labels, key, credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.persistence import load_agent, load_plan
 from edge_agent.storage.labels import undo
-from edge_agent.storage.state_store import AdoptionRow, StateStore
+from edge_agent.storage.state_store import AdoptionRecord, StateStore
 from edge_agent.storage.window_store import WindowStore
 from tests.edge_agent.window_factories import LABELS, SETTINGS, window
 from tests.samples.device import told
@@ -67,7 +67,7 @@ def test_a_device_writes_on_into_its_databases(folder: Path) -> None:
     )
     state.forget_update(update_id, "accepted", "")
     state.leave_out(9, "ab" * 32, "why")
-    state.note_adoption(AdoptionRow(9, "global", False, "why", {}, 1.0))
+    state.note_adoption(AdoptionRecord(9, "global", False, "why", {}, 1.0))
     assert list(state.outbox()) == ["other"]
     assert (len(state.rounds()), len(state.adoptions())) == (before[0] + 1, before[1] + 1)
     state.close()

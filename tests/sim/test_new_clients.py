@@ -14,7 +14,7 @@ from federation.tasks.classification import Classification
 from federation.training.client_round import train_one
 from sim.data.federated_data import ClientData, FederatedData
 from sim.data.few_labels import few_shot
-from sim.evaluation import Model
+from sim.evaluation import ClientModel
 from sim.new_clients import score_new_clients
 from sim.run import build_simulation, load_data, run
 from tests.sim.small_runs import first, settings_for
@@ -57,7 +57,7 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
     assert settings.holdout is not None
     found = score_new_clients(simulation, settings.holdout)["shots"]
     new_client, setup = data.new_clients["bob"], simulation.setup
-    served = simulation.evaluator.own(Model(setup, simulation.server_model()), new_client.test)
+    served = simulation.evaluator.own(ClientModel(setup, simulation.server_model()), new_client.test)
     assert found["0"]["macro_f1"]["mean"] == simulation.task.metrics(served)["macro_f1"]
     longer = replace(setup, training=setup.training.model_copy(update={"epochs": 2}))
     result = train_one(
@@ -68,5 +68,5 @@ def test_scores_are_those_of_the_broadcast_and_of_a_local_round(data: FederatedD
         client_id="bob",
         round_number=2,
     )
-    own = simulation.evaluator.own(Model(longer, result.client), new_client.test)
+    own = simulation.evaluator.own(ClientModel(longer, result.client), new_client.test)
     assert found["5"]["macro_f1"]["mean"] == simulation.task.metrics(own)["macro_f1"]

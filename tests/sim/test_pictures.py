@@ -21,7 +21,7 @@ from federation.training.local_round import LocalRound, Setup
 from federation.training.pixels import Moments
 from sim.cli.app import app
 from sim.cli.repeat import repeat_command
-from sim.engines import Engine, Job, Processes, Serial, Stacked
+from sim.engines import ClientJob, Engine, Processes, Serial, Stacked
 from sim.run import build_simulation
 from tests.federation.tiny_networks import WIDTH, TinySegmenter
 from tests.sim.small_runs import DATA, needs_fork, settings_for
@@ -48,7 +48,7 @@ class Noting(nn.Module):
         return features, logits
 
 
-def jobs(augmentation: str = ALL) -> list[Job]:
+def jobs(augmentation: str = ALL) -> list[ClientJob]:
     """Four clients, unlike in length, with pictures as bytes."""
     training = TrainingConfig(
         classes=3, feature_dim=WIDTH, batch_size=4, epochs=2, augmentation=Augmentation.model_validate(augmentation)
@@ -60,11 +60,11 @@ def jobs(augmentation: str = ALL) -> list[Job]:
     for name, count in {"ada": 9, "bob": 4, "cyd": 6, "dan": 9}.items():
         x, y = random.integers(0, 256, (count, 3, 12, 10), np.uint8), random.integers(0, 3, (count, 12, 10), np.uint8)
         mine = Examples(torch.from_numpy(x), torch.from_numpy(y))
-        found.append(Job(name, setup, client, {"params": client.params}, mine))
+        found.append(ClientJob(name, setup, client, {"params": client.params}, mine))
     return found
 
 
-def trained(engine: Engine, given: list[Job]) -> dict[str, LocalRound]:
+def trained(engine: Engine, given: list[ClientJob]) -> dict[str, LocalRound]:
     return dict(engine.run(given, 3))
 
 

@@ -26,7 +26,7 @@ from sim.cohort import steps_done, stragglers
 from sim.data.federated_data import FederatedData
 from sim.engines import Stacked
 from sim.errors import RunDirectoryError, SettingsError
-from sim.evaluation import Model, spread, total
+from sim.evaluation import ClientModel, spread, total
 from sim.presets.preset import UNSCREENED
 from sim.run import build_simulation, load_data, run
 from sim.simulation import Simulation
@@ -311,7 +311,7 @@ class Scripted:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation, self.on_each = simulation, simulation.evaluator.on_each
 
-    def each_own(self, models: Mapping[str, Model], examples: Mapping[str, Examples]) -> dict[str, Statistics]:
+    def each_own(self, models: Mapping[str, ClientModel], examples: Mapping[str, Examples]) -> dict[str, Statistics]:
         tests = self.simulation.data.test
         kind = "test" if all(part is tests[name] for name, part in examples.items()) else "validation"
         right = self.RIGHT[kind][self.simulation.round_number - 1]

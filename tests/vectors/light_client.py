@@ -227,7 +227,7 @@ def _sound(name: str, matrix: np.ndarray) -> dict[str, Any]:
 
 def _thinned(windows: int, most: int) -> dict[str, Any]:
     whole = _windows(np.arange(float(windows)), [0] * windows)
-    kept = acceptance._evenly(whole, most)
+    kept = acceptance.evenly(whole, most)
     return {"windows": windows, "most": most, "kept": kept.start_s.astype(int).tolist()}
 
 
@@ -332,7 +332,7 @@ def _accepted(
     before, other = run(1, present) if present is not None else (None, None)
     field = Field(by_stretch(windows), other, other is not None or has_model, margin, release > 0)
     asked = Evaluate(7, "adopt", release=release, server_score=score)
-    outcome, why = acceptance._decide(candidate, field, asked)
+    outcome, why = acceptance.decide(candidate, field, asked)
     return {
         "name": name,
         "labels": list(labels),

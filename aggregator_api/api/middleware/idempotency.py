@@ -38,7 +38,7 @@ _KEPT_HEADERS = ("content-type", "location", "www-authenticate")
 _NOT_FINAL = (401, 403, 408, 429)
 
 
-class Answer(NamedTuple):
+class StoredResponse(NamedTuple):
     """A whole response."""
 
     status: int
@@ -52,7 +52,7 @@ class IdempotentRequests:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def begin(self, caller: str, key: str, request_sha256: str) -> Answer | None:
+    def begin(self, caller: str, key: str, request_sha256: str) -> StoredResponse | None:
         """Claim a key and return None, or return the answer that it has got.
 
         Raises:
@@ -74,7 +74,7 @@ class IdempotentRequests:
         except IntegrityError as error:  # on PostgreSQL, another request was faster
             raise _under_way(key) from error
 
-    def finish(self, caller: str, key: str, answer: Answer) -> None:
+    def finish(self, caller: str, key: str, answer: StoredResponse) -> None:
         """Keep the answer, unless the same request may well get another one later."""
         final = answer.status < 500 and answer.status not in _NOT_FINAL and len(answer.body) <= LARGEST
         if not final:
@@ -124,7 +124,9 @@ class Idempotency:
             answer = await self._work(scope, replay(body, receive), repeats, (caller.id, key))
         await _send(send, answer)
 
-    async def _work(self, scope: Scope, receive: Receive, repeats: IdempotentRequests, key: tuple[str, str]) -> Answer:
+    async def _work(
+        self, scope: Scope, receive: Receive, repeats: IdempotentRequests, key: tuple[str, str]
+    ) -> StoredResponse:
         try:
             answer = await _collect(self._app, scope, receive)
         except BaseException:
@@ -134,7 +136,7 @@ class Idempotency:
         return answer
 
 
-async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> Answer:
+async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> StoredResponse:
     status, headers, body = 500, dict[str, str](), bytearray()
 
     async def keep(message: Message) -> None:
@@ -146,10 +148,10 @@ async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> Answer:
             body.extend(message.get("body", b""))
 
     await app(scope, receive, keep)
-    return Answer(status, headers, bytes(body))
+    return StoredResponse(status, headers, bytes(body))
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def _send(send: Send, answer: StoredResponse) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
@@ -171,7 +173,7 @@ def _make_room(session: Session, now: float) -> None:
         session.execute(delete(table).where(table.created_at <= oldest, table.status.is_not(None)))
 
 
-def _answer(row: IdempotentRequestRow, request_sha256: str) -> Answer:
+def _answer(row: IdempotentRequestRow, request_sha256: str) -> StoredResponse:
     if row.request_sha256 != request_sha256:
         raise ConflictError(f"the Idempotency-Key {row.key!r} was used for another request; take a new one")
     if row.status is None:
@@ -181,7 +183,7 @@ def _answer(row: IdempotentRequestRow, request_sha256: str) -> Answer:
             f"the request with the Idempotency-Key {row.key!r} was answered with {row.status} and a secret, which is "
             "shown once; revoke what it made and ask anew with a new key"
         )
-    return Answer(row.status, {**row.headers, "idempotency-replayed": "true"}, row.body.encode())
+    return StoredResponse(row.status, {**row.headers, "idempotency-replayed": "true"}, row.body.encode())
 
 
 def _under_way(key: str) -> ConflictError:

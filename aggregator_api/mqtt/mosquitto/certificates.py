@@ -19,14 +19,14 @@ EARLY = datetime.timedelta(hours=1)
 """Certificates are valid from a little before now: a device's clock may be behind."""
 
 
-class Pair(NamedTuple):
+class CertifiedKey(NamedTuple):
     """A certificate and its private key, both as PEM."""
 
     certificate: bytes
     key: bytes
 
 
-def make_authority(name: str, *, days: int = CA_DAYS) -> Pair:
+def make_authority(name: str, *, days: int = CA_DAYS) -> CertifiedKey:
     """Make a certificate authority that signs server certificates and nothing below them."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(name)
@@ -40,7 +40,7 @@ def make_authority(name: str, *, days: int = CA_DAYS) -> Pair:
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def issue(authority: Pair, hosts: Sequence[str], *, days: int) -> Pair:
+def issue(authority: CertifiedKey, hosts: Sequence[str], *, days: int) -> CertifiedKey:
     """Issue a server certificate for host names and addresses, with a key of its own.
 
     Raises:
@@ -80,7 +80,7 @@ def hosts_of(certificate: bytes) -> tuple[str, ...]:
     return tuple(str(one.value) for one in names)
 
 
-def _read(authority: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _read(authority: CertifiedKey) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         certificate = x509.load_pem_x509_certificate(authority.certificate)
         key = serialization.load_pem_private_key(authority.key, password=None)
@@ -135,8 +135,8 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_
     )
 
 
-def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    return Pair(
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertifiedKey:
+    return CertifiedKey(
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )

@@ -19,7 +19,7 @@ from aggregator_api.devices.accounts import BrokerAccounts, NoAccounts
 from aggregator_api.errors import BrokerError
 from aggregator_api.mqtt.client import secure
 from aggregator_api.mqtt.mosquitto import roles
-from aggregator_api.settings import Login, Settings
+from aggregator_api.settings import BrokerAccess, Settings
 
 ANSWER_S = 10.0
 QOS = 1
@@ -37,7 +37,7 @@ class DynamicSecurity:
     rare, and a broker that was restarted in between needs no special care.
     """
 
-    def __init__(self, host: str, port: int, login: Login) -> None:
+    def __init__(self, host: str, port: int, login: BrokerAccess) -> None:
         self._address = (host, port)
         self._login = login
         self._one_at_a_time = threading.Lock()
@@ -103,7 +103,7 @@ class DynamicSecurity:
 class _Session:
     """One connection to the plugin, closed when the block is left."""
 
-    def __init__(self, address: tuple[str, int], login: Login) -> None:
+    def __init__(self, address: tuple[str, int], login: BrokerAccess) -> None:
         self._place = f"{address[0]}:{address[1]}"
         self._address = address
         # the tag of an answer with the answers, or why there will be none

@@ -93,7 +93,7 @@ def renew(wanted: Installation) -> None:
         ConfigError: if there is no installation.
     """
     try:
-        authority = certificates.Pair(
+        authority = certificates.CertifiedKey(
             (wanted.out / "ca.pem").read_bytes(), (wanted.out / "authority" / "ca.key").read_bytes()
         )
     except OSError as error:
@@ -131,7 +131,7 @@ def issue_for_server(out: Path, hosts: Sequence[str], *, days: int) -> ServerCer
     return ServerCertificate(written, folder / "https.key", named)
 
 
-def _authority(out: Path) -> certificates.Pair:
+def _authority(out: Path) -> certificates.CertifiedKey:
     """Return the installation's authority; a new one where there is neither its key nor its certificate."""
     key, certificate = out / "authority" / "ca.key", out / "ca.pem"
     if not key.exists() and not certificate.exists():
@@ -141,14 +141,14 @@ def _authority(out: Path) -> certificates.Pair:
         write_file(key, made.key, mode=SECRET)
         write_file(certificate, made.certificate, mode=PUBLIC)
     try:
-        return certificates.Pair(certificate.read_bytes(), key.read_bytes())
+        return certificates.CertifiedKey(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise ConfigError(
             f"the authority of {out} cannot be read: {error}; bring {key} back to where it was, or choose a new folder"
         ) from error
 
 
-def _write_certificate(wanted: Installation, certificate: certificates.Pair) -> None:
+def _write_certificate(wanted: Installation, certificate: certificates.CertifiedKey) -> None:
     write_file(wanted.broker / "server.key", certificate.key, mode=SECRET)
     write_file(wanted.broker / "server.pem", certificate.certificate, mode=PUBLIC)
 

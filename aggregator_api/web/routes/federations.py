@@ -19,7 +19,7 @@ from aggregator_api.db.models import FederationRow
 from aggregator_api.federations import service
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.histories import look_of
+from aggregator_api.web.histories import history_reader
 from aggregator_api.web.pages import page, part
 from federation.plan import Plan
 
@@ -29,7 +29,7 @@ Before = Annotated[int | None, Query(ge=1, le=MAX_ID)]
 NOW, ROUNDS, GRID, JOURNAL = "now", "rounds", "grid", "journal"
 
 
-class Place(NamedTuple):
+class PagePosition(NamedTuple):
     """What of a federation's page is shown: devices after an id, rounds before a number (None: the latest)."""
 
     cursor: int
@@ -45,7 +45,7 @@ def federation(
         row = service.named(session, name)
         found: dict[str, Any] = {}
         for gather in (_now, _rounds, _grid, _latest):
-            found |= gather(session, row, request, Place(cursor.cursor, before))
+            found |= gather(session, row, request, PagePosition(cursor.cursor, before))
     return page(request, "federation.html", federation=name, **found)
 
 
@@ -63,8 +63,8 @@ def live(
     with database.read() as session:
         row = service.named(session, name)
         if shown == "scores":
-            return JSONResponse(views.chart(session, row, look_of(request)))
-        found = (gather or _now)(session, row, request, Place(cursor.cursor, before))
+            return JSONResponse(views.chart(session, row, history_reader(request)))
+        found = (gather or _now)(session, row, request, PagePosition(cursor.cursor, before))
     return part(request, f"parts/{shown if gather else NOW}.html", federation=name, **found)
 
 
@@ -137,32 +137,32 @@ def _back(name: str) -> Response:
     return RedirectResponse(f"/federations/{name}", 303)
 
 
-def _now(session: Session, row: FederationRow, request: Request, _place: Place) -> dict[str, Any]:
-    look = look_of(request)
-    return {"standing": views.standing(session, row, look), "unfinished": look.is_unfinished}
+def _now(session: Session, row: FederationRow, request: Request, _place: PagePosition) -> dict[str, Any]:
+    history = history_reader(request)
+    return {"summary": views.summary(session, row, history), "unfinished": history.is_unfinished}
 
 
-def _rounds(session: Session, row: FederationRow, request: Request, place: Place) -> dict[str, Any]:
-    look = look_of(request)
-    found, older = views.timeline(session, row, look, place.before)
+def _rounds(session: Session, row: FederationRow, request: Request, place: PagePosition) -> dict[str, Any]:
+    history = history_reader(request)
+    found, older = views.timeline(session, row, history, place.before)
     begin, end = views.timeline_bounds(found)
     metric = metric_of(Plan.model_validate(row.plan))[1]
     shown: dict[str, Any] = {"rounds": found, "line_begin": begin, "line_end": end, "metric": metric}
     shown |= {"before": place.before, "older": older, "cursor": place.cursor}
-    return {**shown, "score_text": views.score_text, "unfinished": look.is_unfinished}
+    return {**shown, "score_text": views.score_text, "unfinished": history.is_unfinished}
 
 
-def _grid(session: Session, row: FederationRow, _request: Request, place: Place) -> dict[str, Any]:
+def _grid(session: Session, row: FederationRow, _request: Request, place: PagePosition) -> dict[str, Any]:
     wanted = PageParams(place.cursor, views.GRID_DEVICES)
     found = round_history.grid(session, row, views.GRID_ROUNDS, wanted)
     return {"grid": found, "cursor": place.cursor, "before": place.before}
 
 
-def _latest(session: Session, row: FederationRow, _request: Request, _place: Place) -> dict[str, Any]:
+def _latest(session: Session, row: FederationRow, _request: Request, _place: PagePosition) -> dict[str, Any]:
     return {"events": round_history.latest_events(session, row, 12)}
 
 
-_PARTS: dict[str, Callable[[Session, FederationRow, Request, Place], dict[str, Any]]] = {
+_PARTS: dict[str, Callable[[Session, FederationRow, Request, PagePosition], dict[str, Any]]] = {
     NOW: _now,
     ROUNDS: _rounds,
     GRID: _grid,

@@ -20,7 +20,7 @@ from aggregator_api.federations import exports, service
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.histories import look_of
+from aggregator_api.web.histories import history_reader
 from aggregator_api.web.pages import page
 from federation.plan import Plan
 from gaitway.errors import first_problem
@@ -35,13 +35,13 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
     """List the versions and names."""
     with database.read() as session:
         row = service.named(session, name)
-        found = queries.model_versions(session, row, cursor, newest_first=True, scores=look_of(request).versions)
+        found = queries.model_versions(session, row, cursor, newest_first=True, scores=history_reader(request).versions)
         aliases = queries.aliases(session, row)
         bases = round_history.bases(session, row, [each.round_number for each in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]
     shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
     shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
-    shown["unfinished"] = look_of(request).is_unfinished
+    shown["unfinished"] = history_reader(request).is_unfinished
     return page(request, "models.html", federation=name, **shown)
 
 

@@ -14,7 +14,7 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.db.database import Database
 from aggregator_api.observability.health import Readiness
 from aggregator_api.web import views
-from aggregator_api.web.histories import look_of
+from aggregator_api.web.histories import history_reader
 from aggregator_api.web.pages import page, part
 
 router = APIRouter()
@@ -40,10 +40,10 @@ def _found(
     request: Request, database: Database, readiness: Readiness, caller: Caller, cursor: PageParams
 ) -> dict[str, Any]:
     wanted = PageParams(cursor.cursor, min(cursor.limit, views.FEDERATIONS))
-    look = look_of(request)
+    history = history_reader(request)
     with database.read() as session:
-        found, following = views.standings(session, caller.federation, look, wanted)
+        found, following = views.summaries(session, caller.federation, history, wanted)
         own = attention.of_server(session, readiness, time.time()) if caller.federation is None else []
     urgent = [*own, *(one for each in found for one in each.attention)]
-    shown: dict[str, Any] = {"standings": found, "next_cursor": following, "cursor": cursor.cursor}
-    return {**shown, "attention": urgent, "unfinished": look.is_unfinished}
+    shown: dict[str, Any] = {"summaries": found, "next_cursor": following, "cursor": cursor.cursor}
+    return {**shown, "attention": urgent, "unfinished": history.is_unfinished}

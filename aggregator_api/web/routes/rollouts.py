@@ -16,7 +16,7 @@ from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.web.forms import FormDep
-from aggregator_api.web.histories import look_of
+from aggregator_api.web.histories import history_reader
 from aggregator_api.web.pages import page
 from gaitway.errors import first_problem
 
@@ -31,7 +31,7 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
     with database.read() as session:
         row = service.named(session, name)
         found = rollout_queries.listing(session, row, cursor, newest_first=True)
-        detail = queries.federation(session, row, look_of(request).versions)
+        detail = queries.federation(session, row, history_reader(request).versions)
     settings = detail.plan.rollout
     return page(
         request, "rollouts.html", federation=name, found=found, detail=detail, settings=settings, cursor=cursor.cursor

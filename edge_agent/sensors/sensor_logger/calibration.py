@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_agent.sensors.sensor_logger.message import Batch
+from edge_agent.sensors.sensor_logger.message import SampleBatch
 from har_pipeline.recording import STANDARD_GRAVITY
 
 SIGN = {"android": 1.0, "standardised": 1.0, "ios": -1.0}
@@ -26,7 +26,7 @@ FASTEST = 35.0
 STANDARDISE = "switch on 'Standardise Units & Frames' in the app's settings, and set platform to standardised"
 
 
-def signed(batch: Batch, platform: str) -> Batch:
+def signed(batch: SampleBatch, platform: str) -> SampleBatch:
     """Turn iOS's signs of acceleration and gravity into those of Android; the gyroscope's are the same."""
     if SIGN[platform] > 0:
         return batch
@@ -37,7 +37,7 @@ def signed(batch: Batch, platform: str) -> Batch:
     return batch._replace(motion=motion)
 
 
-def wrong_units(batch: Batch) -> str:
+def wrong_units(batch: SampleBatch) -> str:
     """Say what is wrong with a message's units; '' if nothing is, or it is too short to tell."""
     if (gravity := batch.motion.get("gravity")) and len(gravity.times_s) >= LEAST_SAMPLES:
         size = _size(gravity.values)
@@ -54,7 +54,7 @@ def wrong_units(batch: Batch) -> str:
     return ""
 
 
-def wrong_direction(batch: Batch) -> str:
+def wrong_direction(batch: SampleBatch) -> str:
     """Say what is wrong with gravity while the phone lies flat, screen up; `batch` is signed already."""
     found = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
     if found is None:

@@ -34,7 +34,7 @@ BLOCK_CHARS = 1 << 16
 DEEPEST = 4
 
 
-class Row(NamedTuple):
+class Reading(NamedTuple):
     """One reading, as `message.Entry`."""
 
     name: str
@@ -63,7 +63,7 @@ def platform_of(path: Path) -> str | None:
     return None
 
 
-def rows_of(path: Path) -> Generator[Row, None, None]:
+def rows_of(path: Path) -> Generator[Reading, None, None]:
     """Yield an export's readings of all sensors in order of time.
 
     Raises:
@@ -74,14 +74,14 @@ def rows_of(path: Path) -> Generator[Row, None, None]:
         yield from merge(*(_rows(path, name, read(name)) for name in SENSORS), key=lambda row: row.time)
 
 
-def _rows(path: Path, name: str, records: Iterator[dict[str, Any]]) -> Iterator[Row]:
+def _rows(path: Path, name: str, records: Iterator[dict[str, Any]]) -> Iterator[Reading]:
     for record in records:
         try:
             time = int(record["time"])
         except (KeyError, TypeError, ValueError) as error:
             came = str(record.get("time"))[:50]
             raise SensorError(f"{path}: {came!r} in column time of {name} is no number of nanoseconds") from error
-        yield Row(name.lower(), time, record)
+        yield Reading(name.lower(), time, record)
 
 
 Read = Callable[[str], Iterator[dict[str, Any]]]
@@ -193,8 +193,8 @@ class ExportSource(FileSource[Part]):
         return []
 
 
-def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    found: list[Row] = []
+def _chunks(rows: Iterable[Reading]) -> Iterator[list[Reading]]:
+    found: list[Reading] = []
     for row in rows:
         if found and (len(found) == CHUNK or row.time - found[-1].time > PAUSE_NS):
             yield found

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 
 from edge_agent.config.sensors import PhoneSection
 from edge_agent.http_server import SILENCE_S, BoundedServer, body_length, read_body
-from edge_agent.sensors.sensor_logger.inbox import Inbox, Outcome, Reply, Token
+from edge_agent.sensors.sensor_logger.inbox import Outcome, PhoneInbox, Reply, TokenCheck
 
 PATH = "/v1/sensor-logger/"
 TELL_USER = 499
@@ -25,8 +25,8 @@ UNKNOWN = f"unknown path; set the app's Push URL to http://ADDRESS:PORT{PATH}TOK
 class Listener(BoundedServer):
     """Runs until `close`."""
 
-    def __init__(self, settings: PhoneSection, inbox: Inbox) -> None:
-        self.inbox, self.token = inbox, Token(settings.token)
+    def __init__(self, settings: PhoneSection, inbox: PhoneInbox) -> None:
+        self.inbox, self.token = inbox, TokenCheck(settings.token)
         self.most_bytes = settings.max_body_kb * 1024
         super().__init__(settings.listen, settings.port, _Request)
         if settings.tls_cert and settings.tls_key:

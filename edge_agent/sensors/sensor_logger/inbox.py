@@ -15,7 +15,7 @@ from typing import NamedTuple
 from edge_agent.config.sensors import PhoneSection
 from edge_agent.errors import ConfigError, MessageError
 from edge_agent.sensors.sensor_logger.calibration import CALIBRATE, signed, wrong_direction, wrong_units
-from edge_agent.sensors.sensor_logger.message import Batch, parse
+from edge_agent.sensors.sensor_logger.message import SampleBatch, parse
 
 WAITING = 16
 """Messages that wait for the collecting thread; as arrays at most 640 kB each."""
@@ -40,12 +40,12 @@ class Reply(NamedTuple):
     words: str
 
 
-class Inbox:
+class PhoneInbox:
     """Thread-safe; `batches` is what the collecting thread takes from."""
 
     def __init__(self, settings: PhoneSection) -> None:
         self.settings = settings
-        self.batches: queue.Queue[Batch | None] = queue.Queue(WAITING)
+        self.batches: queue.Queue[SampleBatch | None] = queue.Queue(WAITING)
         self._lock = threading.Lock()
         self._device, self._heard = "", 0.0
 
@@ -86,7 +86,7 @@ class Inbox:
         return ""
 
 
-class Token:
+class TokenCheck:
     """Compares tokens in constant time; only the hash stays in memory."""
 
     def __init__(self, token: str | None) -> None:

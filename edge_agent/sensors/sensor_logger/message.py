@@ -59,7 +59,7 @@ class Reading(Protocol):
         ...
 
 
-class Message(BaseModel):
+class PhoneMessage(BaseModel):
     """What the app sends once per batch period."""
 
     model_config = ConfigDict(extra="ignore")
@@ -70,7 +70,7 @@ class Message(BaseModel):
     payload: list[Entry] = Field(default_factory=list, max_length=MOST_ENTRIES)
 
 
-class Samples(NamedTuple):
+class PhoneSamples(NamedTuple):
     """times_s (n,) on the phone's clock, values (n, 3) as they came."""
 
     times_s: np.ndarray
@@ -84,13 +84,13 @@ class Annotation(NamedTuple):
     text: str
 
 
-class Batch(NamedTuple):
+class SampleBatch(NamedTuple):
     """A message as arrays; `broken` counts entries that were left out."""
 
     session: str
     device: str
     number: int | None
-    motion: dict[str, Samples]
+    motion: dict[str, PhoneSamples]
     notes: tuple[Annotation, ...] = ()
     conditions: tuple[PhoneConditions, ...] = ()
     broken: int = 0
@@ -101,7 +101,7 @@ class Batch(NamedTuple):
         return sum(len(samples.times_s) for samples in self.motion.values())
 
 
-def parse(body: bytes) -> Batch | None:
+def parse(body: bytes) -> SampleBatch | None:
     """Read a message; None for the app's test push, which is empty.
 
     Raises:
@@ -110,7 +110,7 @@ def parse(body: bytes) -> Batch | None:
     if not body.strip():
         return None
     try:
-        message = Message.model_validate_json(body)
+        message = PhoneMessage.model_validate_json(body)
     except ValidationError as error:
         raise MessageError(f"not a message of Sensor Logger: {first_problem(error)}") from error
     if not message.payload:
@@ -118,7 +118,7 @@ def parse(body: bytes) -> Batch | None:
     return batch_of(message.session_id, message.device_id, message.message_id, message.payload)
 
 
-def batch_of(session: str, device: str, number: int | None, entries: Iterable[Reading]) -> Batch:
+def batch_of(session: str, device: str, number: int | None, entries: Iterable[Reading]) -> SampleBatch:
     """Sort entries into arrays by sensor; what has no usable time or values is counted as broken."""
     rows: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in MOTION}
     notes, conditions, broken = [], [], 0
@@ -138,7 +138,7 @@ def batch_of(session: str, device: str, number: int | None, entries: Iterable[Re
             conditions.append(found)
     motion = {name: _samples(each) for name, each in rows.items() if each}
     motion, strays = _without_strays(motion)
-    return Batch(session, device, number, motion, tuple(notes), tuple(conditions), broken + strays)
+    return SampleBatch(session, device, number, motion, tuple(notes), tuple(conditions), broken + strays)
 
 
 def seconds(time_ns: float | str) -> float | None:
@@ -158,12 +158,12 @@ def _xyz(values: dict[str, Any], largest: float) -> tuple[float, float, float] |
     return (x, y, z) if all(math.isfinite(v) and abs(v) <= largest for v in (x, y, z)) else None
 
 
-def _samples(rows: list[tuple[float, float, float, float]]) -> Samples:
+def _samples(rows: list[tuple[float, float, float, float]]) -> PhoneSamples:
     table = np.array(rows, dtype=np.float64)
-    return Samples(table[:, 0], table[:, 1:])
+    return PhoneSamples(table[:, 0], table[:, 1:])
 
 
-def _without_strays(motion: dict[str, Samples]) -> tuple[dict[str, Samples], int]:
+def _without_strays(motion: dict[str, PhoneSamples]) -> tuple[dict[str, PhoneSamples], int]:
     if not motion:
         return motion, 0
     middle = float(np.median(np.concatenate([samples.times_s for samples in motion.values()])))
@@ -172,7 +172,7 @@ def _without_strays(motion: dict[str, Samples]) -> tuple[dict[str, Samples], int
         near = np.abs(samples.times_s - middle) <= SPREAD_S
         strays += int(len(near) - near.sum())
         if near.any():
-            kept[name] = Samples(samples.times_s[near], samples.values[near])
+            kept[name] = PhoneSamples(samples.times_s[near], samples.values[near])
     return kept, strays
 
 

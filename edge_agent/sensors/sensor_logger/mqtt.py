@@ -11,7 +11,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config.settings import Config
-from edge_agent.sensors.sensor_logger.inbox import Inbox, Outcome
+from edge_agent.sensors.sensor_logger.inbox import Outcome, PhoneInbox
 from edge_agent.storage.credentials import login, read_credentials
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ LONGEST_WAIT_S = 60
 class Subscription:
     """Connects again by itself until `close`; refused messages are logged, each reason once in a row."""
 
-    def __init__(self, config: Config, inbox: Inbox) -> None:
+    def __init__(self, config: Config, inbox: PhoneInbox) -> None:
         phone = config.phone
         self._inbox, self._topic, self._most_bytes = inbox, phone.topic, phone.max_body_kb * 1024
         self._said = ""

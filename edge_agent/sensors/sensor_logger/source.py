@@ -10,8 +10,8 @@ from typing import Protocol
 
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import SILENCE_S, Inbox, Vocabulary
-from edge_agent.sensors.sensor_logger.message import Batch
+from edge_agent.sensors.sensor_logger.inbox import SILENCE_S, PhoneInbox, Vocabulary
+from edge_agent.sensors.sensor_logger.message import SampleBatch
 from edge_agent.sensors.sensor_logger.mqtt import Subscription
 from edge_agent.sensors.sensor_logger.stream import PhoneStream
 from edge_agent.sensors.source import ThreadedSource
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 WAIT_S = 0.5
 
 
-class Transport(Protocol):
+class InboxTransport(Protocol):
     """What fills the inbox until it is closed."""
 
     def close(self) -> None:
@@ -33,7 +33,7 @@ class Transport(Protocol):
 class PhoneSource(ThreadedSource):
     """Sensor Logger over HTTP or MQTT, as [sensors] source says."""
 
-    _inbox: Inbox | None = None
+    _inbox: PhoneInbox | None = None
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """Stop at once, after what has been taken; wait for it no longer than that."""
@@ -44,7 +44,7 @@ class PhoneSource(ThreadedSource):
 
     def collect(self, plan: Plan, stop: threading.Event) -> None:
         """Listen until `stop` is set."""
-        self._inbox = inbox = Inbox(self.config.phone)
+        self._inbox = inbox = PhoneInbox(self.config.phone)
         collector = Collector(self.config, plan, self.post, origin="phone", live=True, stop=stop)
         try:
             transport = self._open(inbox)
@@ -55,7 +55,7 @@ class PhoneSource(ThreadedSource):
         finally:
             collector.close()
 
-    def _open(self, inbox: Inbox) -> Transport:
+    def _open(self, inbox: PhoneInbox) -> InboxTransport:
         phone = self.config.phone
         if self.config.sensors.source == "sensor_logger_mqtt":
             log.info("waiting for a phone on the topic %s", phone.topic)
@@ -65,7 +65,7 @@ class PhoneSource(ThreadedSource):
         log.info("waiting for a phone at %s://%s:%d%s…", scheme, phone.listen, listener.port, PATH)
         return listener
 
-    def _listen(self, inbox: Inbox, collector: Collector, plan: Plan, stop: threading.Event) -> None:
+    def _listen(self, inbox: PhoneInbox, collector: Collector, plan: Plan, stop: threading.Event) -> None:
         vocabulary = Vocabulary(self.config.phone, plan.labels)
         if vocabulary.unknown:
             words = f"[phone] annotations names {', '.join(vocabulary.unknown)}, which the plan has not"
@@ -90,7 +90,7 @@ class PhoneSource(ThreadedSource):
         collector.flush()  # before the transport is closed, which takes a while
 
 
-def _next(inbox: Inbox) -> Batch | None:
+def _next(inbox: PhoneInbox) -> SampleBatch | None:
     try:
         return inbox.batches.get(timeout=WAIT_S)
     except queue.Empty:

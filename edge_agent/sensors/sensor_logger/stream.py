@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_agent.sensors.sensor_logger.message import MOTION, Annotation, Batch, Samples
+from edge_agent.sensors.sensor_logger.message import MOTION, Annotation, PhoneSamples, SampleBatch
 from har_pipeline import Recording
 from har_pipeline.recording import Sensor
 
@@ -57,7 +57,7 @@ class PhoneStream:
         self._ended: deque[str] = deque(maxlen=SESSIONS)
         self._begin("")
 
-    def accept(self, batch: Batch) -> None:
+    def accept(self, batch: SampleBatch) -> None:
         """Take a message whose units and signs are right."""
         self.counts["broken"] += batch.broken
         if batch.session in self._ended:
@@ -108,7 +108,7 @@ class PhoneStream:
         self._waiting = {name: ReorderBuffer() for name in MOTION}
         self._direct = False
 
-    def _is_new(self, batch: Batch) -> bool:
+    def _is_new(self, batch: SampleBatch) -> bool:
         if batch.number is None:
             return True
         if batch.number in self._numbers or batch.number <= self._highest - REMEMBERED:
@@ -118,7 +118,7 @@ class PhoneStream:
             self._numbers.pop(next(iter(self._numbers)))
         return True
 
-    def _follow_clock(self, batch: Batch) -> None:
+    def _follow_clock(self, batch: SampleBatch) -> None:
         """Begin a new stretch where the times jump; a late message is not a jump back."""
         later = batch.number is None or batch.number > self._highest
         earliest, latest = _earliest(batch), _latest(batch)
@@ -166,24 +166,24 @@ class PhoneStream:
         self._horizon = horizon
         self._forget_annotations(horizon)
 
-    def _total(self, horizon: float) -> Samples:
+    def _total(self, horizon: float) -> PhoneSamples:
         acc, gravity = self._waiting["accelerometer"], self._waiting["gravity"]
         found, lost = add_gravity(acc, gravity, horizon, PATIENCE_S)
         self.counts["without gravity"] += lost
         return found
 
-    def _push(self, sensor: Sensor, samples: Samples) -> None:
+    def _push(self, sensor: Sensor, samples: PhoneSamples) -> None:
         if not len(samples.times_s):
             return
         activity = self._activities(samples.times_s)
         self.sink.push(Recording("phone", self._session, activity, sensor, samples.times_s, samples.values))
 
 
-def _latest(batch: Batch) -> float:
+def _latest(batch: SampleBatch) -> float:
     return max(float(samples.times_s.max()) for samples in batch.motion.values())
 
 
-def _earliest(batch: Batch) -> float:
+def _earliest(batch: SampleBatch) -> float:
     return min(float(samples.times_s.min()) for samples in batch.motion.values())
 
 
@@ -198,24 +198,24 @@ class ReorderBuffer:
         self.times_s = np.empty(0)
         self.values = np.empty((0, 3))
 
-    def add(self, samples: Samples, horizon: float) -> int:
+    def add(self, samples: PhoneSamples, horizon: float) -> int:
         """Take samples that are not before the horizon; returns how many were."""
         on_time = samples.times_s >= horizon
         self.times_s = np.concatenate([self.times_s, samples.times_s[on_time]])
         self.values = np.concatenate([self.values, samples.values[on_time]])
         return int(len(on_time) - on_time.sum())
 
-    def take(self, horizon: float) -> Samples:
+    def take(self, horizon: float) -> PhoneSamples:
         """Return, in order of time, what lies before the horizon, and forget it."""
         final = self.times_s < horizon
-        found = Samples(self.times_s[final], self.values[final])
+        found = PhoneSamples(self.times_s[final], self.values[final])
         self.times_s, self.values = self.times_s[~final], self.values[~final]
         return _sorted(found)
 
-    def final(self, horizon: float) -> Samples:
+    def final(self, horizon: float) -> PhoneSamples:
         """Return, in order of time, what lies before the horizon, and keep it."""
         final = self.times_s < horizon
-        return _sorted(Samples(self.times_s[final], self.values[final]))
+        return _sorted(PhoneSamples(self.times_s[final], self.values[final]))
 
     def forget(self, before_s: float) -> None:
         """Forget what lies before a time."""
@@ -223,7 +223,9 @@ class ReorderBuffer:
         self.times_s, self.values = self.times_s[kept], self.values[kept]
 
 
-def add_gravity(acc: ReorderBuffer, gravity: ReorderBuffer, horizon: float, patience_s: float) -> tuple[Samples, int]:
+def add_gravity(
+    acc: ReorderBuffer, gravity: ReorderBuffer, horizon: float, patience_s: float
+) -> tuple[PhoneSamples, int]:
     """Take accelerometer samples whose gravity is final: their sum, and how many had to go without.
 
     Both neighbours of a sample must be final, else another order of the same messages would give other numbers.
@@ -236,12 +238,12 @@ def add_gravity(acc: ReorderBuffer, gravity: ReorderBuffer, horizon: float, pati
     if not over:
         lost = len(acc.take(horizon - patience_s).times_s)  # gravity was switched off, or its messages were lost
     if not len(known.times_s):
-        return Samples(np.empty(0), np.empty((0, 3))), lost + len(ready.times_s)
+        return PhoneSamples(np.empty(0), np.empty((0, 3))), lost + len(ready.times_s)
     near = _distance(ready.times_s, known.times_s) <= NEAR_S
     times_s, values = ready.times_s[near], ready.values[near]
     there = np.stack([np.interp(times_s, known.times_s, known.values[:, axis]) for axis in range(3)], axis=1)
     gravity.forget(last)  # the last one is the left neighbour of what comes next
-    return Samples(times_s, values + there), lost + int(len(near) - near.sum())
+    return PhoneSamples(times_s, values + there), lost + int(len(near) - near.sum())
 
 
 def _distance(times_s: np.ndarray, others_s: np.ndarray) -> np.ndarray:
@@ -251,6 +253,6 @@ def _distance(times_s: np.ndarray, others_s: np.ndarray) -> np.ndarray:
     return distance
 
 
-def _sorted(samples: Samples) -> Samples:
+def _sorted(samples: PhoneSamples) -> PhoneSamples:
     order = np.argsort(samples.times_s, kind="stable")
-    return Samples(samples.times_s[order], samples.values[order])
+    return PhoneSamples(samples.times_s[order], samples.values[order])

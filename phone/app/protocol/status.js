@@ -3,7 +3,7 @@
 /** @typedef {import("../types.js").AgentState} AgentState */
 
 /**
- * @typedef {object} Standing
+ * @typedef {object} PhoneState
  * @property {import("./messages.js").Announcement | null} announcement
  * @property {import("./memory.js").Memory} memory
  * @property {boolean} connected @property {string} connectionError @property {string} untrusted
@@ -14,7 +14,7 @@
  * @property {string} detail
  */
 
-/** @param {Standing} now @returns {Record<string, any>} a DeviceStatus without session and number */
+/** @param {PhoneState} now @returns {Record<string, any>} a DeviceStatus without session and number */
 export function deviceStatus(now) {
   const { announcement: a, memory } = now;
   const able = !now.obstacle && now.examples > 0;
@@ -30,7 +30,7 @@ export function deviceStatus(now) {
   };
 }
 
-/** @param {Standing} now @param {boolean} able */
+/** @param {PhoneState} now @param {boolean} able */
 function stateOf(now, able) {
   if (now.finished) return "finished";
   if (!able) return "collecting";
@@ -39,7 +39,7 @@ function stateOf(now, able) {
   return now.memory.done.length ? "idle" : "ready";
 }
 
-/** @param {Standing} now @returns {string} why it waits, or does not take part; else empty */
+/** @param {PhoneState} now @returns {string} why it waits, or does not take part; else empty */
 export function wordsFor(now) {
   const { announcement: a } = now;
   if (now.untrusted) return now.untrusted;
@@ -52,7 +52,7 @@ export function wordsFor(now) {
   return now.detail;
 }
 
-/** @param {Standing} now @returns {AgentState["name"]} */
+/** @param {PhoneState} now @returns {AgentState["name"]} */
 export function nameOf(now) {
   if (now.announcement && now.obstacle) return "not_taking_part";
   if (now.announcement?.state === "stopped") return "stopped";

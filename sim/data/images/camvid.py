@@ -19,21 +19,18 @@ from gaitway.pictures import Bytes
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.labelled import DealtBy, LabelledImages
-from sim.data.images.moments import IMAGENET
 from sim.data.images.pairs import (
-    FRAME,
-    Pair,
+    PicturePair,
     distinctive,
-    fit_of,
     frame_of,
     images_of,
+    mask_reader,
     most_pixels,
     read_masks,
     read_pictures,
-    shape_of,
 )
 from sim.data.images.pictures import VOID, classes_table
-from sim.data.images.reader import ImageReader, Options, chosen
+from sim.data.images.reader import Options, chosen
 
 LABELS = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist")
 VOID_LABEL = "void"
@@ -62,7 +59,7 @@ def read(source: Source, options: Options) -> LabelledImages:
     return images_of(pairs, pictures, masks, names, _dealt_by(str(options["deal_by"]), pairs, masks))
 
 
-def _pairs(source: Source) -> list[Pair]:
+def _pairs(source: Source) -> list[PicturePair]:
     """Join pictures and masks by part and name; a drive is what stands before the first `_`."""
     found: dict[tuple[str, str], dict[bool, str]] = {}
     for match, member in source.members():
@@ -72,11 +69,11 @@ def _pairs(source: Source) -> list[Pair]:
         if len(files) < 2:
             here, lacks = next((file, "a picture" if mask else "a mask") for mask, file in files.items())
             raise SourceError(f"{source.root}: {here} lacks {lacks}; expected {LAYOUT.expected}")
-        pairs.append(Pair(files[False], files[True], part, name.partition("_")[0]))
+        pairs.append(PicturePair(files[False], files[True], part, name.partition("_")[0]))
     return pairs
 
 
-def _dealt_by(kind: str, pairs: list[Pair], masks: Bytes) -> DealtBy:
+def _dealt_by(kind: str, pairs: list[PicturePair], masks: Bytes) -> DealtBy:
     if kind == "largest":
         return DealtBy(most_pixels(masks, None), (*LABELS, VOID_LABEL))
     if kind == "distinctive":
@@ -86,16 +83,12 @@ def _dealt_by(kind: str, pairs: list[Pair], masks: Bytes) -> DealtBy:
     return DealtBy(np.array([drives.index(str(pair.client)) for pair in pairs]), drives)
 
 
-READER = ImageReader(
+READER = mask_reader(
     name="camvid",
     summary="street pictures of four drives, a class of 11 for each pixel; options height, width, fit, void, deal_by",
     labels=labels,
-    shape=shape_of,
-    fit=fit_of,
     has_clients=lambda options: True,
     layouts=lambda options: (LAYOUT,),
     images=read,
-    moments=IMAGENET,
-    target="mask",
-    defaults={**FRAME, "height": 180, "width": 240, "void": "ignore", "deal_by": "distinctive"},
+    defaults={"height": 180, "width": 240, "void": "ignore", "deal_by": "distinctive"},
 )

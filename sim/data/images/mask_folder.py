@@ -19,20 +19,17 @@ from gaitway.pictures import Bytes
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.labelled import DealtBy, LabelledImages
-from sim.data.images.moments import IMAGENET
 from sim.data.images.pairs import (
-    FRAME,
-    Pair,
-    fit_of,
+    PicturePair,
     frame_of,
     images_of,
+    mask_reader,
     most_pixels,
     read_masks,
     read_pictures,
-    shape_of,
 )
 from sim.data.images.pictures import VOID, classes_table
-from sim.data.images.reader import ImageReader, Options
+from sim.data.images.reader import Options
 from sim.errors import SettingsError
 
 MOST_CLASSES = 254
@@ -141,7 +138,7 @@ def _files(folder: str, suffix: str, kind: str) -> str:
     return rf"{within}(?:(?P<{kind}_part>{PARTS})/)?(?P<{kind}>[^/]+(?:/[^/]+)*?){re.escape(suffix)}{ends}"
 
 
-def _pairs(source: Source, options: Options) -> list[Pair]:
+def _pairs(source: Source, options: Options) -> list[PicturePair]:
     """Join pictures and masks by part and name."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for match, member in source.members():
@@ -157,7 +154,7 @@ def _pairs(source: Source, options: Options) -> list[Pair]:
         for kind, other in (("picture", "mask"), ("mask", "picture")):
             if kind not in files:
                 raise SourceError(f"{source.root}: {files[other]} has no {kind}; expected {source.layout.expected}")
-        pairs.append(Pair(files["picture"], files["mask"], part, _owner(rule, name, source)))
+        pairs.append(PicturePair(files["picture"], files["mask"], part, _owner(rule, name, source)))
     return pairs
 
 
@@ -171,21 +168,16 @@ def _owner(rule: re.Pattern[str] | None, name: str, source: Source) -> str | Non
 
 
 _DEFAULTS: dict[str, Any] = {
-    **FRAME,
     **{"labels": (), "values": None, "ignore": None, "background": None, "client": None},
     **{"pictures": "images", "masks": "masks", "picture_suffix": "", "mask_suffix": ""},
 }
-READER = ImageReader(
+READER = mask_reader(
     name="mask_folder",
     summary="any pictures and masks in two folders; options labels, values, ignore, background, client, pictures, "
     "masks, picture_suffix, mask_suffix, height, width, fit",
     labels=labels,
-    shape=shape_of,
-    fit=fit_of,
     has_clients=lambda options: options["client"] is not None,
     layouts=lambda options: (_layout(options),),
     images=read,
-    moments=IMAGENET,
-    target="mask",
     defaults=_DEFAULTS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +12,11 @@ from federation.tasks.segmentation import Segmentation
 from gaitway.input_spec import Fit
 from gaitway.pictures import Bytes, Frame
 from har_pipeline import SourceError
-from har_pipeline.readers.archive import Source
+from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.labelled import DealtBy, LabelledImages
+from sim.data.images.moments import IMAGENET
 from sim.data.images.pictures import read_mask, read_picture_and_size
-from sim.data.images.reader import Options, chosen, positive
+from sim.data.images.reader import ImageReader, Options, chosen, positive
 
 MOST_SIDE = 2048
 MOST_BYTES = 32 << 30
@@ -28,7 +29,7 @@ Size = tuple[int, int]
 """Height and width."""
 
 
-class Pair(NamedTuple):
+class PicturePair(NamedTuple):
     """One example: the virtual names of its picture and its mask, its published part, and whose it is."""
 
     picture: str
@@ -37,23 +38,49 @@ class Pair(NamedTuple):
     client: str | None = None
 
 
+def mask_reader(
+    *,
+    name: str,
+    summary: str,
+    labels: Callable[[Options], tuple[str, ...]],
+    layouts: Callable[[Options], tuple[Layout, ...]],
+    images: Callable[[Source, Options], LabelledImages],
+    defaults: Mapping[str, Any],
+    has_clients: Callable[[Options], bool] = lambda options: False,
+) -> ImageReader:
+    """Return the reader of a set of pictures with masks: what all of them have in common, and what is its own."""
+    return ImageReader(
+        name=name,
+        summary=summary,
+        labels=labels,
+        shape=_shape_of,
+        fit=_fit_of,
+        has_clients=has_clients,
+        layouts=layouts,
+        images=images,
+        moments=IMAGENET,
+        target="mask",
+        defaults={**FRAME, **defaults},
+    )
+
+
 def frame_of(options: Options) -> Frame:
     """Return the size that is asked for; raises SettingsError where it is none."""
-    return Frame(positive(options, "height", MOST_SIDE), positive(options, "width", MOST_SIDE), fit_of(options))
+    return Frame(positive(options, "height", MOST_SIDE), positive(options, "width", MOST_SIDE), _fit_of(options))
 
 
-def fit_of(options: Options) -> Fit:
+def _fit_of(options: Options) -> Fit:
     """Return how pictures of another shape are to come into that size; raises SettingsError for another word."""
     return "pad" if chosen(options, "fit", ("pad", "stretch")) == "pad" else "stretch"
 
 
-def shape_of(options: Options) -> tuple[int, int, int]:
+def _shape_of(options: Options) -> tuple[int, int, int]:
     """Return the shape (3, height, width) that is asked for; raises SettingsError where it is none."""
     frame = frame_of(options)
     return 3, frame.height, frame.width
 
 
-def read_masks(source: Source, pairs: Sequence[Pair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:
+def read_masks(source: Source, pairs: Sequence[PicturePair], frame: Frame, table: Bytes) -> tuple[Bytes, list[Size]]:
     """Decode all masks (n, H, W) in the order of the pairs, and say which size each had.
 
     Raises:
@@ -75,7 +102,7 @@ def read_masks(source: Source, pairs: Sequence[Pair], frame: Frame, table: Bytes
     return masks, sizes
 
 
-def read_pictures(source: Source, pairs: Sequence[Pair], frame: Frame, sizes: Sequence[Size]) -> Bytes:
+def read_pictures(source: Source, pairs: Sequence[PicturePair], frame: Frame, sizes: Sequence[Size]) -> Bytes:
     """Decode all pictures (n, 3, H, W) in the order of the pairs; `sizes` are those of their masks.
 
     Raises:
@@ -98,7 +125,11 @@ def read_pictures(source: Source, pairs: Sequence[Pair], frame: Frame, sizes: Se
 
 
 def images_of(
-    pairs: Sequence[Pair], pictures: Bytes, masks: Bytes, labels: tuple[str, ...], dealt_by: DealtBy | None = None
+    pairs: Sequence[PicturePair],
+    pictures: Bytes,
+    masks: Bytes,
+    labels: tuple[str, ...],
+    dealt_by: DealtBy | None = None,
 ) -> LabelledImages:
     """Put a set together; the part `val` is for validation."""
     part = np.array([pair.part for pair in pairs])

@@ -24,20 +24,17 @@ from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.bounded import read_at_most
 from sim.data.images.labelled import DealtBy, LabelledImages
-from sim.data.images.moments import IMAGENET
 from sim.data.images.pairs import (
-    FRAME,
-    Pair,
-    fit_of,
+    PicturePair,
     frame_of,
     images_of,
+    mask_reader,
     most_pixels,
     read_masks,
     read_pictures,
-    shape_of,
 )
 from sim.data.images.pictures import VOID, classes_table
-from sim.data.images.reader import ImageReader, Options, chosen
+from sim.data.images.reader import Options, chosen
 from sim.errors import SettingsError
 
 BACKGROUND = "background"
@@ -115,7 +112,7 @@ def _macro(masks: Bytes) -> Bytes:
     return joined
 
 
-def _pairs(source: Source, options: Options) -> list[Pair]:
+def _pairs(source: Source, options: Options) -> list[PicturePair]:
     """Return what the lists of both parts name."""
     folder, train = MASKS[options["masks"]]
     pictures: dict[str, str] = {}
@@ -135,7 +132,7 @@ def _pairs(source: Source, options: Options) -> list[Pair]:
         if not lists.get(name):
             raise SourceError(f"{source.root} has no pictures listed in {name}.txt; expected {LAYOUT.expected}")
     return [
-        Pair(_file(pictures, name, "JPEGImages", source), _file(masks, name, folder, source), part)
+        PicturePair(_file(pictures, name, "JPEGImages", source), _file(masks, name, folder, source), part)
         for part, listed in parts.items()
         for name in sorted(set(lists[listed]))
     ]
@@ -155,19 +152,14 @@ def _file(found: dict[str, str], name: str, folder: str, source: Source) -> str:
     return found[name]
 
 
-READER = ImageReader(
+READER = mask_reader(
     name="voc2012",
     summary="Pascal VOC 2012, a class of 20 objects for each pixel; options masks, val, classes, one_object, "
     "deal_by, height, width, fit",
     labels=labels,
-    shape=shape_of,
-    fit=fit_of,
     layouts=lambda options: (LAYOUT,),
     images=read,
-    moments=IMAGENET,
-    target="mask",
     defaults={
-        **FRAME,
         "masks": "published",
         "val": True,
         "classes": "objects",

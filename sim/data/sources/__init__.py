@@ -9,15 +9,15 @@ from sim.data.images import IMAGE_SETS
 from sim.data.sources import synthetic
 from sim.data.sources.images import Images
 from sim.data.sources.recordings import Recordings
-from sim.data.sources.source import Progress, Source
+from sim.data.sources.source import ExampleSource, Progress
 from sim.errors import SettingsError
 
-__all__ = ["DATA", "Progress", "Source", "source_named"]
+__all__ = ["DATA", "ExampleSource", "Progress", "source_named"]
 
 DATA = (*DATASETS, *IMAGE_SETS, synthetic.NAME)
 
 
-def source_named(name: str) -> Source:
+def source_named(name: str) -> ExampleSource:
     """Return the source of a data set, or of several sets of recordings joined by `+`.
 
     Raises:

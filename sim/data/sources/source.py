@@ -14,7 +14,7 @@ Progress = Callable[[int, str], None]
 """Called with the number of recordings done and the client of the latest."""
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """One data set; `options` are those of `--set data.KEY`. All methods raise PipelineError or SettingsError."""
 
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:

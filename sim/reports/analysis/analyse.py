@@ -15,10 +15,10 @@ from sim.reports.analysis.gradients import gradients
 from sim.reports.analysis.margin import margin
 from sim.reports.analysis.page import write_page
 from sim.reports.analysis.pixels import pixels
-from sim.reports.analysis.section import Section
+from sim.reports.analysis.section import AnalysisSection
 from sim.reports.analysis.tokens import tokens
 
-Analysis = Callable[[FinishedRun], Section]
+Analysis = Callable[[FinishedRun], AnalysisSection]
 
 ALWAYS: Mapping[str, Analysis] = {
     "features": embedding,
@@ -55,7 +55,7 @@ def analyse(
     return write_page(run.directory.path / "analysis", title, [*sections, *asked], missing)
 
 
-def _possible(run: FinishedRun) -> tuple[list[Section], dict[str, str]]:
+def _possible(run: FinishedRun) -> tuple[list[AnalysisSection], dict[str, str]]:
     sections, missing = [], {}
     for number, (name, make) in enumerate(ALWAYS.items()):
         run.progress(name, number, len(ALWAYS))

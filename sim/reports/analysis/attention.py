@@ -21,7 +21,7 @@ from federation.method import Weights
 from sim.errors import AnalysisError
 from sim.reports.analysis.diagnostics import effective_clients
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.style import new_figure, plain_text
 
 Table = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ TITLES = {
 }
 
 
-def attention(run: FinishedRun) -> Section:
+def attention(run: FinishedRun) -> AnalysisSection:
     """Draw clients' weights by round; of FedAtt also by parameter tensor.
 
     Raises:
@@ -63,7 +63,7 @@ def attention(run: FinishedRun) -> Section:
     table = tuple(
         (f"{TITLES[kind]}: effective clients, last round", f"{each[-1]:.3g}") for kind, each in effective.items()
     )
-    return Section("attention", "Attention", TEXT, values, pictures, table)
+    return AnalysisSection("attention", "Attention", TEXT, values, pictures, table)
 
 
 def _missing(run: FinishedRun) -> str:

@@ -26,7 +26,7 @@ NAMED_CLASSES = 35
 """Up to so many groups have a name in a legend; more are numbered along a scale of colours."""
 
 
-class Look:
+class GroupStyle:
     """How groups look, the same in every panel of a figure."""
 
     def __init__(self, names: Sequence[str], title: str, most_named: int = NAMED_GROUPS) -> None:
@@ -68,10 +68,10 @@ class Look:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
 
-def _numbered(figure: FigureBase, axes: Sequence[Axes], look: Look) -> None:
-    count = len(look.names)
+def _numbered(figure: FigureBase, axes: Sequence[Axes], style: GroupStyle) -> None:
+    count = len(style.names)
     bar = figure.colorbar(
-        ScalarMappable(BoundaryNorm(np.arange(count + 1) + 0.5, count), look.scale),
+        ScalarMappable(BoundaryNorm(np.arange(count + 1) + 0.5, count), style.scale),
         ax=list(axes),
         location="bottom",
         pad=0.02,
@@ -80,7 +80,7 @@ def _numbered(figure: FigureBase, axes: Sequence[Axes], look: Look) -> None:
     step = 10 * -(-count // 100)
     bar.set_ticks([1, *range(step, count + 1, step)])
     bar.minorticks_off()
-    bar.set_label(f"{look.title}, by place in the run's order", fontsize=9)
+    bar.set_label(f"{style.title}, by place in the run's order", fontsize=9)
 
 
 def edged(axes: Axes, points: Points, colours: Sequence[Colour], marker: str = "*", size: float = 220.0) -> None:

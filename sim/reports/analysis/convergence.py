@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from sim.errors import AnalysisError
 from sim.reports.analysis.diagnostics import Movement
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.style import COLOURS, DASHES, by_round, new_figure
 
 TEXT = """How far prototypes went in each round, ‖p(t+1) − p(t)‖, relative to their mean length, so that blocks and runs
@@ -20,7 +20,7 @@ CAPTION = "Mean (left) and largest (right) movement of a prototype in a round, i
 Curves = dict[str, list[tuple[int, Movement]]]
 
 
-def convergence(run: FinishedRun) -> Section:
+def convergence(run: FinishedRun) -> AnalysisSection:
     """Draw each block's movement by round.
 
     Raises:
@@ -35,7 +35,7 @@ def convergence(run: FinishedRun) -> Section:
     last = {block: _relative(each[-1][1], "mean") for block, each in curves.items()}
     table = tuple((f"{block}, last round", f"{100 * value:.3g} % of the mean length") for block, value in last.items())
     pictures = {"rounds": Picture(_figure(curves), CAPTION)}
-    return Section("convergence", "Convergence of prototypes", TEXT, {"last_relative": last}, pictures, table)
+    return AnalysisSection("convergence", "Convergence of prototypes", TEXT, {"last_relative": last}, pictures, table)
 
 
 def _missing(run: FinishedRun) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 from federation.records import Examples
 from sim.errors import AnalysisError
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.analysis.tsne import subsample
 from sim.reports.comparison.comparability import tested_on
 from sim.reports.figures.style import BLUE, ORANGE, clean, new_figure, plain_text
@@ -33,7 +33,7 @@ MOST_VECTORS = 2000
 """So many features of either side at most: kernel matrices grow with the square."""
 
 
-def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun | None) -> Section:
+def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun | None) -> AnalysisSection:
     """Measure the run's MMD, and FFD if there is a run to compare with.
 
     Raises:
@@ -54,7 +54,7 @@ def discrepancy(run: FinishedRun, centralized: FinishedRun, against: FinishedRun
         values["ffd"] = ffd(mine, theirs)
         table += (("FFD(A, B)", f"{values['ffd']:.1f} %"),)
     pictures = {"clients": Picture(_figure(found), "MMD² of each client, in the order of this run's.")}
-    return Section("discrepancy", "Discrepancy from centralized features", TEXT, values, pictures, table)
+    return AnalysisSection("discrepancy", "Discrepancy from centralized features", TEXT, values, pictures, table)
 
 
 def _caution(models: Sequence[str]) -> str:

@@ -18,9 +18,9 @@ from federation.records import ClassStats, Examples
 from federation.tasks.segmentation import Segmentation
 from federation.tree import total
 from models.model import Model
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, Look, bare, edged
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare, edged
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
@@ -44,7 +44,7 @@ class Cloud(NamedTuple):
     shared_classes: Groups  # (C′,)
 
 
-def embedding(run: FinishedRun) -> Section:
+def embedding(run: FinishedRun) -> AnalysisSection:
     """Map the features under the clients' own models, and under the server's if there is one."""
     pictures = {}
     if not run.pools_data:
@@ -52,7 +52,7 @@ def embedding(run: FinishedRun) -> Section:
     if run.has_server_model:
         caption = "Features of the same examples under the server's model, last round."
         pictures["server"] = Picture(_figure(run, _server(run)), caption)
-    return Section("features", "Features and prototypes", TEXT, pictures=pictures)
+    return AnalysisSection("features", "Features and prototypes", TEXT, pictures=pictures)
 
 
 def _own(run: FinishedRun) -> Cloud:
@@ -117,13 +117,13 @@ def _figure(run: FinishedRun, cloud: Cloud) -> Figure:
     figure = new_figure(6.0)
     halves = figure.subfigures(1, 2, squeeze=False)[0]
     left, right = (half.subplots() for half in halves)
-    by_class, by_client = Look(run.data.labels, "class", NAMED_CLASSES), Look(run.clients, "client")
+    by_class, by_client = GroupStyle(run.data.labels, "class", NAMED_CLASSES), GroupStyle(run.clients, "client")
     by_class.dots(left, dots, cloud.classes)
     by_class.prototypes(left, diamonds, cloud.local_classes, "d", 34.0)
     by_class.prototypes(left, stars, cloud.shared_classes)
     by_client.dots(right, dots, cloud.clients)
     edged(right, stars, ["white"] * len(stars))  # they belong to no client
-    for half, axes, look in zip(halves, (left, right), (by_class, by_client), strict=True):
-        bare(axes, f"by {look.title}")
-        look.legend(half, [axes])
+    for half, axes, style in zip(halves, (left, right), (by_class, by_client), strict=True):
+        bare(axes, f"by {style.title}")
+        style.legend(half, [axes])
     return figure

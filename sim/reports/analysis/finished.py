@@ -225,7 +225,7 @@ def open_run(path: Path, root: Path | None, cache: Path | None, progress: Progre
     directory = RunDirectory(path)
     if not directory.finished:
         done, planned = len(directory.rounds), directory.config.planned_rounds
-        raise AnalysisError(f"{path} is not finished ({done} of {planned} rounds); repeat its command to go on with it")
+        raise AnalysisError(f"{path} is not finished ({done} of {planned} rounds); repeat its command to resume it")
     settings: Experiment = directory.config.model_copy(update={"device": "cpu"})  # wherever the run was
     data = load_data(settings, root, cache, lambda done, client: progress(f"windows of client {client}", done, 0))
     return FinishedRun(directory, settings, data, progress)

@@ -10,7 +10,7 @@ from federation.training.forward import functional, initial_client
 from models.model import Model
 from sim.evaluation import dissimilarity, mean_gradient
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.run_figures import gradient_dissimilarity
 from sim.reports.report import CAPTIONS
 
@@ -19,7 +19,7 @@ training examples, dropout off, and ∇L = Σ n_k ∇L_k / Σ n_k. At 0 all clie
 the scale."""
 
 
-def gradients(run: FinishedRun) -> Section:
+def gradients(run: FinishedRun) -> AnalysisSection:
     """Measure it over the clients that left a model.
 
     Raises:
@@ -35,7 +35,7 @@ def gradients(run: FinishedRun) -> Section:
     )
     by_round = gradient_dissimilarity(run.directory)
     pictures = {"rounds": Picture(by_round, CAPTIONS["gradient_dissimilarity"])} if by_round else {}
-    return Section("gradients", "Gradient dissimilarity", TEXT, values, pictures, table)
+    return AnalysisSection("gradients", "Gradient dissimilarity", TEXT, values, pictures, table)
 
 
 def _gradients(run: FinishedRun, model: Model) -> Iterable[tuple[str, int, Tensor]]:

@@ -14,7 +14,7 @@ from federation.records import ClassStats
 from sim.errors import AnalysisError
 from sim.reports.analysis.diagnostics import aggregate_margin
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.style import BLUE, by_round, new_figure
 
 TEXT = """The mean distance d⁻ between aggregate prototypes of different classes. Prototypes are means of training
@@ -25,7 +25,7 @@ a margin, [−1, 1]."""
 CAPTION = "The aggregate margin of the prototypes that each round's clients sent."
 
 
-def margin(run: FinishedRun) -> Section:
+def margin(run: FinishedRun) -> AnalysisSection:
     """Measure the margin under the clients' own models, under the server's, and by round where the method has it.
 
     Raises:
@@ -40,7 +40,7 @@ def margin(run: FinishedRun) -> Section:
     pictures = {"rounds": Picture(_figure(rounds), CAPTION)} if rounds else {}
     table = tuple((f"aggregate_margin, prototypes by {WHOSE[who]}", f"{value:.4f}") for who, value in values.items())
     found = {**values, "rounds": {str(number): value for number, value in rounds.items()}}
-    return Section("aggregate_margin", "Aggregate margin", TEXT, found, pictures, table)
+    return AnalysisSection("aggregate_margin", "Aggregate margin", TEXT, found, pictures, table)
 
 
 WHOSE = {"clients": "the clients' own models (best round)", "server": "the server's model (last round)"}

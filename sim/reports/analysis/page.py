@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gaitway.files import write_file
-from sim.reports.analysis.section import Section
+from sim.reports.analysis.section import AnalysisSection
 from sim.reports.figures.style import draw
 from sim.reports.report import data_uri, render
 
 
-def write_page(folder: Path, title: str, sections: Sequence[Section], missing: Mapping[str, str]) -> Path:
+def write_page(folder: Path, title: str, sections: Sequence[AnalysisSection], missing: Mapping[str, str]) -> Path:
     """Write `SECTION_PICTURE.png`, analysis.json and analysis.html into a folder, and return the page's path.
 
     `missing` says of each analysis that could not be made why; it is shown and written too.
@@ -26,7 +26,7 @@ def write_page(folder: Path, title: str, sections: Sequence[Section], missing: M
     return folder / "analysis.html"
 
 
-def _drawn(section: Section, folder: Path) -> dict[str, str]:
+def _drawn(section: AnalysisSection, folder: Path) -> dict[str, str]:
     """Draw a section's pictures, and return each as a `data:` address."""
     figures = {f"{section.name}_{name}": picture.figure for name, picture in section.pictures.items()}
     return dict(zip(section.pictures, map(data_uri, draw(figures, folder)), strict=True))

@@ -18,7 +18,7 @@ from models.model import Model
 from sim.errors import AnalysisError
 from sim.reports.analysis.entropy import feature_entropy, softmax_entropy
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.segmentation import segmentation_figure
 from sim.results.segmented_pictures import choose_pictures, picture_of, together
 
@@ -34,7 +34,7 @@ WHOSE = {
 }
 
 
-def pixels(run: FinishedRun) -> Section:
+def pixels(run: FinishedRun) -> AnalysisSection:
     """Draw the pictures and measure both entropies by class, under the server's model and under the clients' own.
 
     Raises:
@@ -51,7 +51,7 @@ def pixels(run: FinishedRun) -> Section:
     measured = {whose: _measured(run, task, model) for whose, model in models.items()}
     pictures = {whose: Picture(_figure(run, task, model), WHOSE[whose]) for whose, model in models.items()}
     heads = [f"{column}, {whose}" for whose in models for column in COLUMNS]
-    return Section(
+    return AnalysisSection(
         "pixels",
         "Masks and entropy maps",
         TEXT,

@@ -17,7 +17,7 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Section:
+class AnalysisSection:
     """One analysis: `name` is its key in analysis.json and begins its pictures' names; `values` is JSON."""
 
     name: str

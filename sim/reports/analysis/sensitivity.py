@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from gaitway.metrics import Metric
 from sim.errors import AnalysisError
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.comparison.comparability import settings_of
 from sim.reports.figures.style import COLOURS, DASHES, clean, heading, new_figure, plain_text
 from sim.results.records import Summary
@@ -41,7 +41,7 @@ Line = dict[str, dict[str, Point]]
 """Score by the text of the option's value, then by the score's name."""
 
 
-def sensitivity(paths: Sequence[Path]) -> list[Section]:
+def sensitivity(paths: Sequence[Path]) -> list[AnalysisSection]:
     """Return one section for each option that the runs differ in.
 
     Raises:
@@ -51,7 +51,7 @@ def sensitivity(paths: Sequence[Path]) -> list[Section]:
     if len(tasks := sorted({run.config.learnt.name for run in runs})) > 1:
         raise AnalysisError(f"the runs learnt {' and '.join(tasks)}, whose metrics differ; give runs of one task")
     if unfinished := [str(run.path) for run in runs if not run.finished]:
-        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to go on with them")
+        raise AnalysisError(f"not finished: {', '.join(unfinished)}; repeat their commands to resume them")
     settings = [settings_of(run) for run in runs]
     keys = sorted({key for each in settings for key in each if len({repr(other.get(key)) for other in settings}) > 1})
     found = {key: _lines(key, keys, runs, settings) for key in keys}
@@ -110,7 +110,7 @@ def _points(summaries: Sequence[Summary], metric: str) -> dict[str, Point]:
     }
 
 
-def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> Section:
+def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> AnalysisSection:
     if len(lines) > MOST_LINES:
         raise AnalysisError(
             f"{key}: {len(lines)} combinations of the other options; give at most {MOST_LINES} at a time"
@@ -124,7 +124,7 @@ def _section(key: str, lines: Mapping[str, Line], metric: Metric) -> Section:
     name = key.replace(".", "_")
     text = TEXT.format(key=key, metric=metric.label[0].upper() + metric.label[1:])
     pictures = {"scores": Picture(_figure(key, lines, metric), CAPTION)}
-    return Section(name, f"Sensitivity to {key}", text, values, pictures, _table(lines, metric))
+    return AnalysisSection(name, f"Sensitivity to {key}", text, values, pictures, _table(lines, metric))
 
 
 def _table(lines: Mapping[str, Line], metric: Metric) -> tuple[tuple[str, str], ...]:

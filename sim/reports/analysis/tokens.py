@@ -22,9 +22,9 @@ from federation.training.pixels import network_input
 from models.layers.alp import ALP
 from models.registry import alp_models
 from sim.errors import AnalysisError
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, Look, bare
+from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, bare
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.section import Picture, Section
+from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
@@ -37,7 +37,7 @@ MOST_CENTRES = 150
 MOST_LOCAL = 600
 
 
-def tokens(run: FinishedRun) -> Section:
+def tokens(run: FinishedRun) -> AnalysisSection:
     """Map tokens and prototypes of the first, the middle and the last block.
 
     Raises:
@@ -51,7 +51,7 @@ def tokens(run: FinishedRun) -> Section:
     caption = f"ALP layers {', '.join(shown)}: tokens (above) and local prototypes (below) around the centres."
     pictures = {"blocks": Picture(_figure(run, shown), caption)}
     sizes = {name: list(layer.global_prototypes.shape) for name, layer in layers.items()}
-    return Section("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, pictures)
+    return AnalysisSection("tokens", "Tokens and prototypes of the ALP layers", TEXT, {"prototypes": sizes}, pictures)
 
 
 def alp_layers(module: nn.Module) -> dict[str, ALP]:
@@ -82,7 +82,7 @@ def _figure(run: FinishedRun, shown: list[str]) -> Figure:
     figure = new_figure(9.4, max(6.0, 3.8 * len(shown)))
     halves = figure.subfigures(2, 1, squeeze=False)[:, 0]
     above, below = (half.subplots(1, len(shown), squeeze=False)[0] for half in halves)
-    by_class, by_client = Look(run.data.labels, "class", NAMED_CLASSES), Look(run.clients, "client")
+    by_class, by_client = GroupStyle(run.data.labels, "class", NAMED_CLASSES), GroupStyle(run.clients, "client")
     for column, name in enumerate(shown):
         run.progress(f"t-SNE of {name}", column, len(shown))
         centres = _some(layers[name].global_prototypes, MOST_CENTRES, seed, name)[0]
@@ -95,10 +95,10 @@ def _figure(run: FinishedRun, shown: list[str]) -> Figure:
     return figure
 
 
-def _map(axes: Axes, look: Look, vectors: Tensor, groups: Groups, centres: Tensor, seed: int) -> None:
+def _map(axes: Axes, style: GroupStyle, vectors: Tensor, groups: Groups, centres: Tensor, seed: int) -> None:
     """Draw dots, and over them crosses, which hide no local prototype that lies where its centre does."""
     places = tsne(normalize(torch.cat([vectors, centres]), dim=-1), seed)
-    look.dots(axes, places[: len(vectors)], groups, size=14.0)
+    style.dots(axes, places[: len(vectors)], groups, size=14.0)
     x, y = places[len(vectors) :].T
     axes.scatter(x, y, s=40, c="black", marker="+", linewidths=1.0)
 

@@ -25,7 +25,7 @@ def columns_of(metrics: Iterable[str], scores: Sequence[str] = SCORES) -> tuple[
 
 
 @dataclass(frozen=True)
-class Score:
+class ComparedScore:
     """One metric of one score; `clients_std` is the mean over seeds of the std over clients."""
 
     mean: float
@@ -47,7 +47,7 @@ class Selected:
     """The rounds that a way of choosing them chose in a row's runs, and their scores."""
 
     rounds: tuple[int, ...]
-    scores: Mapping[str, Score | None]
+    scores: Mapping[str, ComparedScore | None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Row:
     clients: int
     rounds: int
     chosen_rounds: tuple[int, ...]
-    scores: Mapping[str, Score | None]
+    scores: Mapping[str, ComparedScore | None]
     ranks: Mapping[str, int]
     bytes_up: float
     bytes_down: float

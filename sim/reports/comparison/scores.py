@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from gaitway.metrics import Metric
 from sim.reports.comparison.comparability import Runs
-from sim.reports.comparison.records import FOLLOWED, NEW_USERS, Curve, Score, Selected, columns_of
+from sim.reports.comparison.records import FOLLOWED, NEW_USERS, ComparedScore, Curve, Selected, columns_of
 from sim.results.records import SELECTIONS, MeanStd, Plain, RoundRecord, SelectedRound, Selection, Spread, Summary
 from sim.results.run_directory import RunDirectory
 
@@ -47,7 +47,7 @@ def selected(runs: Runs) -> dict[Selection, Selected]:
     return found
 
 
-def row_scores(runs: Runs, selection: Selection) -> dict[str, Score | None]:
+def row_scores(runs: Runs, selection: Selection) -> dict[str, ComparedScore | None]:
     """Return every column's score in the chosen round, None where the method or a run has none."""
     shots = sorted({k for run in runs if (new := summary_of(run).new_users) for k in new.shots})
     config = runs[0].config
@@ -56,14 +56,14 @@ def row_scores(runs: Runs, selection: Selection) -> dict[str, Score | None]:
     return {column: _score(runs, score, measure, selection) for column, (score, measure) in split.items()}
 
 
-def _score(runs: Runs, score: str, measure: str, selection: Selection) -> Score | None:
+def _score(runs: Runs, score: str, measure: str, selection: Selection) -> ComparedScore | None:
     values = [_value(run, score, measure, selection) for run in runs]
     means = [value.mean if isinstance(value, MeanStd) else value for value in values]
     known = [mean for mean in means if mean is not None]
     if len(known) < len(runs):
         return None
     stds = [value.std for value in values if isinstance(value, MeanStd)]
-    return Score(
+    return ComparedScore(
         mean=statistics.fmean(known),
         clients_std=statistics.fmean(stds) if stds else None,
         seeds_std=statistics.stdev(known) if len(known) > 1 else None,
@@ -88,7 +88,7 @@ def _of(record: SelectedRound | RoundRecord, score: str, measure: str) -> MeanSt
 
 
 def ranks(
-    scores: Sequence[Mapping[str, Score | None]], ranked: Sequence[bool], metrics: Mapping[str, Metric]
+    scores: Sequence[Mapping[str, ComparedScore | None]], ranked: Sequence[bool], metrics: Mapping[str, Metric]
 ) -> list[dict[str, int]]:
     """1 for the best, 2 for the second, else 0; scores that print the same share a rank."""
     found = [dict.fromkeys(row, 0) for row in scores]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from federation.tasks import TASKS
 from gaitway.metrics import Metric
-from sim.reports.comparison.records import NEW_USERS, PAIRED, Group, OverDatasets, Row, Score, columns_of
+from sim.reports.comparison.records import NEW_USERS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
 from sim.results.records import SELECTIONS
 from sim.results.statistics import PairedTest, least_sign_flip_p
 from sim.results.tables import SELECTED, byte_size, duration
@@ -181,7 +181,7 @@ def selected_table(group: Group) -> Table:
     ]
 
 
-def plain_cell(score: Score | None, metric: Metric) -> Cell:
+def plain_cell(score: ComparedScore | None, metric: Metric) -> Cell:
     """One score without a rank: mean and spread over clients, and over seeds beside it."""
     if score is None:
         return Cell("–")

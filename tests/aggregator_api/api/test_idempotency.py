@@ -13,7 +13,7 @@ from httpx import Response
 from sqlalchemy import text
 
 from aggregator_api.api.middleware import idempotency
-from aggregator_api.api.middleware.idempotency import Answer, IdempotentRequests
+from aggregator_api.api.middleware.idempotency import IdempotentRequests, StoredResponse
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from tests.aggregator_api.generated_devices import Wires, tiny_plan
@@ -99,7 +99,7 @@ def test_a_request_that_is_worked_on_is_not_begun_again(repeats: IdempotentReque
     with pytest.raises(idempotency.ConflictError, match="being worked on"):
         repeats.begin("me", "k", "a" * 64)
     assert repeats.begin("you", "k", "a" * 64) is None
-    answer = Answer(201, {"content-type": "application/json", "x-other": "y"}, b"{}")
+    answer = StoredResponse(201, {"content-type": "application/json", "x-other": "y"}, b"{}")
     repeats.finish("me", "k", answer)
     kept = repeats.begin("me", "k", "a" * 64)
     assert kept is not None
@@ -111,7 +111,7 @@ def test_a_request_that_is_worked_on_is_not_begun_again(repeats: IdempotentReque
 def test_an_answer_that_may_change_is_not_kept(repeats: IdempotentRequests, status: int) -> None:
     key = f"later-{status}"
     assert repeats.begin("me", key, "a" * 64) is None
-    repeats.finish("me", key, Answer(status, {}, b""))
+    repeats.finish("me", key, StoredResponse(status, {}, b""))
     assert repeats.begin("me", key, "a" * 64) is None
 
 
@@ -121,7 +121,7 @@ def test_answers_are_forgotten_after_a_day_and_lost_requests_after_minutes(
     for key in ("kept", "old", "lost", "to come"):
         repeats.begin("she", key, "a" * 64)
     for key in ("kept", "old"):
-        repeats.finish("she", key, Answer(200, {}, b"ok"))
+        repeats.finish("she", key, StoredResponse(200, {}, b"ok"))
     ages = {"old": idempotency.KEPT_S + 1, "lost": idempotency.GIVEN_UP_S + 1, "to come": -3653 * 86_400}
     with app.state.runtime.database.write() as session:
         for key, age in ages.items():
@@ -137,7 +137,7 @@ def test_answers_are_bounded(repeats: IdempotentRequests, app: FastAPI, monkeypa
     monkeypatch.setattr(idempotency, "MOST", 5)
     for n in range(12):
         repeats.begin("they", f"n{n}", "a" * 64)
-        repeats.finish("they", f"n{n}", Answer(200, {}, b"ok"))
+        repeats.finish("they", f"n{n}", StoredResponse(200, {}, b"ok"))
     with app.state.runtime.database.read() as session:
         assert session.execute(text("SELECT count(*) FROM idempotent_requests WHERE status = 200")).scalar() == 5
     assert repeats.begin("they", "n11", "a" * 64) is not None

@@ -29,7 +29,7 @@ from aggregator_api.db.models import (
 from aggregator_api.devices.service import find
 from aggregator_api.federations.service import named
 from aggregator_api.rollouts import adoptions
-from aggregator_api.web.histories import Histories, Look, Preparation
+from aggregator_api.web.histories import Histories, HistoryReader, Preparation
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.web.seeded import WALKS, seed
@@ -119,9 +119,9 @@ def test_a_look_without_time_makes_one_piece_and_the_next_ones_the_others(
         row = named(session, WALKS)
         whole = RoundScores().of(session, row, range(1, 6))
         for _ in range(6):
-            look = Look(remembered)
-            seen.append(look.scores(session, row, range(1, 6)))
-            unfinished.append(look.is_unfinished)
+            history = HistoryReader(remembered)
+            seen.append(history.scores(session, row, range(1, 6)))
+            unfinished.append(history.is_unfinished)
     assert [len(found) for found in seen] == [1, 2, 3, 4, 5, 5]
     assert list(seen[0]) == [5]  # the newest first
     assert seen[-1] == whole

@@ -81,7 +81,7 @@ def test_a_plan_and_an_announcement_without_them_are_written_as_before() -> None
 
 def test_a_server_without_an_exporter_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
-    monkeypatch.setattr(exports, "_NEEDS", ("there_is_no_such_module",))
+    monkeypatch.setattr(exports, "NEEDS", ("there_is_no_such_module",))
     new = NewFederation(name="light", plan=light_plan())
     for act in (bench.runtime.federations.check, bench.runtime.federations.create):
         with pytest.raises(UnavailableError, match="no exporter"):

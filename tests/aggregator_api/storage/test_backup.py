@@ -20,7 +20,7 @@ from aggregator_api.db.models import EventRow, ModelVersionRow, RoundRow, Update
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
 from aggregator_api.storage.backup import back_up
-from aggregator_api.storage.fsck import Level, check
+from aggregator_api.storage.fsck import Severity, check
 from aggregator_api.storage.restore import begin_epoch, restore
 from federation import wire
 from federation.methods import method_from_json
@@ -210,7 +210,7 @@ def test_what_cannot_be_copied_is_said(tmp_path: Path, settings: dict[str, str],
 def findings(bench: Bench, *, repair: bool = False) -> list[str]:
     """Return the problems that `fsck` finds, or has repaired, with what to do."""
     findings = check(bench.runtime.settings, repair=repair)
-    return [f"{one.found}; {one.todo}" for one in findings if one.level is not Level.OK]
+    return [f"{one.found}; {one.todo}" for one in findings if one.level is not Severity.OK]
 
 
 def test_a_whole_server_has_no_problem(live: Bench, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.config.settings import load
-from edge_agent.doctor import Finding, Level, machine, network
+from edge_agent.doctor import CheckResult, Level, machine, network
 from edge_agent.doctor.motion import check_motion
 from edge_agent.doctor.sensors import check_sensors, from_health
-from edge_agent.sensors.health import Health
+from edge_agent.sensors.health import SensorHealth
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from har_pipeline import Recording
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk
@@ -44,11 +44,11 @@ def config_file(folder: Path, more: str = "", url: str = "http://127.0.0.1:9") -
     return path
 
 
-def levels(found: Iterator[Finding]) -> Levels:
+def levels(found: Iterator[CheckResult]) -> Levels:
     return {finding.check: finding.level for finding in found}
 
 
-def the(found: list[Finding] | Iterator[Finding], check: str) -> Finding:
+def the(found: list[CheckResult] | Iterator[CheckResult], check: str) -> CheckResult:
     return next(finding for finding in found if finding.check == check)
 
 
@@ -155,7 +155,7 @@ def test_the_servers_clock_is_compared(
 
 
 def test_each_step_towards_the_server_has_its_own_failure(tmp_path: Path, server: str) -> None:
-    def last(url: str) -> Finding:
+    def last(url: str) -> CheckResult:
         return list(network.check_server(load(config_file(tmp_path, url=url), {})))[-1]
 
     assert last("http://no-such-host.invalid").check == "server: name"
@@ -230,7 +230,7 @@ def test_sensors_at_rest(values: Any, rate_hz: float, gravity: Level, gyroscope:
 
 def heard(flip: float = 1.0) -> dict[str, Any]:
     """What an agent notes of a phone that lies flat for ten seconds."""
-    health = Health("sensor_logger_http")
+    health = SensorHealth("sensor_logger_http")
     acc, gyro = still()
     times_s = BEGAN_S + np.arange(500) / 100
     health.record(Recording("p", "s", "", "acc", times_s, flip * acc))
@@ -250,7 +250,7 @@ def test_a_phone_that_a_running_agent_hears() -> None:
 
 
 def test_a_phone_without_a_gyroscope_and_with_lost_messages() -> None:
-    health = Health("sensor_logger_mqtt")
+    health = SensorHealth("sensor_logger_mqtt")
     health.counts = {"late": 120, "broken": 0}
     times_s, values = walk(10.0)
     health.record(Recording("p", "s", "", "acc", times_s, values["gravity"]))

@@ -16,7 +16,7 @@ from edge_agent.config.sensors import WindowsSection
 from edge_agent.config.settings import AgentSection, Config, SensorsSection, ServerSection
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
-from edge_agent.storage.pictures import Pictures
+from edge_agent.storage.pictures import PicturePreparation
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.local_data import preparation, read_local_data
 from federation.plan import Plan
@@ -93,7 +93,7 @@ def test_a_second_look_takes_what_is_new_and_what_has_changed(tmp_path: Path) ->
         assert store.counts() == {"cross": 5, "disc": 6, "frame": 5}
         assert "torn.png is no picture" in store.get("skipped")
         assert "stray.png" in store.get("skipped")
-        x = store.read("ada", Pictures(SHAPE), plan.labels).x
+        x = store.read("ada", PicturePreparation(SHAPE), plan.labels).x
     assert (x == np.array([1, 0, 0], np.float32)[:, None, None]).all((1, 2, 3)).sum() == 1
 
 

@@ -18,7 +18,7 @@ from edge_agent.machine.state import Policy, identity
 from edge_agent.persistence import forget_update, load_agent, reset_agent, save_round
 from edge_agent.status import summary
 from edge_agent.storage.files import write_file
-from edge_agent.storage.state_store import FILE_NAME, AdoptionRow, StateStore
+from edge_agent.storage.state_store import FILE_NAME, AdoptionRecord, StateStore
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
 from federation.protocol.messages import BlobPointer, read, write
 from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, make_plan
@@ -128,7 +128,7 @@ def test_the_summary_has_a_row_for_each_trained_round(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     save_round(store, make_job(make_config(tmp_path)))
     store.leave_out(2, "b" * 64, "killed")
-    store.note_adoption(AdoptionRow(1, "personalized", False, "not adopted, worse", {}, 0.0))
+    store.note_adoption(AdoptionRecord(1, "personalized", False, "not adopted, worse", {}, 0.0))
     found = summary(store, DEVICE)
     assert [row["round"] for row in found["rounds"]] == [1]
     assert (found["rounds"][0]["macro_f1_after"], found["rounds"][0]["macro_f1_before"]) == (0.75, None)

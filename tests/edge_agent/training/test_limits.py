@@ -19,7 +19,7 @@ from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
 from federation import wire
 from federation.plan import Plan
-from federation.training.callbacks import Checkpoint
+from federation.training.callbacks import EpochCheckpoint
 from federation.training.local_round import LocalRound
 from har_pipeline import ClientWindows
 from tests.edge_agent.factories import make_plan
@@ -145,7 +145,7 @@ def test_the_time_counts_what_interrupted_runs_have_used(device: Path, tmp_path:
     context, path, told = trainer.build_context(a_job(device, PLAN)), tmp_path / "x.epoch", list[int]()
     first = EpochCheckpoints(path, context.initial, 100.0, told.append, Clock())
     zero = torch.zeros(())
-    first.on_epoch_end(Checkpoint(1, 3, context.initial.params, context.initial.buffers, {}, zero, zero))
+    first.on_epoch_end(EpochCheckpoint(1, 3, context.initial.params, context.initial.buffers, {}, zero, zero))
     second = EpochCheckpoints(path, context.initial, 3.0, told.append, Clock())
     found = second.resume()
     assert found is not None

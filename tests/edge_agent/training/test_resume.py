@@ -1,4 +1,4 @@
-"""A device that is killed, between two rounds or within one, goes on with all that its method keeps on it."""
+"""A device that is killed, between two rounds or within one, resumes with all that its method keeps on it."""
 
 from __future__ import annotations
 

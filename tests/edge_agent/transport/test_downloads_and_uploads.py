@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.errors import BlobError
+from edge_agent.errors import DownloadError
 from edge_agent.machine.events import ChunksSent
 from edge_agent.transport.chunk_sender import ChunkSender
 from edge_agent.transport.downloads import BlobDownloader
@@ -153,13 +153,13 @@ def test_bytes_that_are_not_the_announced_ones_are_not_kept(tmp_path: Path, addr
     blobs = BlobDownloader(tmp_path, address, 5.0)
     announced = point(Server.data)
     right, Server.data = Server.data, bytes(len(Server.data))
-    with pytest.raises(BlobError, match="has sha256"):
+    with pytest.raises(DownloadError, match="has sha256"):
         blobs.fetch(announced)
     Server.data = right + b"more"
-    with pytest.raises(BlobError, match="more than the 200,000 bytes"):
+    with pytest.raises(DownloadError, match="more than the 200,000 bytes"):
         blobs.fetch(announced)
     Server.data = right[:-1]
-    with pytest.raises(BlobError, match=r"ended after 199,999 of 200,000"):
+    with pytest.raises(DownloadError, match=r"ended after 199,999 of 200,000"):
         blobs.fetch(announced)
     assert not blobs.path(announced.sha256).exists()
     Server.data = right
@@ -183,13 +183,13 @@ def test_bytes_that_are_not_the_announced_ones_are_not_kept(tmp_path: Path, addr
 )
 def test_models_are_fetched_from_the_servers_own_origin_alone(tmp_path: Path, url: str) -> None:
     blobs = BlobDownloader(tmp_path, "http://127.0.0.1:9", 1.0)
-    with pytest.raises(BlobError, match=r"was announced, but models are fetched from http://127.0.0.1:9/ alone"):
+    with pytest.raises(DownloadError, match=r"was announced, but models are fetched from http://127.0.0.1:9/ alone"):
         blobs.fetch(point(b"x", url))
 
 
 def test_a_network_path_stays_below_the_server_and_no_server_is_an_error(tmp_path: Path) -> None:
     blobs = BlobDownloader(tmp_path, "http://127.0.0.1:9", 1.0)
-    with pytest.raises(BlobError, match=r"cannot download http://127.0.0.1:9/evil.example/x"):
+    with pytest.raises(DownloadError, match=r"cannot download http://127.0.0.1:9/evil.example/x"):
         blobs.fetch(point(b"x", "//evil.example/x"))
-    with pytest.raises(BlobError, match="cannot download"):
+    with pytest.raises(DownloadError, match="cannot download"):
         blobs.fetch(point(b"x"))

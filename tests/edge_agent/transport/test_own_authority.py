@@ -18,7 +18,7 @@ import pytest
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
 from edge_agent.config.settings import load
 from edge_agent.doctor.network import check_server
-from edge_agent.errors import BlobError, ConfigError, EnrolError
+from edge_agent.errors import ConfigError, DownloadError, EnrolError
 from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.enrolment import Applicant, enrol
 from edge_agent.transport.server_connection import ServerConnection
@@ -90,7 +90,7 @@ def download(url: str, ca_file: Path | None, folder: Path) -> str:
     pointer = BlobPointer(sha256=SHA256, size=len(BLOB), url=f"/v1/blobs/{SHA256}")
     try:
         return BlobDownloader(folder, url, 10, ca_file=ca_file).fetch(pointer).read_text()
-    except BlobError as error:
+    except DownloadError as error:
         return str(error)
 
 

@@ -128,7 +128,7 @@ def test_a_folder_of_pictures_and_masks_is_learnt(folder: Path, tmp_path: Path) 
 
 
 def played(folder: Path, out: Path, **given: Any) -> list[float]:
-    """Run, or go on with, what `sim run` does without its figures; return each round's score."""
+    """Run, or resume, what `sim run` does without its figures; return each round's score."""
     sets = [f"data.{each}" for each in SETS]
     options = {
         **{"data": "mask_folder", "task": "segmentation", "model": "tiny", "partition": "natural", "engine": "serial"},

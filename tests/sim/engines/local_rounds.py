@@ -22,7 +22,7 @@ from federation.training.schedule import schedule
 from federation.tree import flatten, map_tree
 from models import Model, build
 from models.registry import model_options
-from sim.engines import Engine, Job
+from sim.engines import ClientJob, Engine
 from tests.models.small_models import SMALL
 
 CLASSES, BATCH, VOID = 5, 4, 255
@@ -109,12 +109,12 @@ class Steps(NamedTuple):
     training: TrainingConfig
     clients: dict[str, Examples]
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ClientJob]:
         """Return them as fedavg's first round."""
         task = TASKS[task_of(self.module)]()
         setup = Setup(METHODS["fedavg"](), self.training, network(copy.deepcopy(self.module)), task)
         client = initial_client(self.module)
-        return [Job(name, setup, client, {"params": client.params}, mine) for name, mine in self.clients.items()]
+        return [ClientJob(name, setup, client, {"params": client.params}, mine) for name, mine in self.clients.items()]
 
     def in_plain_torch(self, name: str) -> Tensors:
         """Step a copy of the module by torch.optim, and return its parameters."""
@@ -217,9 +217,9 @@ class Round(NamedTuple):
     state: Tree
     number: int = 1
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ClientJob]:
         """Return every client's work."""
-        return [Job(name, self.setup, self.clients[name], self._broadcast(name), self.examples[name])
+        return [ClientJob(name, self.setup, self.clients[name], self._broadcast(name), self.examples[name])
                 for name in self.examples]  # fmt: skip
 
     def play(self, engine: Engine) -> Played:

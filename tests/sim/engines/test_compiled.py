@@ -18,7 +18,7 @@ from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
 from federation.tree import flatten
 from models import build
-from sim.engines import Engine, Job, Processes, Stacked
+from sim.engines import ClientJob, Engine, Processes, Stacked
 from sim.engines.compiled import Compiler
 from tests.sim.small_runs import needs_fork
 
@@ -30,7 +30,7 @@ CLIENTS = 5
 DENSE = {"input_shape": [7], "hidden": [6, 8]}
 
 
-def jobs(method: str, model: str = "dense", **options: Any) -> list[Job]:
+def jobs(method: str, model: str = "dense", **options: Any) -> list[ClientJob]:
     """Clients with 4, 7, 10, 13 and 16 examples, so that the last batch is ragged and some wait for others."""
     module = initial_model(lambda: build(model, classes=3, **(options or DENSE)), 0)
     training = TrainingConfig(
@@ -46,7 +46,7 @@ def jobs(method: str, model: str = "dense", **options: Any) -> list[Job]:
         return Examples(x, torch.randint(3, (count,), generator=made))
 
     return [
-        Job(f"client-{k}", setup, initial, setup.method.broadcast(state, f"client-{k}"), examples(4 + 3 * k))
+        ClientJob(f"client-{k}", setup, initial, setup.method.broadcast(state, f"client-{k}"), examples(4 + 3 * k))
         for k in range(CLIENTS)
     ]
 
@@ -55,7 +55,7 @@ def numbers(result: LocalRound) -> Tensors:
     return flatten({"client": result.client._asdict(), "upload": result.upload, "loss": result.loss})
 
 
-def assert_same(engine: Engine, work: list[Job], rounds: int = 1) -> None:
+def assert_same(engine: Engine, work: list[ClientJob], rounds: int = 1) -> None:
     """The engine's numbers are those of one without a compiler."""
     for number in range(1, rounds + 1):
         found, wanted = dict(engine.run(work, number)), dict(Stacked(2).run(work, number))

@@ -10,7 +10,7 @@ import torch
 
 from federation.tree import flatten
 from sim.data.federated_data import FederatedData
-from sim.engines import Job, stacked
+from sim.engines import ClientJob, stacked
 from sim.engines.device_memory import clients_that_fit, is_out_of_memory, meter_of
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
@@ -20,7 +20,7 @@ from tests.sim.small_runs import first, settings_for
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[ClientJob]:
     """Five clients of unlike length."""
     data: FederatedData = load_data(settings_for(), None, tmp_path_factory.mktemp("cache"), None)
     simulation = build_simulation(settings_for(), first(data, {"ada": 20, "bob": 12}))
@@ -29,7 +29,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[Job]:
     initial, broadcast = simulation.initial, setup.method.broadcast(simulation.state, "")
     ada = simulation.data.clients["ada"].train
     return [
-        Job(f"client-{k}", setup, initial, broadcast, type(ada)(ada.x[: 4 + 3 * k], ada.y[: 4 + 3 * k]))
+        ClientJob(f"client-{k}", setup, initial, broadcast, type(ada)(ada.x[: 4 + 3 * k], ada.y[: 4 + 3 * k]))
         for k in range(5)
     ]
 
@@ -45,7 +45,7 @@ class Room:
     def room_for(self, count: int) -> int:
         return self.told
 
-    def trained(self, jobs: list[Job], round_number: int, compiled: Any) -> Any:
+    def trained(self, jobs: list[ClientJob], round_number: int, compiled: Any) -> Any:
         self.chunks.append(len(jobs))
         if len(jobs) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -72,7 +72,13 @@ def engine_in(room: Room, monkeypatch: pytest.MonkeyPatch, chunk: int, said: lis
     ],
 )
 def test_chunks_fit_the_memory(
-    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, room: int, told: int, chunk: int, chunks: list[int], notes: int
+    jobs: list[ClientJob],
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    told: int,
+    chunk: int,
+    chunks: list[int],
+    notes: int,
 ) -> None:
     memory, said = Room(room, told), list[str]()
     found = dict(engine_in(memory, monkeypatch, chunk, said).run(jobs, 1))
@@ -85,14 +91,14 @@ def test_chunks_fit_the_memory(
     assert len(found) == len(jobs)
 
 
-def test_a_client_that_does_not_fit_alone_is_named(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_fit_alone_is_named(jobs: list[ClientJob], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_in(Room(0, 0), monkeypatch, 4, [])
     with pytest.raises(EngineError, match="client-4: its round alone needs more memory"):
         list(engine.run(jobs, 1))
 
 
-def test_other_errors_pass(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_jobs: list[Job], _round: int, _compiled: Any) -> Any:
+def test_other_errors_pass(jobs: list[ClientJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_jobs: list[ClientJob], _round: int, _compiled: Any) -> Any:
         raise RuntimeError("shapes do not fit")
 
     monkeypatch.setattr(stacked, "trained", broken)

@@ -21,11 +21,11 @@ from sim.reports.comparison import plots
 from sim.reports.comparison.compare import compare
 from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.printed import markdown, print_comparison
-from sim.reports.comparison.records import Comparison, Group, Row, Score
+from sim.reports.comparison.records import ComparedScore, Comparison, Group, Row
 from sim.reports.figures.style import draw
 from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
-from sim.sweep.record import Record
+from sim.sweep.record import SweepRecord
 from tests.sim.example_run import plain, spread, write_run
 
 pytestmark = pytest.mark.ci
@@ -259,7 +259,7 @@ def test_new_users_have_columns_where_they_were_held_out(tmp_path: Path) -> None
         (path / "summary.json").write_text(json.dumps(summary))
     comparison = compared(paths)
     rows = rows_of(comparison.groups[0])
-    assert rows["fedprox"].scores["new_users_5.macro_f1"] == Score(pytest.approx(0.7), 0.05)
+    assert rows["fedprox"].scores["new_users_5.macro_f1"] == ComparedScore(pytest.approx(0.7), 0.05)
     assert rows["fedprox"].ranks["new_users_5.macro_f1"] == 1
     assert rows["fedprox"].scores["new_users_10.macro_f1"] is None
     assert "| new users, k = 5 F1 |" in markdown(comparison)
@@ -321,7 +321,7 @@ def test_a_sweeps_folder_stands_for_its_runs(tmp_path: Path) -> None:
     names = ("fedavg", "fedprox", "later")
     for name in names[:2]:
         write_run(tmp_path / "sweep" / name, method=name)
-    Record(tmp_path / "sweep", [Cell(name, {}, ()) for name in names]).write()
+    SweepRecord(tmp_path / "sweep", [Cell(name, {}, ()) for name in names]).write()
     (group,) = compare([tmp_path / "sweep"], tmp_path / "out").groups
     assert [row.label for row in group.rows] == ["fedavg", "fedprox"]
     with pytest.raises(RunDirectoryError, match=r"has no config\.json"):

@@ -21,7 +21,7 @@ from sim.cli import app
 from sim.errors import RunDirectoryError, SettingsError
 from sim.sweep import processes
 from sim.sweep.grid import LONGEST_NAME, Cell, axis, cells, condition
-from sim.sweep.processes import CellStatus, Phase, play
+from sim.sweep.processes import CellPhase, CellStatus, play
 from sim.sweep.record import open_sweep, run_directories, saved_cells
 
 FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("method", "model", "seed", "lr", "clients_per_round", "data")}
@@ -165,9 +165,9 @@ def last_standings(found: Sequence[tuple[Cell, CellStatus]]) -> dict[str, CellSt
 def test_one_failure_does_not_end_the_others(tmp_path: Path) -> None:
     found = last_standings(list(play([cell("a"), cell("b", "fail"), cell("c")], tmp_path, 2)))
     assert {name: status.phase for name, status in found.items()} == {
-        "a": Phase.FINISHED,
-        "b": Phase.FAILED,
-        "c": Phase.FINISHED,
+        "a": CellPhase.FINISHED,
+        "b": CellPhase.FAILED,
+        "c": CellPhase.FINISHED,
     }
     assert found["b"].reason == "error: no such data"
     assert (found["a"].rounds, found["a"].of) == (2, 2)
@@ -177,7 +177,7 @@ def test_one_failure_does_not_end_the_others(tmp_path: Path) -> None:
 def test_finished_cells_are_skipped_and_failed_ones_tried_again(tmp_path: Path) -> None:
     list(play([cell("a"), cell("b", "fail")], tmp_path, 1))
     found = last_standings(list(play([cell("a"), cell("b")], tmp_path, 1)))
-    assert [found[name].phase for name in "ab"] == [Phase.SKIPPED, Phase.FINISHED]
+    assert [found[name].phase for name in "ab"] == [CellPhase.SKIPPED, CellPhase.FINISHED]
     assert (tmp_path / "a/runs").read_text() == "x"
 
 
@@ -201,8 +201,8 @@ def test_a_run_that_another_sweep_left_is_waited_for(tmp_path: Path) -> None:
     assert status.reason == "a run that an earlier sweep left is at work"
     (tmp_path / "a").mkdir(exist_ok=True)
     (tmp_path / "a/go").touch()
-    assert last_standings(list(second))["a"].phase is Phase.SKIPPED
-    assert last_standings(list(first))["a"].phase is Phase.FINISHED
+    assert last_standings(list(second))["a"].phase is CellPhase.SKIPPED
+    assert last_standings(list(first))["a"].phase is CellPhase.FINISHED
     assert (tmp_path / "a/runs").read_text() == "x", "one run, although two sweeps wanted it"
 
 
@@ -272,7 +272,7 @@ def test_a_killed_sweep_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     assert subprocess.run(program, check=False, capture_output=True).returncode == 0
     scores = [json.loads((path / "client_scores.json").read_text()) for path in (killed / "seed=1", tmp_path / "whole")]
     assert scores[0] == scores[1]
-    assert {cell.phase for cell in saved_cells(killed)} <= {Phase.FINISHED, Phase.SKIPPED}
+    assert {cell.phase for cell in saved_cells(killed)} <= {CellPhase.FINISHED, CellPhase.SKIPPED}
     assert (killed / "comparison/comparison.html").is_file()
 
 

@@ -29,7 +29,7 @@ from edge_agent.http_server import CONNECTIONS
 from edge_agent.machine.events import DataReady, Event, PhoneConditions, SensorFailed
 from edge_agent.sensors import open_source
 from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import WAITING, Inbox, Outcome
+from edge_agent.sensors.sensor_logger.inbox import WAITING, Outcome, PhoneInbox
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import dataset_labels, split_client
 from tests.edge_agent.factories import make_config, make_plan
@@ -50,7 +50,7 @@ TOKEN = "a-token-of-this-device"
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     with_port = PhoneSection(token=TOKEN, port=0, max_body_kb=64)
-    found = Listener(with_port, Inbox(with_port))
+    found = Listener(with_port, PhoneInbox(with_port))
     yield found
     found.close()
 
@@ -110,7 +110,7 @@ def test_one_phone_at_a_time(listener: Listener) -> None:
     first, second = (next(bodies(messages(rows, device=name))) for name in ("one", "two"))
     assert post(listener.port, first)[0] == 200
     assert post(listener.port, second) == (499, "another phone is recording to this device; stop it there first")
-    chosen = Inbox(PhoneSection(token=TOKEN, device_id="two"))
+    chosen = PhoneInbox(PhoneSection(token=TOKEN, device_id="two"))
     assert chosen.take(first).verdict is Outcome.REFUSED
     assert chosen.take(second).verdict is Outcome.TAKEN
 
@@ -153,7 +153,7 @@ def test_over_tls(tmp_path: Path) -> None:
     if made.returncode:
         pytest.skip("openssl made no certificate")
     phone = PhoneSection(token=TOKEN, port=0, tls_cert=cert, tls_key=key)
-    listener = Listener(phone, Inbox(phone))
+    listener = Listener(phone, PhoneInbox(phone))
     # a client that never shakes hands holds up nobody
     with socket.create_connection(("127.0.0.1", listener.port)):
         context = ssl.create_default_context(cafile=str(cert))
@@ -165,12 +165,12 @@ def test_over_tls(tmp_path: Path) -> None:
 
 def test_a_hashed_token_is_as_good_and_none_is_an_error() -> None:
     phone = PhoneSection(token="sha256:" + hashlib.sha256(TOKEN.encode()).hexdigest(), port=0)
-    listener = Listener(phone, Inbox(phone))
+    listener = Listener(phone, PhoneInbox(phone))
     assert post(listener.port)[0] == 200
     assert post(listener.port, path=PATH + str(phone.token))[0] == 499
     listener.close()
     with pytest.raises(ConfigError, match="token_urlsafe"):
-        Listener(PhoneSection(port=0), Inbox(PhoneSection()))
+        Listener(PhoneSection(port=0), PhoneInbox(PhoneSection()))
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -211,7 +211,7 @@ def mutated(body: bytes, chance: random.Random) -> bytes:
 
 def check_hostile(body: bytes) -> bool:
     """Whatever it is: a verdict in few words, and only finite numbers behind the door; says whether it came in."""
-    inbox = Inbox(PhoneSection())
+    inbox = PhoneInbox(PhoneSection())
     answer = inbox.take(body)
     assert answer.verdict in Outcome
     assert len(answer.words) < 1000

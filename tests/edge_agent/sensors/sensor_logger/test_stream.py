@@ -16,7 +16,7 @@ from edge_agent.config.sensors import PhoneSection
 from edge_agent.machine.events import PhoneConditions
 from edge_agent.sensors.sensor_logger.calibration import signed, wrong_direction, wrong_units
 from edge_agent.sensors.sensor_logger.inbox import Vocabulary
-from edge_agent.sensors.sensor_logger.message import Batch, Samples, parse
+from edge_agent.sensors.sensor_logger.message import PhoneSamples, SampleBatch, parse
 from edge_agent.sensors.sensor_logger.stream import MOST_WAITING, PhoneStream
 from har_pipeline import Recording, StreamPipeline, Window
 from tests.edge_agent.sensors.sensor_logger.phone import (
@@ -45,12 +45,12 @@ class Windows:
         self.found += self.pipeline.flush()
 
 
-def batches(found: list[dict[str, Any]], platform: str = "android") -> list[Batch]:
+def batches(found: list[dict[str, Any]], platform: str = "android") -> list[SampleBatch]:
     read = [parse(body) for body in bodies(found)]
     return [signed(batch, platform) for batch in read if batch]
 
 
-def run(found: list[Batch], reorder_s: float = 2.0, **phone: Any) -> tuple[list[Window], PhoneStream]:
+def run(found: list[SampleBatch], reorder_s: float = 2.0, **phone: Any) -> tuple[list[Window], PhoneStream]:
     sink = Windows()
     stream = PhoneStream(sink, reorder_s, Vocabulary(PhoneSection(**phone), LABELS).activity_of)
     for batch in found:
@@ -76,7 +76,7 @@ def test_the_windows_are_those_of_total_acceleration_and_gyroscope(platform: str
 
 
 @cache
-def six_seconds() -> tuple[list[Batch], list[Window]]:
+def six_seconds() -> tuple[list[SampleBatch], list[Window]]:
     ordered = batches(messages(entries(*walk(6.0)), per_message=30))
     return ordered, run(ordered)[0]
 
@@ -95,7 +95,7 @@ def test_no_order_within_the_reorder_time_changes_anything(seed: int) -> None:
         np.testing.assert_array_equal(a.x, b.x)
 
 
-def times_of(batch: Batch) -> float:
+def times_of(batch: SampleBatch) -> float:
     return min(float(samples.times_s[0]) for samples in batch.motion.values())
 
 
@@ -199,11 +199,11 @@ def test_a_time_from_nowhere_is_left_out() -> None:
 
 def test_too_many_samples_are_not_kept() -> None:
     times_s, sensors = walk(1.0)
-    crowd = {name: Samples(np.tile(times_s, 60), np.tile(values, (60, 1))) for name, values in sensors.items()}
+    crowd = {name: PhoneSamples(np.tile(times_s, 60), np.tile(values, (60, 1))) for name, values in sensors.items()}
     sink = Windows()
     stream = PhoneStream(sink, 2.0, lambda text: None)
     for number in range(20):
-        stream.accept(Batch("s1", "phone-1", number, crowd))
+        stream.accept(SampleBatch("s1", "phone-1", number, crowd))
         assert stream.waiting <= MOST_WAITING
     assert stream.counts["too many samples"] == 1
     assert sink.found == []

@@ -8,7 +8,7 @@ import torch
 
 from sim.errors import AnalysisError
 from sim.reports.analysis.attention import clients_figure, last_round_figure, layers_figure
-from sim.reports.analysis.colours import NAMED_GROUPS, Look
+from sim.reports.analysis.colours import NAMED_GROUPS, GroupStyle
 from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 
@@ -37,8 +37,8 @@ def test_layers() -> None:
 
 
 def test_named_groups_look_different() -> None:
-    look = Look([f"g{k}" for k in range(NAMED_GROUPS)], "class")
-    assert len({(look.colour(k), look.marker(k)) for k in range(NAMED_GROUPS)}) == NAMED_GROUPS
+    style = GroupStyle([f"g{k}" for k in range(NAMED_GROUPS)], "class")
+    assert len({(style.colour(k), style.marker(k)) for k in range(NAMED_GROUPS)}) == NAMED_GROUPS
 
 
 @pytest.mark.parametrize("count", [2, NAMED_GROUPS + 1, 141])
@@ -46,12 +46,12 @@ def test_every_dot_is_drawn_and_explained(count: int) -> None:
     figure = new_figure(3)
     axes = figure.subplots()
     groups = np.arange(count) % count
-    look = Look([f"$g{k}" for k in range(count)], "client")
-    look.dots(axes, np.random.default_rng(0).random((count, 2)), groups)
-    look.legend(figure, [axes])
+    style = GroupStyle([f"$g{k}" for k in range(count)], "client")
+    style.dots(axes, np.random.default_rng(0).random((count, 2)), groups)
+    style.legend(figure, [axes])
     figure.draw_without_rendering()
     assert sum(len(np.asarray(dots.get_offsets())) for dots in axes.collections) == count
-    assert bool(figure.legends) == look.named
+    assert bool(figure.legends) == style.named
 
 
 def test_one_seed_gives_one_map() -> None:
