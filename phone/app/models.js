@@ -5,6 +5,9 @@ import { LIGHT_MODEL } from "./protocol/memory.js";
 import { withLeft } from "./protocol/releases.js";
 import { capital } from "./words.js";
 
+/** While it is recorded, windows are normalized by those of some seconds ago. */
+const PREPARED_MS = 10_000;
+
 /**
  * @typedef {import("./types.js").Model} Model
  * @typedef {import("./protocol/memory.js").KeptModel} KeptModel
@@ -21,7 +24,10 @@ export class Models {
     this.learner = learner;
     this.participation = participation;
     /** @type {import("./types.js").Prepared | null} */ this.prepared = null;
-    store.watchers.add(() => (this.prepared = null));
+    this.preparedMs = -Infinity;
+    store.watchers.add((change) => {
+      if (change !== "added" || Date.now() - this.preparedMs > PREPARED_MS) this.prepared = null;
+    });
   }
 
   /** @returns {Model | null} */
@@ -96,7 +102,10 @@ export class Models {
 
   /** @param {import("./types.js").Plan} plan */
   async preparation(plan) {
-    this.prepared ??= this.learner.prepare(await this.store.windows(), plan);
+    if (!this.prepared) {
+      this.preparedMs = Date.now();
+      this.prepared = this.learner.prepare(await this.store.windows(), plan);
+    }
     return this.prepared;
   }
 
@@ -106,6 +115,7 @@ export class Models {
     const kept = this.participation.agent?.recollection.known.kept;
     if (!model || !plan || !kept) throw new Error(this.obstacle);
     await this.load(plan);
+    this.prepared = null; // of all windows that there are
     const { train, holdout } = await this.preparation(plan);
     const embeddings = await this.embedder.embed(train.x);
     const own = await this.learner.ownModels(embeddings, train.y, plan.labels.length, model);

@@ -5,7 +5,7 @@ import { beginEnrolment, ENROLMENT, readEnrolmentLink, storedEnrolment } from ".
 import { LIGHT_MODEL, MEMORY, MODEL } from "./protocol/memory.js";
 import { OUTBOX } from "./protocol/upload.js";
 
-const REREAD_MS = 10_000;
+const TELL_MS = 10_000;
 const SENT = "bytes_sent";
 /** Of this app in several tabs: `ending` asks the others to stop, `changed` to look at what is kept, and go on. */
 const TABS = "gaitway-participation";
@@ -41,16 +41,20 @@ export class Participation {
     this.tabs = new BroadcastChannel(TABS);
     this.tabs.onmessage = ({ data }) => void (data === "ending" ? this.end() : this.begin());
     /** @type {Promise<unknown>} One after the other: begin, join, leave. */ this.turn = Promise.resolve();
-    store.watchers.add(() => this.dataChanged());
+    store.watchers.add((change) => this.dataChanged(change));
     addEventListener("online", () => this.agent?.hurry());
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.agent?.hurry());
   }
 
-  /** Windows or labels have changed: the agent reads all of them again, so not more than some times a minute. */
-  dataChanged() {
+  /**
+   * Windows or labels have changed. The agent normalizes all of them anew, so it hears of it some times a minute alone,
+   * but at once of what was deleted: an update that waits may be of it.
+   * @param {import("./collection/store.js").Change} change
+   */
+  dataChanged(change) {
     clearTimeout(this.later);
-    const waitMs = this.changedMs + REREAD_MS - Date.now();
-    if (waitMs > 0) this.later = setTimeout(() => this.dataChanged(), waitMs);
+    const waitMs = change === "deleted" ? 0 : this.changedMs + TELL_MS - Date.now();
+    if (waitMs > 0) this.later = setTimeout(() => this.dataChanged(change), waitMs);
     else {
       this.changedMs = Date.now();
       this.agent?.dataChanged();

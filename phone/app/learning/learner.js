@@ -62,6 +62,7 @@ export class Learner {
       train: examplesAt(all, split.train, normalization),
       holdout: examplesAt(all, evenly(split.holdout, HOLDOUT_WINDOWS), normalization),
       normalization,
+      ids: all.windows.flatMap(({ id }) => id ?? []),
     };
     this.last = { key, prepared };
     return prepared;

@@ -82,9 +82,10 @@ export class Agent {
       });
   }
 
-  /** Windows or labels have changed. */
+  /** Windows or labels have changed; of what was deleted nothing more is sent, not even of an upload under way. */
   dataChanged() {
     this.work.stale = true;
+    this.work.dropDeleted().catch(() => {}); // looked for again before anything is sent
     this.work.bell.ring();
   }
 

@@ -180,7 +180,7 @@ function deleted(app) {
     element("h2", { id: "delete-title" }, "Delete"),
     element("p", {}, "Every window that reaches into this stretch:"),
     stretch.root,
-    confirmed("Delete this stretch …", "These windows are gone then, for good.", "Delete", async () => {
+    confirmed("Delete this stretch …", "These windows are gone then, for good, and an update that was not sent yet is made anew without them.", "Delete", async () => {
       const count = await store.deleteWindows(...stretch.read());
       done.textContent = `${counted(count, "window")} deleted.`;
     }),

@@ -135,6 +135,58 @@ test("a server that loses chunks, is busy, or takes it later gets it in the end"
   await stop();
 });
 
+/** A server that takes no update until its `instead` is emptied. */
+const busyAt = (step) => new Array(2000).fill((path) => path.endsWith(step) && { status: 503, body: { detail: "busy" } });
+
+for (const step of ["/begin", "/end"]) {
+  test(`windows that were deleted before ${step} are not sent: the update is made anew from the rest`, async () => {
+    const server = await started();
+    server.instead = busyAt(step);
+    await collect(server, 1);
+    const { agent, store, stop } = await agentOf(server);
+    await until(() => server.heard.some(({ path }) => path.endsWith(step)));
+    const [{ updateId }] = agent.outbox;
+    store.stored = store.stored.filter(({ id }) => id > 5);
+    agent.dataChanged();
+    await until(() => agent.outbox.length === 1 && agent.outbox[0].updateId !== updateId);
+    server.instead = [];
+    await until(() => agent.memory.uploads.length === 1);
+    assert.deepEqual(
+      server.accepted.map((one) => one.updateId === updateId),
+      [false],
+    );
+    const sent = new Safetensors(server.accepted[0].bytes, 10_000);
+    assert.deepEqual([...sent.float32("counts", [2])], [6, 6]);
+    const even = [6.1, 8.1, 10.1, 12.1, 14.1, 16.1].map(Math.fround); // the windows of label 0 that are left to learn from
+    const mean = Math.fround(even.reduce((sum, each) => sum + each, 0) / 6);
+    assert.equal(sent.float32("prototypes", [2, 3])[0], mean);
+    await stop();
+  });
+}
+
+test("of windows that are all deleted nothing is sent, nor after a reload, nor once the round is over", async () => {
+  const server = await started();
+  server.instead = busyAt("/begin");
+  await collect(server, 1);
+  const first = await agentOf(server);
+  await until(() => first.agent.outbox.length === 1);
+  first.store.stored = [];
+  first.agent.dataChanged();
+  await until(() => first.agent.outbox.length === 0 && first.agent.state().reason.includes("no windows yet"));
+  first.store.stored = someWindows(20);
+  first.agent.dataChanged();
+  await until(() => first.agent.outbox.length === 1, "the round still collects");
+  await first.stop();
+  first.store.stored.shift();
+  server.instead = [];
+  await server.announce({ state: "waiting", round: 1, light_model: await server.blob(light) });
+  const second = await agentOf(server, { store: first.store });
+  await until(() => second.agent.announcement && second.agent.outbox.length === 0);
+  await until(() => second.agent.state().reason.includes("have been deleted"));
+  assert.deepEqual([await first.store.get("outbox"), server.accepted, server.begun], [[], [], []]);
+  await second.stop();
+});
+
 test("an answer about another update, or signed by nobody, settles nothing", async () => {
   const server = await started();
   const forged = [];
