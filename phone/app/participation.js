@@ -1,7 +1,7 @@
 /** This phone in a federation: invited by a link, enrolled, approved, taking part, gone again. */
 
 import { Agent, AGENT_LOCK } from "./protocol/agent.js";
-import { beginEnrolment, ENROLMENT, readEnrolmentLink, storedEnrolment } from "./protocol/enrolment.js";
+import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment } from "./protocol/enrolment.js";
 import { LIGHT_MODEL, MEMORY, MODEL } from "./protocol/memory.js";
 import { OUTBOX } from "./protocol/upload.js";
 
@@ -140,7 +140,10 @@ export class Participation {
     this.tabs.postMessage("changed");
   }
 
-  /** Take part no more, and forget key, model and what was not sent. */
+  /**
+   * Take part no more, tell the server if it can be reached, and forget key, model and what was not sent.
+   * @returns {Promise<string>} why the server was not told; else empty
+   */
   leave() {
     return this.inTurn(() => this.forget());
   }
@@ -150,8 +153,10 @@ export class Participation {
     await this.end();
     try {
       // once whichever tab took part has ended, and writes nothing any more
-      await navigator.locks.request(AGENT_LOCK, async () => {
+      return await navigator.locks.request(AGENT_LOCK, async () => {
+        const untold = await sayLeft(this.store);
         for (const key of OF_A_FEDERATION) await this.store.remove(key);
+        return untold;
       });
     } finally {
       this.tabs.postMessage("changed");

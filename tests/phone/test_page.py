@@ -217,7 +217,7 @@ def test_of_two_tabs_one_takes_part_and_either_leaves(address: str, browser: Bro
     other.goto(f"{address}/phone/#data")
     other.get_by_text("Leave the federation …").click()
     other.get_by_role("button", name="Leave", exact=True).click()
-    other.get_by_text("This phone has left the federation.").wait_for()
+    other.get_by_text("This phone has left the federation. The server could not be told (").wait_for()
     one.get_by_role("button", name="Go on").wait_for()
     assert other.evaluate(KEPT, web.version()) == [None, None, None]
     context.close()
