@@ -243,7 +243,7 @@ export class Agent {
     const { stage, detail, missing, prepared } = this.work;
     const examples = prepared?.train.y.length ?? 0;
     const obstacle = a ? obstacleOf(a) : "";
-    const judged = !examples || (a !== null && lastWasJudged(a, memory));
+    const judged = !prepared || (a !== null && lastWasJudged(a, memory));
     const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(obstacle)));
     const waiting = this.outbox.length;
     const finished = over && !waiting && !stage;

@@ -219,7 +219,7 @@ export class Work {
     const release =
       a.plan.rollout.mode === "off" ? null : await releaseFor(means.device, a, this.recollection.known.memory.offer);
     const target = targetOf(a, release, this.recollection.known.memory, kept);
-    if (!target || !prepared?.train.y.length) return false;
+    if (!target || !prepared) return false; // without a labelled window the gate asks what others have measured
     this.begin("adopting");
     try {
       await this.loadLightModel(a, means);

@@ -19,6 +19,7 @@ export function show(root, app) {
       state && { ...state, model: state.model?.round, plan: null },
       bytesSent,
       app.models.words,
+      app.models.caution,
       app.models.choices,
     ]);
     if (wanted === shown || body.querySelector("button:disabled:not([data-off])")) return;
@@ -92,6 +93,7 @@ function model({ models }, open) {
     { class: "card stack", "aria-labelledby": "model-title" },
     element("h2", { id: "model-title" }, "The model in use"),
     element("p", {}, models.words),
+    models.caution ? element("p", { class: "reason" }, models.caution) : null,
     models.reason
       ? element("details", { open }, element("summary", {}, "Why"), element("p", { class: "quiet" }, capital(models.reason)))
       : null,

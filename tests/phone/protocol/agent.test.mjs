@@ -1,6 +1,7 @@
 // The phone's state machine against a server over real HTTP: rounds, kills at every step, and a hostile server.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { Learner } from "../../../phone/app/learning/learner.js";
 import { withLeft } from "../../../phone/app/protocol/releases.js";
 import { Safetensors, encode } from "../../../phone/app/protocol/safetensors.js";
 import { DEVICE, INSTANCE, PLAN, SmallServer, utf8 } from "./small_server.mjs";
@@ -282,6 +283,38 @@ test("a broken broadcast is not adopted", async () => {
     () => agent.state().reason,
   );
   assert.equal(agent.state().model, null);
+  await stop();
+});
+
+test("a phone without a label takes what others have sent, by the gate's words for who cannot check", async () => {
+  const server = await started();
+  const store = Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) });
+  const { agent, stop } = await agentOf(server, { store, by: new Learner() });
+  const judged = async (round, score, bytes = broadcastOf(round), state = "waiting") => {
+    const model = { ...(await server.blob(bytes)), score };
+    await server.announce({ state, round, model, light_model: await server.blob(light) });
+    await until(
+      () => agent.memory.judged.startsWith(`${round} `) && (agent.memory.judged.endsWith("measured") || !score),
+      () => JSON.stringify([round, agent.state().reason, agent.memory.judged]),
+    );
+    const { answer, reason } = agent.state().verdict;
+    return [answer, agent.state().model?.prototypes[0], reason];
+  };
+  const scoreOf = (working) => ({ value: 900_000, trivial: 100_000, devices: 3, working, measured: "version" });
+  const [none, ...first] = [await judged(1, scoreOf(0)), await judged(2, null)];
+  assert.deepEqual(none.slice(0, 2), ["failed", undefined]);
+  assert.deepEqual(first[0].slice(0, 2), ["adopted", 2]);
+  assert.match(first[0][2], /there are no holdout windows\); the server has no score of it, and there is no model yet, so it is used unchecked/);
+  assert.deepEqual((await judged(3, null)).slice(0, 2), ["undecided", 2]);
+  assert.deepEqual((await judged(3, scoreOf(2))).slice(0, 2), ["adopted", 3]);
+  assert.deepEqual((await judged(4, scoreOf(1))).slice(0, 2), ["failed", 3]);
+  const said = await until(() => server.statuses.findLast((one) => one.adoption?.round === 4));
+  assert.deepEqual([said.state, said.examples, said.adoption.answer], ["collecting", 0, "failed"]);
+  assert.match(said.detail, /no window has a label yet/);
+  await judged(5, scoreOf(3), broadcastOf(5), "finished");
+  await until(() => server.statuses.at(-1).state === "finished");
+  assert.equal(agent.state().model.prototypes[0], 5);
+  assert.deepEqual(server.accepted, []);
   await stop();
 });
 

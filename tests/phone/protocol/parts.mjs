@@ -89,13 +89,13 @@ const VERDICT = { answer: "adopted", score: 0.75, trivial: 0.25, source: "global
 export const clock = { now: () => Date.now(), wait: (ms, signal) => sleep(Math.min(ms, 5), undefined, { signal }) };
 
 /** An agent that has the server's link, and what it says of itself. */
-export async function agentOf(server, { store = new MemoryStore(), count = 20, ask } = {}) {
+export async function agentOf(server, { store = new MemoryStore(), count = 20, ask, by = learner } = {}) {
   if (!store.stored.length) store.stored = someWindows(count);
   if (!(await store.get("enrolment"))) await beginEnrolment(store, readEnrolmentLink(server.link));
   const states = [];
   const agent = new Agent({
     store,
-    learner,
+    learner: by,
     embedder: new FirstNumbers(),
     clock,
     ask,
