@@ -26,6 +26,7 @@ export class Models {
     /** @type {{prepared: import("./types.js").Prepared, windows: import("./types.js").StoredWindow[]} | null} */
     this.found = null;
     this.preparedMs = -Infinity;
+    /** @type {{words: string, model: Model | null} | null} */ this.done = null;
     store.watchers.add((change) => {
       if (change !== "added" || Date.now() - this.preparedMs > PREPARED_MS) this.found = null;
     });
@@ -87,6 +88,17 @@ export class Models {
     const { before } = kept;
     if (before) found.push({ words: `Go back to ${nameOf(before.model)}`, work: () => this.use(before) });
     return found;
+  }
+
+  /** @param {() => Promise<string>} work of one of the choices */
+  async carryOut(work) {
+    const words = await work();
+    this.done = { words, model: this.model };
+  }
+
+  /** What came of the last choice, as long as its model is in use. */
+  get said() {
+    return this.done && this.done.model === this.model ? this.done.words : "";
   }
 
   /**

@@ -42,8 +42,13 @@ export class Participation {
     this.tabs.onmessage = ({ data }) => void (data === "ending" ? this.end() : this.begin());
     /** @type {Promise<unknown>} One after the other: begin, join, leave. */ this.turn = Promise.resolve();
     store.watchers.add((change) => this.dataChanged(change));
-    addEventListener("online", () => this.agent?.hurry());
-    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.agent?.hurry());
+    addEventListener("online", () => this.hurry());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.hurry());
+  }
+
+  /** Look for the server now, however long it has been away. */
+  hurry() {
+    this.agent?.hurry();
   }
 
   /**

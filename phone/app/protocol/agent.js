@@ -7,11 +7,12 @@
  */
 
 import { Connection } from "./connection.js";
-import { continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
+import { approvalPatience, continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
 import { EnrolError } from "./errors.js";
 import { Recollection, announced } from "./memory.js";
 import { checkOrder } from "./messages.js";
 import { lastWasJudged } from "./rounds.js";
+import { Patience } from "./patience.js";
 import { CLOCK, Server } from "./server.js";
 import { publicKeyOf } from "./signing.js";
 import { Speaker } from "./speaker.js";
@@ -65,6 +66,8 @@ export class Agent {
     this.elsewhere = false;
     this.signal = new AbortController().signal;
     /** @type {Connection | null} */ this.connection = null;
+    /** With the server, until the phone is approved and from then on. */
+    this.patience = approvalPatience(clock, () => this.changed());
   }
 
   /** Take part until the signal; throws an EnrolError where only a new link helps. @param {AbortSignal} signal */
@@ -91,7 +94,7 @@ export class Agent {
 
   /** The network is back, or the page in sight: try at once what waits. */
   hurry() {
-    this.connection?.hurry();
+    this.patience.hurry();
     this.work.bell.ring();
   }
 
@@ -110,7 +113,8 @@ export class Agent {
       [this.approved, this.work.detail] = [true, ""];
       this.changed();
       const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.speaker.session };
-      const connection = new Connection(server, named, this.listener(), this.clock);
+      this.patience = new Patience(this.clock, () => this.changed());
+      const connection = new Connection(server, named, this.listener(), this.clock, this.patience);
       this.connection = connection;
       loops = [
         connection.keep(this.signal),
@@ -139,7 +143,8 @@ export class Agent {
     if (known.serverKey) return known;
     try {
       const { clock, ask, signal } = this;
-      return await waitForApproval(this.store, (reason) => this.work.told(reason), { clock, ask, signal });
+      const told = (/** @type {string} */ reason) => this.work.told(reason);
+      return await waitForApproval(this.store, told, { clock, ask, signal }, this.patience);
     } catch (error) {
       if (error instanceof EnrolError) this.work.told(error.message);
       throw error;
@@ -226,6 +231,7 @@ export class Agent {
     return {
       name: this.elsewhere ? "elsewhere" : this.approved ? nameOf(now) : "waiting_for_approval",
       connected: this.heard.connected,
+      retry: this.patience.retry,
       round: this.announcement?.round ?? 0,
       rounds: this.announcement?.plan.rounds.rounds ?? 0,
       examples: now.examples,

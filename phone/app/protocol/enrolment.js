@@ -7,6 +7,7 @@
 import { object, oneOf, orNull, readJson, text } from "./checks.js";
 import { EnrolError, RevokedError, UnreachableError, WireError, wordsOf } from "./errors.js";
 import { NAME } from "./messages.js";
+import { Patience } from "./patience.js";
 import { CLOCK, exchange, reasonOf, Server } from "./server.js";
 import { fingerprint, pinnedKey, publicKeyOf, signed, toBase64 } from "./signing.js";
 import { Tokens } from "./token.js";
@@ -166,21 +167,26 @@ export async function continueEnrolment(store, options = {}) {
  * Go on until the operator has approved the phone; `onWait` hears why it waits. Throws an EnrolError where waiting does
  * not help.
  * @param {import("../types.js").Store} store @param {(reason: string) => void} onWait
- * @param {Options} [options] @returns {Promise<Enrolment>}
+ * @param {Options} [options] @param {Patience} [patience] @returns {Promise<Enrolment>}
  */
-export async function waitForApproval(store, onWait, options = {}) {
-  const clock = options.clock ?? CLOCK;
-  for (let waitMs = FIRST_WAIT_MS; ; waitMs = Math.min(LONGEST_WAIT_MS, 1.5 * waitMs)) {
+export async function waitForApproval(store, onWait, options = {}, patience = approvalPatience(options.clock)) {
+  for (;;) {
     try {
       const found = await continueEnrolment(store, options);
       if (found.serverKey) return found;
+      patience.answered();
       onWait("the operator has not approved this phone yet");
     } catch (error) {
       if (!(error instanceof UnreachableError)) throw error;
       onWait(error.message);
     }
-    await clock.wait(waitMs, options.signal);
+    await patience.rest(options.signal);
   }
+}
+
+/** Whoever approves a phone takes minutes. @param {import("./server.js").Clock} [clock] @param {() => void} [onChange] */
+export function approvalPatience(clock = CLOCK, onChange = () => {}) {
+  return new Patience(clock, onChange, { shortestMs: FIRST_WAIT_MS, longestMs: LONGEST_WAIT_MS });
 }
 
 /**

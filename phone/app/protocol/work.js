@@ -94,7 +94,7 @@ export class Work {
     await this.prepare(a);
     const [parcel] = this.recollection.known.outbox;
     if (parcel && this.heard.connected) return this.upload(parcel, means);
-    if (obstacleOf(a)) return false;
+    if (obstacleOf(a) || !this.heard.connected) return false; // a server that is away is asked by the connection alone
     const mine = this.wanted();
     if (mine && this.prepared?.train.y.length) return this.learn(a, mine, means);
     return this.adopt(a, means);

@@ -163,7 +163,10 @@ test("who leaves says so, and does not wait for a server that is away", async ()
   server.instead = [() => ({ status: 403, body: { detail: "it was revoked" } })];
   assert.match(await sayLeft(store), /it was revoked/);
   const silent = (_url, { signal }) =>
-    new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    new Promise((_, reject) => {
+      if (signal.aborted) reject(signal.reason);
+      signal.addEventListener("abort", () => reject(signal.reason));
+    });
   assert.match(await sayLeft(store, { clock, ask: silent }), /not answered for 5 s/);
   const away = async () => {
     throw new TypeError("fetch failed");
