@@ -39,8 +39,11 @@ def note_status(
         journal(session, federation, "device.enrolled", device=name)
     changed = row.state != status.state
     if changed:
-        journal(session, federation, f"device.{status.state}", round_number=status.round, device=name)
-    row.state, row.detail = status.state, status.detail
+        last = status.detail if status.state == "offline" else ""
+        journal(session, federation, f"device.{status.state}", round_number=status.round, device=name, detail=last)
+    if changed or status.detail or status.state != "offline":  # a last will does not unsay why somebody left
+        row.detail = status.detail
+    row.state = status.state
     if status.state != "offline":  # a last will knows nothing about examples
         row.examples = status.examples
     if changed or status.state != "offline":  # a repeated last will is no sign of life

@@ -5,6 +5,9 @@ import { LIGHT_MODEL } from "./protocol/memory.js";
 import { withLeft } from "./protocol/releases.js";
 import { capital } from "./words.js";
 
+/** While it is recorded, windows are normalized by those of some seconds ago. */
+const PREPARED_MS = 10_000;
+
 /**
  * @typedef {import("./types.js").Model} Model
  * @typedef {import("./protocol/memory.js").KeptModel} KeptModel
@@ -20,8 +23,13 @@ export class Models {
     this.embedder = embedder;
     this.learner = learner;
     this.participation = participation;
-    /** @type {import("./types.js").Prepared | null} */ this.prepared = null;
-    store.watchers.add(() => (this.prepared = null));
+    /** @type {{prepared: import("./types.js").Prepared, windows: import("./types.js").StoredWindow[]} | null} */
+    this.found = null;
+    this.preparedMs = -Infinity;
+    /** @type {{words: string, model: Model | null} | null} */ this.done = null;
+    store.watchers.add((change) => {
+      if (change !== "added" || Date.now() - this.preparedMs > PREPARED_MS) this.found = null;
+    });
   }
 
   /** @returns {Model | null} */
@@ -41,10 +49,18 @@ export class Models {
       return "This app takes part in another tab of this browser: use that one, or close it.";
     }
     if (this.model && this.plan) return "";
-    const labelled = !!this.participation.state?.examples;
-    if (!labelled)
-      return "Record and label some minutes first, under Collect: a model comes once there is something to check it with.";
+    if (this.participation.state?.verdict) return "The federation's last model was not taken: Take part says why.";
     return "The federation's model has not come yet: it comes when a round has ended.";
+  }
+
+  /** What else is to be known of the model in use; empty where nothing is. */
+  get caution() {
+    const prepared = this.participation.agent?.work.prepared ?? this.found?.prepared;
+    if (!this.model || !prepared || prepared.train.y.length) return "";
+    return (
+      "This phone has no labelled windows to check it with: what others have measured of it decided, if anything was. " +
+      "Label some minutes under Collect, and the next one is checked here."
+    );
   }
 
   /** What the model in use is called. */
@@ -74,6 +90,17 @@ export class Models {
     return found;
   }
 
+  /** @param {() => Promise<string>} work of one of the choices */
+  async carryOut(work) {
+    const words = await work();
+    this.done = { words, model: this.model };
+  }
+
+  /** What came of the last choice, as long as its model is in use. */
+  get said() {
+    return this.done && this.done.model === this.model ? this.done.words : "";
+  }
+
   /**
    * @param {Float32Array} x (128, 6), not normalized
    * @returns {Promise<[string, number][]>} labels and probabilities, likeliest first
@@ -82,7 +109,8 @@ export class Models {
     const { model, plan } = this;
     if (!model || !plan) throw new Error(this.obstacle);
     await this.load(plan);
-    const { normalization } = await this.preparation(plan);
+    const { prepared, windows } = await this.preparation(plan);
+    const normalization = this.learner.normalizationOf(prepared, windows, plan);
     const { probabilities } = await recognize(x, { model, normalization }, this.embedder, plan.labels);
     return Object.entries(probabilities).sort((one, other) => other[1] - one[1]);
   }
@@ -96,8 +124,12 @@ export class Models {
 
   /** @param {import("./types.js").Plan} plan */
   async preparation(plan) {
-    this.prepared ??= this.learner.prepare(await this.store.windows(), plan);
-    return this.prepared;
+    if (!this.found) {
+      this.preparedMs = Date.now();
+      const windows = await this.store.windows();
+      this.found = { windows, prepared: this.learner.prepare(windows, plan) };
+    }
+    return this.found;
   }
 
   /** Learn a head and class means here, now, and use them if they are better on the phone's own holdout. */
@@ -106,7 +138,8 @@ export class Models {
     const kept = this.participation.agent?.recollection.known.kept;
     if (!model || !plan || !kept) throw new Error(this.obstacle);
     await this.load(plan);
-    const { train, holdout } = await this.preparation(plan);
+    this.found = null; // of all windows that there are
+    const { train, holdout } = (await this.preparation(plan)).prepared;
     const embeddings = await this.embedder.embed(train.x);
     const own = await this.learner.ownModels(embeddings, train.y, plan.labels.length, model);
     if (!own) throw new Error("Windows of two classes at least are needed: label more.");

@@ -1,11 +1,11 @@
 /** This phone in a federation: invited by a link, enrolled, approved, taking part, gone again. */
 
 import { Agent, AGENT_LOCK } from "./protocol/agent.js";
-import { beginEnrolment, ENROLMENT, readEnrolmentLink, storedEnrolment } from "./protocol/enrolment.js";
+import { beginEnrolment, ENROLMENT, readEnrolmentLink, sayLeft, storedEnrolment } from "./protocol/enrolment.js";
 import { LIGHT_MODEL, MEMORY, MODEL } from "./protocol/memory.js";
 import { OUTBOX } from "./protocol/upload.js";
 
-const REREAD_MS = 10_000;
+const TELL_MS = 10_000;
 const SENT = "bytes_sent";
 /** Of this app in several tabs: `ending` asks the others to stop, `changed` to look at what is kept, and go on. */
 const TABS = "gaitway-participation";
@@ -41,16 +41,25 @@ export class Participation {
     this.tabs = new BroadcastChannel(TABS);
     this.tabs.onmessage = ({ data }) => void (data === "ending" ? this.end() : this.begin());
     /** @type {Promise<unknown>} One after the other: begin, join, leave. */ this.turn = Promise.resolve();
-    store.watchers.add(() => this.dataChanged());
-    addEventListener("online", () => this.agent?.hurry());
-    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.agent?.hurry());
+    store.watchers.add((change) => this.dataChanged(change));
+    addEventListener("online", () => this.hurry());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.hurry());
   }
 
-  /** Windows or labels have changed: the agent reads all of them again, so not more than some times a minute. */
-  dataChanged() {
+  /** Look for the server now, however long it has been away. */
+  hurry() {
+    this.agent?.hurry();
+  }
+
+  /**
+   * Windows or labels have changed. The agent normalizes all of them anew, so it hears of it some times a minute alone,
+   * but at once of what was deleted: an update that waits may be of it.
+   * @param {import("./collection/store.js").Change} change
+   */
+  dataChanged(change) {
     clearTimeout(this.later);
-    const waitMs = this.changedMs + REREAD_MS - Date.now();
-    if (waitMs > 0) this.later = setTimeout(() => this.dataChanged(), waitMs);
+    const waitMs = change === "deleted" ? 0 : this.changedMs + TELL_MS - Date.now();
+    if (waitMs > 0) this.later = setTimeout(() => this.dataChanged(change), waitMs);
     else {
       this.changedMs = Date.now();
       this.agent?.dataChanged();
@@ -136,7 +145,10 @@ export class Participation {
     this.tabs.postMessage("changed");
   }
 
-  /** Take part no more, and forget key, model and what was not sent. */
+  /**
+   * Take part no more, tell the server if it can be reached, and forget key, model and what was not sent.
+   * @returns {Promise<string>} why the server was not told; else empty
+   */
   leave() {
     return this.inTurn(() => this.forget());
   }
@@ -146,8 +158,10 @@ export class Participation {
     await this.end();
     try {
       // once whichever tab took part has ended, and writes nothing any more
-      await navigator.locks.request(AGENT_LOCK, async () => {
+      return await navigator.locks.request(AGENT_LOCK, async () => {
+        const untold = await sayLeft(this.store);
         for (const key of OF_A_FEDERATION) await this.store.remove(key);
+        return untold;
       });
     } finally {
       this.tabs.postMessage("changed");

@@ -22,7 +22,8 @@
  * @property {(values: Record<string, any>) => Promise<void>} setAll in one transaction: all of them or none
  * @property {(key: string) => Promise<void>} remove
  * @property {(windows: StoredWindow[]) => Promise<void>} addWindows
- * @property {() => Promise<StoredWindow[]>} windows by `startMs`
+ * @property {() => Promise<StoredWindow[]>} windows by `startMs`; nobody writes into them
+ * @property {(ids: Iterable<number>) => Promise<boolean>} has whether all of these windows are there still
  * @property {(fromMs: number, toMs: number, label: string | null) => Promise<unknown>} label windows whose middle is in it
  * @property {(fromMs: number, toMs: number) => Promise<unknown>} deleteWindows that reach into it
  * @property {() => Promise<void>} clear everything
@@ -43,6 +44,7 @@
  * @property {Examples} train
  * @property {Examples} holdout the last windows of each class, at most so many as a native device judges by
  * @property {Normalization | null} normalization of the training windows; null: none
+ * @property {number[]} ids of the windows that all of it was made of
  */
 
 /**
@@ -152,6 +154,7 @@
  * @property {"elsewhere" | "waiting_for_approval" | "connecting" | "collecting" | "ready" | "training" | "uploading" | "idle" |
  *   "finished" | "not_taking_part" | "stopped"} name
  * @property {boolean} connected whether the stream is open
+ * @property {import("./protocol/patience.js").Retry | null} retry while the server seems to be gone, and is left in peace
  * @property {number} round @property {number} rounds of the plan; 0 before the first announcement
  * @property {number} examples that it would learn from
  * @property {string} reason in words, for the person: why it waits, or does not take part; else empty

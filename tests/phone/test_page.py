@@ -22,7 +22,7 @@ from tests.aggregator_api.sockets import served
 from tests.browser import CHROMIUM, NEEDS_BROWSER, OPTIONS, barriers, excess_width, listen
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, CDPSession, Page
+    from playwright.sync_api import Browser, CDPSession, Page, Route
 
 pytestmark = NEEDS_BROWSER
 VIEWS = ("join", "collect", "recognize", "take-part", "data")
@@ -217,9 +217,41 @@ def test_of_two_tabs_one_takes_part_and_either_leaves(address: str, browser: Bro
     other.goto(f"{address}/phone/#data")
     other.get_by_text("Leave the federation …").click()
     other.get_by_role("button", name="Leave", exact=True).click()
-    other.get_by_text("This phone has left the federation.").wait_for()
+    other.get_by_text("This phone has left the federation. The server could not be told (").wait_for()
     one.get_by_role("button", name="Go on").wait_for()
     assert other.evaluate(KEPT, web.version()) == [None, None, None]
+    context.close()
+
+
+def test_a_server_that_is_gone_for_good_is_left_in_peace_until_somebody_asks(address: str, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 360, "height": 740})
+    phone = context.new_page()
+    phone.goto(f"{address}/phone/#join")
+    phone.get_by_role("button", name="Go on").wait_for()
+    phone.evaluate(ENROLMENT, web.version())
+    asked: list[str] = []
+
+    def cut(route: Route) -> None:
+        asked.append(route.request.url)
+        route.abort()
+
+    phone.route("**/v1/**", cut)
+    phone.clock.install()
+    phone.goto(f"{address}/phone/#take-part")
+    phone.reload()
+    gone = phone.get_by_text("may be gone for good. This phone tries again at about")
+    deadline = time.monotonic() + DEADLINE_S
+    while not gone.count():
+        assert time.monotonic() < deadline, f"{len(asked)} tries"
+        phone.clock.run_for(15_000)
+    before = len(asked)
+    assert before < 100
+    phone.get_by_role("button", name="Try now").click()
+    while len(asked) == before:
+        assert time.monotonic() < deadline, "it does not try"
+        phone.clock.run_for(100)
+    assert barriers(phone) == []
+    assert excess_width(phone) == 0
     context.close()
 
 

@@ -97,6 +97,67 @@ def test_the_oldest_windows_without_a_label_make_room(kept: Page) -> None:
     assert found[1] == [[5, "walking", 5], [6, "walking", 6], [7, "walking", 7]]
 
 
+def test_only_what_is_new_is_read_again(kept: Page) -> None:
+    """While it is recorded, the windows of hours would else be read again every few seconds."""
+    found = run(
+        kept,
+        """
+        const [store, other] = [await Store.open("six"), await Store.open("six")];
+        const read = { marks: 0, samples: 0 };
+        for (const name of ["getAll", "openCursor"]) {
+          const asked = IDBObjectStore.prototype[name];
+          IDBObjectStore.prototype[name] = function (...given) {
+            const request = asked.apply(this, given);
+            const count = ({ target }) => (read[this.name] += target.result?.length ?? 0);
+            request.addEventListener("success", count);
+            return request;
+          };
+        }
+        const told = (one) => new Promise((done) => {
+          const watch = (change) => (one.watchers.delete(watch), done(change));
+          one.watchers.add(watch);
+        });
+        const steps = [];
+        const step = async (change) => {
+          const [here, there] = [told(store), told(other)];
+          await change;
+          Object.assign(read, { marks: 0, samples: 0 });
+          const kinds = [await here, await there];
+          const windows = (await store.windows()).map(short);
+          const steady = { ...read };
+          steps.push({ windows, read: steady, kinds, equal: `${windows}` === `${(await other.windows()).map(short)}` });
+        };
+        await step(store.addWindows([window(9000), window(0), window(1280)]));
+        await step(store.addWindows([window(5120)]));
+        await step(other.addWindows([window(12800, "sitting")]));
+        await step(store.label(0, 3000, "walking"));
+        await step(other.deleteWindows(0, 100));
+        await step(store.addWindows([window(2)]));
+        await step(store.clear());
+        await step(store.addWindows([window(3)]));
+        return steps;
+        """,
+    )
+    assert all(step["equal"] for step in found)
+    kinds = ("added", "added", "added", "labelled", "deleted", "added", "deleted", "added")
+    assert [step["kinds"] for step in found] == [[kind, kind] for kind in kinds]
+    assert [[start for start, _, _ in step["windows"]] for step in found] == [
+        [0, 1280, 9000],
+        [0, 1280, 5120, 9000],
+        [0, 1280, 5120, 9000, 12800],
+        [0, 1280, 5120, 9000, 12800],
+        [1280, 5120, 9000, 12800],
+        [2, 1280, 5120, 9000, 12800],
+        [],
+        [3],
+    ]
+    assert all(x == start for step in found for start, _, x in step["windows"])
+    assert [label for _, label, _ in found[4]["windows"]] == ["walking", None, None, "sitting"]
+    # marks again where labels have changed or windows have gone, samples never
+    assert [step["read"]["samples"] for step in found] == [3, 1, 1, 0, 0, 1, 0, 1]
+    assert [step["read"]["marks"] for step in found] == [3, 1, 1, 5, 4, 1, 0, 1]
+
+
 def test_a_full_disk_and_a_newer_version_are_said_in_words(kept: Page) -> None:
     inspector = kept.context.new_cdp_session(kept)
     inspector.send("Storage.overrideQuotaForOrigin", {"origin": kept.url.split("/phone")[0], "quotaSize": 3_000_000})

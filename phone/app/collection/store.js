@@ -24,6 +24,7 @@ export class StoreError extends Error {}
 /**
  * @typedef {import("../types.js").StoredWindow} StoredWindow
  * @typedef {{id: number, startMs: number, label: string | null, session: string}} Mark
+ * @typedef {"added" | "labelled" | "deleted" | "replaced"} Change of windows; replaced: some came, the oldest had to go
  */
 
 export class Store {
@@ -31,11 +32,16 @@ export class Store {
   constructor(database, most = MOST_WINDOWS) {
     this.database = database;
     this.most = most;
-    /** @type {Set<() => void>} Called after windows or labels have changed, here or in another tab. */
+    /** @type {Set<(change: Change) => void>} Called after windows or labels have changed, here or in another tab. */
     this.watchers = new Set();
+    /** What was read before: while it is recorded, what is new alone is read. */
+    this.known = { marks: /** @type {Mark[]} */ ([]), samples: /** @type {Map<number, Float32Array>} */ (new Map()) };
+    this.newest = { mark: 0, sample: 0 };
+    this.stale = false; // labels have changed since, or windows have gone
+    /** @type {Promise<unknown>} */ this.reading = Promise.resolve();
     database.onversionchange = () => database.close();
     this.tabs = new BroadcastChannel(database.name);
-    this.tabs.onmessage = () => this.told();
+    this.tabs.onmessage = ({ data }) => this.told(data);
   }
 
   /**
@@ -85,24 +91,63 @@ export class Store {
         put.onsuccess = () => samples.put(x, put.result);
       }
     });
-    await this.makeRoom();
-    this.changed();
+    const hasMadeRoom = await this.makeRoom();
+    this.changed(hasMadeRoom ? "replaced" : "added");
   }
 
-  /** All windows with their samples, by time. @returns {Promise<StoredWindow[]>} */
+  /** All windows with their samples, by time; nobody writes into them. @returns {Promise<StoredWindow[]>} */
   async windows() {
-    const [marks, keys, samples] = await this.run(["marks", "samples"], "readonly", (stores) => [
-      stores.marks.index("startMs").getAll(),
-      stores.samples.getAllKeys(),
-      stores.samples.getAll(),
-    ]);
-    const byId = new Map(keys.map((/** @type {number} */ key, /** @type {number} */ i) => [key, samples[i]]));
-    return marks.map((/** @type {Mark} */ mark) => ({ ...mark, x: byId.get(mark.id) }));
+    const { marks, samples } = await this.inTurn(() => this.readOn(true));
+    return marks.flatMap((mark) => {
+      const x = samples.get(mark.id);
+      return x ? [{ ...mark, x }] : [];
+    });
   }
 
-  /** All windows without their samples, by time. @returns {Promise<Mark[]>} */
-  marks() {
-    return this.run(["marks"], "readonly", ({ marks }) => marks.index("startMs").getAll());
+  /** All windows without their samples, by time; nobody writes into them. @returns {Promise<Mark[]>} */
+  async marks() {
+    return (await this.inTurn(() => this.readOn(false))).marks;
+  }
+
+  /** Whether all of some windows are there still, on the disk. @param {Iterable<number>} ids */
+  async has(ids) {
+    const there = new Set(await this.run(["marks"], "readonly", ({ marks }) => marks.getAllKeys()));
+    for (const id of ids) if (!there.has(id)) return false;
+    return true;
+  }
+
+  /** One reading after the other. @template T @param {() => Promise<T>} work @returns {Promise<T>} */
+  inTurn(work) {
+    const done = this.reading.then(work);
+    this.reading = done.catch(() => {});
+    return done;
+  }
+
+  /** Read what is not known yet; ids only ever rise. @param {boolean} withSamples */
+  async readOn(withSamples) {
+    const { stale, newest } = this;
+    this.stale = false;
+    try {
+      const after = (/** @type {number} */ id) => IDBKeyRange.lowerBound(id, true);
+      const [marks, keys, samples] = await this.run(["marks", "samples"], "readonly", (stores) => [
+        stores.marks.getAll(stale ? null : after(newest.mark)),
+        ...(withSamples ? [stores.samples.getAllKeys(after(newest.sample)), stores.samples.getAll(after(newest.sample))] : []),
+      ]);
+      this.newest = { mark: marks[marks.length - 1]?.id ?? newest.mark, sample: keys?.[keys.length - 1] ?? newest.sample };
+      if (stale || marks.length) this.known.marks = byTime([...(stale ? [] : this.known.marks), ...marks]);
+      keys?.forEach((/** @type {number} */ id, /** @type {number} */ i) => this.known.samples.set(id, samples[i]));
+      if (stale) this.forget();
+    } catch (error) {
+      this.stale ||= stale;
+      throw error;
+    }
+    return this.known;
+  }
+
+  /** Samples of windows that have gone go too. */
+  forget() {
+    const there = new Set(this.known.marks.map(({ id }) => id));
+    for (const id of this.known.samples.keys()) if (!there.has(id)) this.known.samples.delete(id);
   }
 
   /**
@@ -113,7 +158,7 @@ export class Store {
     const begins = [fromMs - WINDOW_MS / 2, toMs - WINDOW_MS / 2];
     if (!(fromMs < toMs)) return 0;
     const range = IDBKeyRange.bound(begins[0], begins[1], false, true);
-    return this.changeMarks(range, (cursor) => void cursor.update({ ...cursor.value, label }));
+    return this.changeMarks("labelled", range, (cursor) => void cursor.update({ ...cursor.value, label }));
   }
 
   /**
@@ -122,7 +167,7 @@ export class Store {
    */
   async deleteWindows(fromMs, toMs) {
     if (!(fromMs < toMs)) return 0;
-    return this.changeMarks(IDBKeyRange.bound(fromMs - WINDOW_MS, toMs, true, true), (cursor, samples) => {
+    return this.changeMarks("deleted", IDBKeyRange.bound(fromMs - WINDOW_MS, toMs, true, true), (cursor, samples) => {
       samples.delete(cursor.primaryKey);
       cursor.delete();
     });
@@ -133,14 +178,14 @@ export class Store {
     await this.run(["state", "marks", "samples"], "readwrite", ({ state, marks, samples }) => {
       for (const store of [state, marks, samples]) store.clear();
     });
-    this.changed();
+    this.changed("deleted");
   }
 
   /**
-   * @param {IDBKeyRange} begins of the windows
+   * @param {Change} kind @param {IDBKeyRange} begins of the windows
    * @param {(cursor: IDBCursorWithValue, samples: IDBObjectStore) => void} change
    */
-  async changeMarks(begins, change) {
+  async changeMarks(kind, begins, change) {
     let count = 0;
     await this.run(["marks", "samples"], "readwrite", ({ marks, samples }) => {
       const walk = marks.index("startMs").openCursor(begins);
@@ -152,14 +197,14 @@ export class Store {
         cursor.continue();
       };
     });
-    this.changed();
+    this.changed(kind);
     return count;
   }
 
-  /** Let the oldest windows go where there are too many. */
+  /** Let the oldest windows go where there are too many. @returns {Promise<boolean>} whether there were */
   async makeRoom() {
     const count = await this.run(["marks"], "readonly", ({ marks }) => marks.count());
-    if (count <= this.most) return;
+    if (count <= this.most) return false;
     const marks = await this.marks();
     const oldest = [...marks.filter((each) => each.label === null), ...marks.filter((each) => each.label !== null)];
     await this.run(["marks", "samples"], "readwrite", (stores) => {
@@ -168,15 +213,19 @@ export class Store {
         stores.samples.delete(id);
       }
     });
+    return true;
   }
 
-  changed() {
-    this.told();
-    this.tabs.postMessage("changed");
+  /** @param {Change} change */
+  changed(change) {
+    this.told(change);
+    this.tabs.postMessage(change);
   }
 
-  told() {
-    for (const watcher of this.watchers) watcher();
+  /** @param {Change} change */
+  told(change) {
+    if (change !== "added") this.stale = true;
+    for (const watcher of this.watchers) watcher(change);
   }
 
   /**
@@ -207,6 +256,11 @@ export async function askToPersist() {
   const storage = globalThis.navigator?.storage;
   if (!storage?.persist) return false;
   return (await storage.persisted()) || (await storage.persist());
+}
+
+/** @param {Mark[]} marks @returns {Mark[]} */
+function byTime(marks) {
+  return marks.sort((one, other) => one.startMs - other.startMs || one.id - other.id);
 }
 
 /** @param {DOMException | null} error */

@@ -32,6 +32,8 @@ import { evenly, temporalSplit } from "./splits.js";
 const NAMES = { prototypes: "global", class_means: "class-means", head: "personalized" };
 /** At most so many windows judge a model: a native device's default of holdout_windows. */
 const HOLDOUT_WINDOWS = 1024;
+/** Half a minute: of fewer, mean and deviation say nothing of a phone. */
+const LEAST_WINDOWS = 20;
 
 export class Learner {
   /** @param {{margin?: number}} [options] least gain in macro-F1 of a model that replaces the present one */
@@ -62,9 +64,27 @@ export class Learner {
       train: examplesAt(all, split.train, normalization),
       holdout: examplesAt(all, evenly(split.holdout, HOLDOUT_WINDOWS), normalization),
       normalization,
+      ids: all.windows.flatMap(({ id }) => id ?? []),
     };
     this.last = { key, prepared };
     return prepared;
+  }
+
+  /**
+   * How a live window is normalized: as the training windows are or, where the phone has none, by all that it has
+   * recorded. Throws while these are too few. @param {Prepared} prepared of the windows
+   * @param {readonly StoredWindow[]} windows @param {Plan} plan @returns {Normalization | null}
+   */
+  normalizationOf({ train, normalization }, windows, { data }) {
+    if (!normalization || train.y.length) return normalization;
+    if (windows.length < LEAST_WINDOWS) {
+      throw new Error(
+        `it has to know this phone's sensors first, by ${LEAST_WINDOWS} windows (half a minute) of any motion; there ` +
+          `are ${windows.length}`,
+      );
+    }
+    const some = evenly(Int32Array.from(windows.keys()), HOLDOUT_WINDOWS);
+    return beforeModel(data, Array.from(some, (i) => windows[i].x));
   }
 
   /**

@@ -7,11 +7,12 @@
  */
 
 import { Connection } from "./connection.js";
-import { continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
+import { approvalPatience, continueEnrolment, storedEnrolment, waitForApproval } from "./enrolment.js";
 import { EnrolError } from "./errors.js";
 import { Recollection, announced } from "./memory.js";
 import { checkOrder } from "./messages.js";
 import { lastWasJudged } from "./rounds.js";
+import { Patience } from "./patience.js";
 import { CLOCK, Server } from "./server.js";
 import { publicKeyOf } from "./signing.js";
 import { Speaker } from "./speaker.js";
@@ -65,6 +66,8 @@ export class Agent {
     this.elsewhere = false;
     this.signal = new AbortController().signal;
     /** @type {Connection | null} */ this.connection = null;
+    /** With the server, until the phone is approved and from then on. */
+    this.patience = approvalPatience(clock, () => this.changed());
   }
 
   /** Take part until the signal; throws an EnrolError where only a new link helps. @param {AbortSignal} signal */
@@ -82,15 +85,16 @@ export class Agent {
       });
   }
 
-  /** Windows or labels have changed. */
+  /** Windows or labels have changed; of what was deleted nothing more is sent, not even of an upload under way. */
   dataChanged() {
     this.work.stale = true;
+    this.work.dropDeleted().catch(() => {}); // looked for again before anything is sent
     this.work.bell.ring();
   }
 
   /** The network is back, or the page in sight: try at once what waits. */
   hurry() {
-    this.connection?.hurry();
+    this.patience.hurry();
     this.work.bell.ring();
   }
 
@@ -109,7 +113,8 @@ export class Agent {
       [this.approved, this.work.detail] = [true, ""];
       this.changed();
       const named = { serverKey: await publicKeyOf(serverKey), federation, device, session: this.speaker.session };
-      const connection = new Connection(server, named, this.listener(), this.clock);
+      this.patience = new Patience(this.clock, () => this.changed());
+      const connection = new Connection(server, named, this.listener(), this.clock, this.patience);
       this.connection = connection;
       loops = [
         connection.keep(this.signal),
@@ -138,7 +143,8 @@ export class Agent {
     if (known.serverKey) return known;
     try {
       const { clock, ask, signal } = this;
-      return await waitForApproval(this.store, (reason) => this.work.told(reason), { clock, ask, signal });
+      const told = (/** @type {string} */ reason) => this.work.told(reason);
+      return await waitForApproval(this.store, told, { clock, ask, signal }, this.patience);
     } catch (error) {
       if (error instanceof EnrolError) this.work.told(error.message);
       throw error;
@@ -225,6 +231,7 @@ export class Agent {
     return {
       name: this.elsewhere ? "elsewhere" : this.approved ? nameOf(now) : "waiting_for_approval",
       connected: this.heard.connected,
+      retry: this.patience.retry,
       round: this.announcement?.round ?? 0,
       rounds: this.announcement?.plan.rounds.rounds ?? 0,
       examples: now.examples,
@@ -242,7 +249,7 @@ export class Agent {
     const { stage, detail, missing, prepared } = this.work;
     const examples = prepared?.train.y.length ?? 0;
     const obstacle = a ? obstacleOf(a) : "";
-    const judged = !examples || (a !== null && lastWasJudged(a, memory));
+    const judged = !prepared || (a !== null && lastWasJudged(a, memory));
     const over = a?.state === "stopped" || (a?.state === "finished" && (judged || Boolean(obstacle)));
     const waiting = this.outbox.length;
     const finished = over && !waiting && !stage;

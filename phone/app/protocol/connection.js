@@ -1,14 +1,12 @@
 /**
  * A phone's stream of what its server says: kept open, begun anew after growing waits, verified before it is parsed.
- * edge_agent/transport/link.py has the same waits.
+ * edge_agent/transport/link.py has the same waits, except for a server that seems to be gone: nobody is there to notice.
  */
 
 import { RefusedError, RevokedError, TrustError, UnreachableError, WireError, wordsOf } from "./errors.js";
 import { readAcknowledgement, readAnnouncement, readInvitation, readNotice, readOffer } from "./messages.js";
 import { textOf, verified } from "./signing.js";
 
-const SHORTEST_WAIT_MS = 500;
-const LONGEST_WAIT_MS = 30_000;
 const REFUSED_WAIT_MS = 60_000;
 const STABLE_MS = 30_000;
 const SHORTEST_HOLD_MS = 300_000;
@@ -38,36 +36,31 @@ export class Connection {
    * @param {import("./server.js").Server} server
    * @param {{serverKey: CryptoKey, federation: string, device: string, session: string}} who
    * @param {Listener} listener @param {import("./server.js").Clock} clock
+   * @param {import("./patience.js").Patience} patience
    */
-  constructor(server, who, listener, clock) {
+  constructor(server, who, listener, clock, patience) {
     this.server = server;
     this.who = who;
     this.listener = listener;
     this.clock = clock;
+    this.patience = patience;
     this.lastId = "";
     this.openedAtMs = 0;
     this.noticed = "";
     this.holdMs = SHORTEST_HOLD_MS;
-    /** @type {AbortController | null} */
-    this.resting = null;
   }
 
   /** Connect, and keep connecting, until the signal. @param {AbortSignal} signal */
   async keep(signal) {
-    for (let waitMs = SHORTEST_WAIT_MS; ;) {
+    for (;;) {
       const { ended, leastMs } = await this.once(signal);
       if (ended === "lifetime") continue; // nothing is lost: the server keeps what it says meanwhile
-      if (this.openedAtMs && this.clock.now() - this.openedAtMs >= STABLE_MS) waitMs = SHORTEST_WAIT_MS;
+      if (this.openedAtMs) this.patience.answered();
+      if (this.openedAtMs && this.clock.now() - this.openedAtMs >= STABLE_MS) this.patience.reset();
       this.listener.disconnected(this.noticed ? `stopped by the server: ${this.noticed}` : ended);
-      const restMs = Math.max(this.noticed ? this.hold() : waitMs, leastMs);
-      await this.rest(restMs * (0.5 + Math.random() / 2), signal);
-      waitMs = Math.min(LONGEST_WAIT_MS, 2 * waitMs);
+      if (this.noticed) await this.clock.wait(this.hold() * (0.5 + Math.random() / 2), signal);
+      else await this.patience.rest(signal, leastMs);
     }
-  }
-
-  /** Do not wait for the next try: the network, or the person, is back. */
-  hurry() {
-    if (!this.noticed) this.resting?.abort();
   }
 
   /**
@@ -83,19 +76,6 @@ export class Connection {
     const found = this.holdMs;
     this.holdMs = Math.min(LONGEST_HOLD_MS, 2 * this.holdMs);
     return found;
-  }
-
-  /** @param {number} ms @param {AbortSignal} signal */
-  async rest(ms, signal) {
-    const hurried = new AbortController();
-    this.resting = hurried;
-    try {
-      await this.clock.wait(ms, AbortSignal.any([signal, hurried.signal]));
-    } catch (error) {
-      signal.throwIfAborted();
-      if (!hurried.signal.aborted) throw error;
-    }
-    this.resting = null;
   }
 
   /** Follow one stream to its end. @param {AbortSignal} signal @returns {Promise<{ended: string, leastMs: number}>} */

@@ -1,20 +1,26 @@
 /**
- * How a phone comes into a federation: it shows the token of an enrolment link and a key that its browser made, and
- * claims once the operator has approved it. edge_agent/transport/enrolment.py does the same; docs/rest.md has the words
- * on the wire. Each step is stored before the next, so that a reload at any moment goes on.
+ * How a phone comes into a federation, and says that it leaves: it shows the token of an enrolment link and a key that
+ * its browser made, and claims once the operator has approved it. edge_agent/transport/enrolment.py does the same;
+ * docs/rest.md has the words on the wire. Each step is stored before the next, so that a reload at any moment goes on.
  */
 
 import { object, oneOf, orNull, readJson, text } from "./checks.js";
-import { EnrolError, RevokedError, UnreachableError, WireError } from "./errors.js";
+import { EnrolError, RevokedError, UnreachableError, WireError, wordsOf } from "./errors.js";
 import { NAME } from "./messages.js";
-import { CLOCK, exchange, reasonOf } from "./server.js";
+import { Patience } from "./patience.js";
+import { CLOCK, exchange, reasonOf, Server } from "./server.js";
 import { fingerprint, pinnedKey, publicKeyOf, signed, toBase64 } from "./signing.js";
+import { Tokens } from "./token.js";
 
 export const ENROLMENT = "enrolment";
 const SCHEME = "gaitway-enrol:";
 const LONGEST = 2048;
 const FIRST_WAIT_MS = 5_000;
 const LONGEST_WAIT_MS = 60_000;
+/** Whoever leaves does not wait for a server that is away. */
+const LEAVE_MS = 5_000;
+/** For the operator, who sees it beside the phone's name. */
+const LEFT = "its owner has left the federation, and its key is deleted; to come back it needs a new token";
 
 /** @typedef {{server: string, federation: string, device: string, token: string}} EnrolmentLink */
 
@@ -161,20 +167,52 @@ export async function continueEnrolment(store, options = {}) {
  * Go on until the operator has approved the phone; `onWait` hears why it waits. Throws an EnrolError where waiting does
  * not help.
  * @param {import("../types.js").Store} store @param {(reason: string) => void} onWait
- * @param {Options} [options] @returns {Promise<Enrolment>}
+ * @param {Options} [options] @param {Patience} [patience] @returns {Promise<Enrolment>}
  */
-export async function waitForApproval(store, onWait, options = {}) {
-  const clock = options.clock ?? CLOCK;
-  for (let waitMs = FIRST_WAIT_MS; ; waitMs = Math.min(LONGEST_WAIT_MS, 1.5 * waitMs)) {
+export async function waitForApproval(store, onWait, options = {}, patience = approvalPatience(options.clock)) {
+  for (;;) {
     try {
       const found = await continueEnrolment(store, options);
       if (found.serverKey) return found;
+      patience.answered();
       onWait("the operator has not approved this phone yet");
     } catch (error) {
       if (!(error instanceof UnreachableError)) throw error;
       onWait(error.message);
     }
-    await clock.wait(waitMs, options.signal);
+    await patience.rest(options.signal);
+  }
+}
+
+/** Whoever approves a phone takes minutes. @param {import("./server.js").Clock} [clock] @param {() => void} [onChange] */
+export function approvalPatience(clock = CLOCK, onChange = () => {}) {
+  return new Patience(clock, onChange, { shortestMs: FIRST_WAIT_MS, longestMs: LONGEST_WAIT_MS });
+}
+
+/**
+ * Tell the server that this phone leaves, by the status that a native device says at its end. Its key is to be deleted
+ * then: whatever else the server knows opens nothing without it.
+ * @param {import("../types.js").Store} store @param {Options} [options]
+ * @returns {Promise<string>} why it was not told; empty where it was, or where there was nothing to leave
+ */
+export async function sayLeft(store, options = {}) {
+  const known = await storedEnrolment(store);
+  if (!known) return "";
+  if (!known.serverKey) return "the phone had not been let in yet";
+  const clock = options.clock ?? CLOCK;
+  const [late, over] = [new AbortController(), new AbortController()];
+  const waited = clock.wait(LEAVE_MS, over.signal).then(() => late.abort());
+  const { server: url, keys, ...who } = known;
+  const by = { ...options, clock, signal: late.signal };
+  const server = new Server({ ...who, url }, new Tokens({ ...who, url, key: keys.privateKey }, by), by);
+  try {
+    await server.status({ schema_version: 1, state: "offline", detail: LEFT }, late.signal);
+    return "";
+  } catch (error) {
+    return late.signal.aborted ? `it has not answered for ${LEAVE_MS / 1000} s` : wordsOf(error);
+  } finally {
+    over.abort();
+    await waited.catch(() => {});
   }
 }
 

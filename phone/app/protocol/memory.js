@@ -125,6 +125,13 @@ export function withDone(memory, round, base) {
   return { ...memory, done: [...memory.done, { round, base }].slice(-MOST_DONE) };
 }
 
+/** What was learnt is not to be sent, so those rounds are to be learnt again. @param {Memory} memory @param {Parcel[]} parcels */
+export function withoutDone(memory, parcels) {
+  const isOne = (/** @type {{round: number, base: string}} */ one) =>
+    parcels.some(({ round, base }) => round === one.round && base === one.base);
+  return { ...memory, done: memory.done.filter((one) => !isOne(one)) };
+}
+
 /** @param {Memory} memory @param {Answered} answered @returns {Memory} */
 export function withAnswered(memory, answered) {
   return { ...memory, uploads: [...memory.uploads, answered].slice(-MOST_UPLOADS) };

@@ -16,6 +16,7 @@ const MOST_METRICS = 64;
 /**
  * @typedef {object} Parcel an update that waits
  * @property {string} updateId @property {string} nonce @property {number} round
+ * @property {string} base sha256 of the broadcast @property {number[]} windows ids of those that it was made of
  * @property {number} chunkBytes
  * @property {Uint8Array} begin the signed manifest, as it is sent
  * @property {Uint8Array} bytes
@@ -27,6 +28,7 @@ const MOST_METRICS = 64;
  * @property {string} method @property {string} base sha256 of the broadcast
  * @property {number} examples @property {number} steps @property {number[]} classCounts
  * @property {Record<string, number>} metrics @property {number} chunkBytes @property {number} createdS
+ * @property {number[]} windows ids of those that it was made of; they stay on the phone
  */
 
 /**
@@ -61,7 +63,8 @@ export async function parcelOf(key, about, bytes) {
     metrics: Object.fromEntries(measured.slice(0, MOST_METRICS)),
   };
   const begin = await wrap(key, "update", federation, device, JSON.stringify(manifest));
-  return { updateId, nonce, round, chunkBytes: about.chunkBytes, begin, bytes };
+  const { base, windows, chunkBytes } = about;
+  return { updateId, nonce, round, base, windows, chunkBytes, begin, bytes };
 }
 
 /** @typedef {import("./messages.js").Acknowledgement} Acknowledgement */

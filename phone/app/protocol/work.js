@@ -5,7 +5,7 @@
 
 import { Bell } from "./bell.js";
 import { RefusedError, UnreachableError, WireError, wordsOf } from "./errors.js";
-import { LIGHT_MODEL, withAnswered, withDone } from "./memory.js";
+import { LIGHT_MODEL, withAnswered, withDone, withoutDone } from "./memory.js";
 import { releaseFor, withLeft, withoutWithdrawn } from "./releases.js";
 import {
   adoptionReport,
@@ -90,13 +90,29 @@ export class Work {
     const a = this.heard.announcement;
     if (!a) return false;
     await this.leaveWithdrawn(a);
+    await this.dropDeleted();
     await this.prepare(a);
     const [parcel] = this.recollection.known.outbox;
     if (parcel && this.heard.connected) return this.upload(parcel, means);
-    if (obstacleOf(a)) return false;
+    if (obstacleOf(a) || !this.heard.connected) return false; // a server that is away is asked by the connection alone
     const mine = this.wanted();
     if (mine && this.prepared?.train.y.length) return this.learn(a, mine, means);
     return this.adopt(a, means);
+  }
+
+  /** An update that waits is not sent where one of its windows was deleted: its round is learnt again from the rest. */
+  async dropDeleted() {
+    /** @type {Parcel[]} */
+    const gone = [];
+    for (const parcel of this.recollection.known.outbox) {
+      if (!(await this.store.has(parcel.windows ?? [NaN]))) gone.push(parcel);
+    }
+    if (!gone.length) return;
+    await this.recollection.change(({ memory, outbox }) => {
+      return { memory: withoutDone(memory, gone), outbox: outbox.filter((one) => !gone.includes(one)) };
+    });
+    this.stale = true;
+    this.told("an update that waited is not sent: windows that it was made of have been deleted");
   }
 
   /** @param {Announcement} a */
@@ -137,7 +153,8 @@ export class Work {
       const same = () => this.wanted()?.model.sha256 === mine.model.sha256 && this.wanted()?.round === mine.round;
       if (!same()) return true;
       const names = { federation: means.federation, device: means.device };
-      const about = { ...names, ...described(a, mine, found.classCounts, metrics), createdS: this.clock.now() / 1000 };
+      const said = described(a, mine, found.classCounts, metrics);
+      const about = { ...names, ...said, windows: prepared.ids, createdS: this.clock.now() / 1000 };
       const parcel = await parcelOf(means.key, about, found.bytes);
       await this.recollection.change(({ memory, outbox }) => {
         if (!same() || !isOf(memory, a)) return null;
@@ -202,7 +219,7 @@ export class Work {
     const release =
       a.plan.rollout.mode === "off" ? null : await releaseFor(means.device, a, this.recollection.known.memory.offer);
     const target = targetOf(a, release, this.recollection.known.memory, kept);
-    if (!target || !prepared?.train.y.length) return false;
+    if (!target || !prepared) return false; // without a labelled window the gate asks what others have measured
     this.begin("adopting");
     try {
       await this.loadLightModel(a, means);

@@ -166,21 +166,27 @@ function deleted(app) {
   const { store, recorder, participation } = app;
   const leaving = confirmed(
     "Leave the federation …",
-    "This phone takes part in no more rounds, and its key and model are deleted; your windows stay. What was sent before cannot be taken back. Whoever runs the federation still has the phone's name in a list, as offline, until they delete it; to come back, the phone needs a new link.",
+    "This phone takes part in no more rounds, and its key and model are deleted; your windows stay. What was sent before cannot be taken back. The server is told, if it can be reached now. Whoever runs the federation still has the phone's name in a list, as offline, until they delete it; to come back, the phone needs a new link.",
     "Leave",
-    async () => {
-      await participation.leave();
-      done.textContent = "This phone has left the federation.";
-    },
+    async () => void (done.textContent = await left()),
   );
   leaving.hidden = !participation.membership;
+  const left = async () => {
+    if (!participation.membership) return "";
+    done.textContent = "Telling the server …";
+    const untold = await participation.leave();
+    const then = untold
+      ? ` The server could not be told (${untold}); it will find the phone silent, and take it for offline.`
+      : " The server knows it.";
+    return `This phone has left the federation.${then}`;
+  };
   return element(
     "section",
     { class: "card stack", "aria-labelledby": "delete-title" },
     element("h2", { id: "delete-title" }, "Delete"),
     element("p", {}, "Every window that reaches into this stretch:"),
     stretch.root,
-    confirmed("Delete this stretch …", "These windows are gone then, for good.", "Delete", async () => {
+    confirmed("Delete this stretch …", "These windows are gone then, for good, and an update that was not sent yet is made anew without them.", "Delete", async () => {
       const count = await store.deleteWindows(...stretch.read());
       done.textContent = `${counted(count, "window")} deleted.`;
     }),
@@ -190,9 +196,9 @@ function deleted(app) {
       "Delete everything",
       async () => {
         await recorder.stop();
-        await participation.leave();
+        const said = await left();
         await store.clear();
-        done.textContent = "Everything was deleted.";
+        done.textContent = `Everything was deleted. ${said}`;
       },
     ),
     leaving,

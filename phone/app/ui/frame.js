@@ -1,6 +1,10 @@
-/** The views by the address's fragment, the bar of links to them, and notes about the app itself. */
+/** The views by the address's fragment, how they follow what they show, and notes about the app itself. */
 
-import { element, fill } from "./dom.js";
+import { action, clock, element, fill } from "./dom.js";
+
+const REFRESH_MS = 1000;
+/** While a button is at work, its view is left as it is. */
+const BUSY_MS = 50;
 
 /**
  * @typedef {object} View
@@ -43,6 +47,60 @@ export function run(views, app) {
   });
   addEventListener("hashchange", show);
   show();
+}
+
+/**
+ * Draw a view, and draw it anew whenever what it shows has changed: at once where that is said, else within a second.
+ * @param {HTMLElement} root @param {import("../main.js").App} app @param {string} title
+ * @param {() => unknown} shown what is compared, as JSON @param {() => (import("./dom.js").Child | import("./dom.js").Child[])[]} draw
+ * @returns {() => void} what ends it
+ */
+export function followed(root, { participation }, title, shown, draw) {
+  const body = element("div");
+  fill(root, element("h1", {}, title), body);
+  let before = "";
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let soon;
+  const refresh = () => {
+    const now = JSON.stringify(shown());
+    if (now === before) return;
+    clearTimeout(soon);
+    if (body.querySelector("button:disabled")) {
+      soon = setTimeout(refresh, BUSY_MS);
+      return;
+    }
+    before = now;
+    const open = [...body.querySelectorAll("details[open] > summary")].map((each) => each.textContent);
+    fill(body, ...draw());
+    for (const summary of body.querySelectorAll("details > summary")) {
+      if (open.includes(summary.textContent)) /** @type {HTMLDetailsElement} */ (summary.parentElement).open = true;
+    }
+  };
+  refresh();
+  const timer = setInterval(refresh, REFRESH_MS);
+  participation.watchers.add(refresh);
+  return () => {
+    clearInterval(timer);
+    clearTimeout(soon);
+    participation.watchers.delete(refresh);
+  };
+}
+
+/** That the server seems to be gone, and what may be done. @param {import("../participation.js").Participation} participation */
+export function gone(participation) {
+  const retry = participation.state?.retry;
+  if (!retry) return null;
+  return element(
+    "div",
+    { class: "stack" },
+    element(
+      "p",
+      { class: "reason" },
+      `The server has not answered since ${clock(retry.sinceMs)}, and may be gone for good. ` +
+        `This phone tries again at about ${clock(retry.nextMs)}.`,
+    ),
+    action("Try now", () => participation.hurry()),
+  );
 }
 
 /**

@@ -1,33 +1,21 @@
 /** Join a federation, by a link or a pasted text; and where that stands. */
 
-import { action, element, fill } from "./dom.js";
+import { action, element } from "./dom.js";
+import { followed, gone } from "./frame.js";
 
 export const title = "Join";
-const REFRESH_MS = 1000;
 
 /** @param {HTMLElement} root @param {import("../main.js").App} app @returns {() => void} */
 export function show(root, app) {
-  const body = element("div");
-  fill(root, element("h1", {}, title), body);
-  let shown = "";
-  const refresh = () => {
-    const { membership, invitation, problem } = app.participation;
-    const wanted = JSON.stringify([membership, invitation, problem]);
-    if (wanted === shown) return;
-    shown = wanted;
-    fill(
-      body,
+  const { participation } = app;
+  const shown = () => [participation.membership, participation.invitation, participation.problem, participation.state?.retry];
+  return followed(root, app, title, shown, () => {
+    const { membership, invitation, problem } = participation;
+    return [
       membership ? joined(app) : invitation ? invited(app) : asked(app),
       problem ? element("p", { class: "problem", role: "alert" }, problem) : null,
-    );
-  };
-  refresh();
-  const timer = setInterval(refresh, REFRESH_MS);
-  app.participation.watchers.add(refresh);
-  return () => {
-    clearInterval(timer);
-    app.participation.watchers.delete(refresh);
-  };
+    ];
+  });
 }
 
 /** No link was opened yet. @param {import("../main.js").App} app */
@@ -116,6 +104,7 @@ function joined({ participation }) {
           element("a", { href: "#collect" }, "record and label"),
           ".",
         ),
+    approved ? null : gone(participation),
     element(
       "p",
       { class: "quiet" },

@@ -60,7 +60,7 @@ export function show(root, app) {
           ? `${Math.round(100 * now.probability)} %, by ${recognition.modelWords}`
           : recorder.running
             ? "The first answer takes about three seconds."
-            : `Ready: ${recognition.modelWords}.`);
+            : `Ready: ${recognition.modelWords}. ${app.models.caution}`);
       fill(
         others,
         now

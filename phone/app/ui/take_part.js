@@ -2,33 +2,22 @@
 
 import { MOST_UPLOADS } from "../protocol/memory.js";
 import { capital, inWords } from "../words.js";
-import { action, bytesIn, clock, element, figures, fill } from "./dom.js";
+import { action, bytesIn, clock, element, figures } from "./dom.js";
+import { followed, gone } from "./frame.js";
 
 export const title = "Take part";
-const REFRESH_MS = 1000;
 
 /** @param {HTMLElement} root @param {import("../main.js").App} app @returns {() => void} */
 export function show(root, app) {
-  const body = element("div");
-  fill(root, element("h1", {}, title), body);
-  let shown = "";
-  const refresh = () => {
-    const { state, membership, bytesSent } = app.participation;
-    const wanted = JSON.stringify([
-      membership,
-      state && { ...state, model: state.model?.round, plan: null },
-      bytesSent,
-      app.models.words,
-      app.models.choices,
-    ]);
-    if (wanted === shown || body.querySelector("button:disabled:not([data-off])")) return;
-    shown = wanted;
-    const open = body.querySelector("details")?.open ?? false;
-    fill(body, membership ? [federation(app), model(app, open), uploads(app)] : nothing());
+  const { participation, models } = app;
+  const shown = () => {
+    const { state, membership, bytesSent } = participation;
+    const { words, caution, reason, choices, said } = models;
+    const known = state && { ...state, model: state.model?.round, plan: null };
+    return [membership, known, bytesSent, words, caution, reason, choices, said];
   };
-  refresh();
-  const timer = setInterval(refresh, REFRESH_MS);
-  return () => clearInterval(timer);
+  const draw = () => (participation.membership ? [federation(app), model(app), uploads(app)] : [nothing()]);
+  return followed(root, app, title, shown, draw);
 }
 
 function nothing() {
@@ -69,6 +58,7 @@ function federation({ participation }) {
     element("h2", {}, membership?.federation ?? ""),
     element("p", { class: "lead", role: "status" }, state ? DOES[state.name] : "It begins."),
     state?.reason ? element("p", { class: "reason" }, capital(state.reason)) : null,
+    gone(participation),
     figures([
       ["Round", state?.rounds ? `${state.round} of ${state.rounds}` : "–"],
       ["Taken part in", accepted < MOST_UPLOADS ? String(accepted) : `${accepted} or more`],
@@ -84,29 +74,27 @@ function federation({ participation }) {
   );
 }
 
-/** @param {import("../main.js").App} app @param {boolean} open whether the reason is shown */
-function model({ models }, open) {
-  const note = element("p", { class: "quiet", role: "status" });
+/** @param {import("../main.js").App} app */
+function model({ models }) {
   return element(
     "section",
     { class: "card stack", "aria-labelledby": "model-title" },
     element("h2", { id: "model-title" }, "The model in use"),
     element("p", {}, models.words),
+    models.caution ? element("p", { class: "reason" }, models.caution) : null,
     models.reason
-      ? element("details", { open }, element("summary", {}, "Why"), element("p", { class: "quiet" }, capital(models.reason)))
+      ? element("details", {}, element("summary", {}, "Why"), element("p", { class: "quiet" }, capital(models.reason)))
       : null,
     models.choices.length
       ? element(
           "div",
           { class: "actions" },
           models.choices.map(({ words, work }) =>
-            action(words, async () => {
-              note.textContent = (await work()) ?? "";
-            }),
+            action(words, () => models.carryOut(work)),
           ),
         )
       : null,
-    note,
+    element("p", { class: "quiet", role: "status" }, models.said),
   );
 }
 

@@ -12,7 +12,7 @@ from aggregator_api.db.models import DeviceRow, EventRow
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics
-from federation.protocol.messages import Acknowledgement, read
+from federation.protocol.messages import Acknowledgement, DeviceStatus, read
 from federation.protocol.signing import unwrap
 from federation.tree import flatten, map_tree
 from tests.aggregator_api.bench import Bench, HttpBench, wait_for
@@ -177,3 +177,17 @@ def test_a_status_enrols_a_device_and_a_last_will_keeps_its_examples(collecting:
         kinds = session.scalars(select(EventRow.kind).where(EventRow.device == "c")).all()
     assert (row.state, row.examples) == ("offline", 77)
     assert list(kinds) == ["device.enrolled", "device.ready", "device.offline"]
+
+
+def test_why_a_device_has_left_is_kept_when_its_last_will_comes(collecting: Bench) -> None:
+    collecting.say("c", "ready")
+    for detail in ("its owner has left", ""):
+        said = DeviceStatus(state="offline", detail=detail)
+        collecting.send(topics.status(FEDERATION, "c"), said.model_dump_json().encode())
+    with collecting.runtime.database.read() as session:
+        row = session.scalars(select(DeviceRow).where(DeviceRow.name == "c")).one()
+        [said] = session.scalars(select(EventRow.detail).where(EventRow.kind == "device.offline"))
+        assert (row.state, row.detail, said) == ("offline", "its owner has left", "its owner has left")
+    collecting.say("c", "ready")
+    with collecting.runtime.database.read() as session:
+        assert session.scalars(select(DeviceRow.detail).where(DeviceRow.name == "c")).one() == ""

@@ -72,6 +72,21 @@ test("a phone without labelled windows prepares none", () => {
   assert.deepEqual([train.x.length, train.y.length, holdout.x.length], [0, 0, 0]);
 });
 
+test("without labelled windows a live one is normalized by all that were recorded, once they are enough", () => {
+  const learner = new Learner();
+  const given = (count, normalization) => {
+    const [windows, plan] = [stored(count, { label: null }), { ...PLAN, data: { ...PLAN.data, normalization } }];
+    return learner.normalizationOf(learner.prepare(windows, plan), windows, plan);
+  };
+  assert.throws(() => given(19, "client"), /20 windows .* there are 19/);
+  assert.equal(given(0, "none"), null);
+  const labelled = stored(3000);
+  const { normalization } = learner.prepare(labelled, PLAN);
+  assert.equal(learner.normalizationOf(learner.prepare(labelled, PLAN), labelled, PLAN), normalization);
+  const { mean, std } = given(3000, "client");
+  assertNear([...mean, ...std], [...normalization.mean, ...normalization.std], 0.1);
+});
+
 test("good prototypes are adopted, and what is learnt here is no better", async () => {
   const { model, verdicts } = await new Learner().choose({ ...situation(), candidate: RIGHT });
   assert.deepEqual(verdicts.map(({ answer }) => answer), ["adopted", "kept"]);

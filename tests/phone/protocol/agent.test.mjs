@@ -1,6 +1,7 @@
 // The phone's state machine against a server over real HTTP: rounds, kills at every step, and a hostile server.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { Learner } from "../../../phone/app/learning/learner.js";
 import { withLeft } from "../../../phone/app/protocol/releases.js";
 import { Safetensors, encode } from "../../../phone/app/protocol/safetensors.js";
 import { DEVICE, INSTANCE, PLAN, SmallServer, utf8 } from "./small_server.mjs";
@@ -135,6 +136,58 @@ test("a server that loses chunks, is busy, or takes it later gets it in the end"
   await stop();
 });
 
+/** A server that takes no update until its `instead` is emptied. */
+const busyAt = (step) => new Array(2000).fill((path) => path.endsWith(step) && { status: 503, body: { detail: "busy" } });
+
+for (const step of ["/begin", "/end"]) {
+  test(`windows that were deleted before ${step} are not sent: the update is made anew from the rest`, async () => {
+    const server = await started();
+    server.instead = busyAt(step);
+    await collect(server, 1);
+    const { agent, store, stop } = await agentOf(server);
+    await until(() => server.heard.some(({ path }) => path.endsWith(step)));
+    const [{ updateId }] = agent.outbox;
+    store.stored = store.stored.filter(({ id }) => id > 5);
+    agent.dataChanged();
+    await until(() => agent.outbox.length === 1 && agent.outbox[0].updateId !== updateId);
+    server.instead = [];
+    await until(() => agent.memory.uploads.length === 1);
+    assert.deepEqual(
+      server.accepted.map((one) => one.updateId === updateId),
+      [false],
+    );
+    const sent = new Safetensors(server.accepted[0].bytes, 10_000);
+    assert.deepEqual([...sent.float32("counts", [2])], [6, 6]);
+    const even = [6.1, 8.1, 10.1, 12.1, 14.1, 16.1].map(Math.fround); // the windows of label 0 that are left to learn from
+    const mean = Math.fround(even.reduce((sum, each) => sum + each, 0) / 6);
+    assert.equal(sent.float32("prototypes", [2, 3])[0], mean);
+    await stop();
+  });
+}
+
+test("of windows that are all deleted nothing is sent, nor after a reload, nor once the round is over", async () => {
+  const server = await started();
+  server.instead = busyAt("/begin");
+  await collect(server, 1);
+  const first = await agentOf(server);
+  await until(() => first.agent.outbox.length === 1);
+  first.store.stored = [];
+  first.agent.dataChanged();
+  await until(() => first.agent.outbox.length === 0 && first.agent.state().reason.includes("no windows yet"));
+  first.store.stored = someWindows(20);
+  first.agent.dataChanged();
+  await until(() => first.agent.outbox.length === 1, "the round still collects");
+  await first.stop();
+  first.store.stored.shift();
+  server.instead = [];
+  await server.announce({ state: "waiting", round: 1, light_model: await server.blob(light) });
+  const second = await agentOf(server, { store: first.store });
+  await until(() => second.agent.announcement && second.agent.outbox.length === 0);
+  await until(() => second.agent.state().reason.includes("have been deleted"));
+  assert.deepEqual([await first.store.get("outbox"), server.accepted, server.begun], [[], [], []]);
+  await second.stop();
+});
+
 test("an answer about another update, or signed by nobody, settles nothing", async () => {
   const server = await started();
   const forged = [];
@@ -230,6 +283,38 @@ test("a broken broadcast is not adopted", async () => {
     () => agent.state().reason,
   );
   assert.equal(agent.state().model, null);
+  await stop();
+});
+
+test("a phone without a label takes what others have sent, by the gate's words for who cannot check", async () => {
+  const server = await started();
+  const store = Object.assign(new MemoryStore(), { stored: someWindows(20, [null]) });
+  const { agent, stop } = await agentOf(server, { store, by: new Learner() });
+  const judged = async (round, score, bytes = broadcastOf(round), state = "waiting") => {
+    const model = { ...(await server.blob(bytes)), score };
+    await server.announce({ state, round, model, light_model: await server.blob(light) });
+    await until(
+      () => agent.memory.judged.startsWith(`${round} `) && (agent.memory.judged.endsWith("measured") || !score),
+      () => JSON.stringify([round, agent.state().reason, agent.memory.judged]),
+    );
+    const { answer, reason } = agent.state().verdict;
+    return [answer, agent.state().model?.prototypes[0], reason];
+  };
+  const scoreOf = (working) => ({ value: 900_000, trivial: 100_000, devices: 3, working, measured: "version" });
+  const [none, ...first] = [await judged(1, scoreOf(0)), await judged(2, null)];
+  assert.deepEqual(none.slice(0, 2), ["failed", undefined]);
+  assert.deepEqual(first[0].slice(0, 2), ["adopted", 2]);
+  assert.match(first[0][2], /there are no holdout windows\); the server has no score of it, and there is no model yet, so it is used unchecked/);
+  assert.deepEqual((await judged(3, null)).slice(0, 2), ["undecided", 2]);
+  assert.deepEqual((await judged(3, scoreOf(2))).slice(0, 2), ["adopted", 3]);
+  assert.deepEqual((await judged(4, scoreOf(1))).slice(0, 2), ["failed", 3]);
+  const said = await until(() => server.statuses.findLast((one) => one.adoption?.round === 4));
+  assert.deepEqual([said.state, said.examples, said.adoption.answer], ["collecting", 0, "failed"]);
+  assert.match(said.detail, /no window has a label yet/);
+  await judged(5, scoreOf(3), broadcastOf(5), "finished");
+  await until(() => server.statuses.at(-1).state === "finished");
+  assert.equal(agent.state().model.prototypes[0], 5);
+  assert.deepEqual(server.accepted, []);
   await stop();
 });
 

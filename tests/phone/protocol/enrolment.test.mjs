@@ -5,6 +5,7 @@ import {
   beginEnrolment,
   continueEnrolment,
   readEnrolmentLink,
+  sayLeft,
   waitForApproval,
 } from "../../../phone/app/protocol/enrolment.js";
 import { EnrolError, RevokedError, UnreachableError } from "../../../phone/app/protocol/errors.js";
@@ -145,6 +146,32 @@ test("each refusal has words, and says whether to wait", async () => {
   server.instead = [() => ({ status: 201, body: { state: "approved", device: "another" } })];
   await assert.rejects(continueEnrolment(huge, { clock }), /answers about device 'another'/);
   await assert.rejects(continueEnrolment(new MemoryStore(), { clock }), /has not enrolled yet/);
+});
+
+test("who leaves says so, and does not wait for a server that is away", async () => {
+  const server = await started();
+  const store = new MemoryStore();
+  assert.equal(await sayLeft(store, { clock }), "", "of nothing");
+  await beginEnrolment(store, readEnrolmentLink(server.link));
+  assert.match(await sayLeft(store, { clock }), /not been let in/);
+  await continueEnrolment(store, { clock });
+  assert.equal(await sayLeft(store), "");
+  const [{ state, detail, session }] = server.statuses;
+  assert.deepEqual([state, session], ["offline", undefined]);
+  assert.match(detail, /its owner has left/);
+  assert.match(server.heard.at(-1).authorization, /^Bearer t\d+$/);
+  server.instead = [() => ({ status: 403, body: { detail: "it was revoked" } })];
+  assert.match(await sayLeft(store), /it was revoked/);
+  const silent = (_url, { signal }) =>
+    new Promise((_, reject) => {
+      if (signal.aborted) reject(signal.reason);
+      signal.addEventListener("abort", () => reject(signal.reason));
+    });
+  assert.match(await sayLeft(store, { clock, ask: silent }), /not answered for 5 s/);
+  const away = async () => {
+    throw new TypeError("fetch failed");
+  };
+  assert.match(await sayLeft(store, { ask: away }), /cannot be reached/);
 });
 
 test("a token is made once, renewed before its end, and never asked for twice at one time", async () => {

@@ -34,6 +34,11 @@ export class MemoryStore {
   async windows() {
     return this.stored;
   }
+
+  async has(ids) {
+    const there = new Set(this.stored.map(({ id }) => id));
+    return [...ids].every((id) => there.has(id));
+  }
 }
 
 /** n windows, every other one of each label; their first number is told by the embedder. */
@@ -67,7 +72,8 @@ export const learner = {
       y: Int32Array.from(some, ({ label }) => plan.labels.indexOf(label)),
     });
     const most = Math.ceil(0.8 * used.length);
-    return { train: examples(used.slice(0, most)), holdout: examples(used.slice(most)), normalization: null };
+    const ids = used.map(({ id }) => id);
+    return { train: examples(used.slice(0, most)), holdout: examples(used.slice(most)), normalization: null, ids };
   },
   classMeans,
   measure: () => ({ macro_f1_after: 0.75, works_after: NaN }),
@@ -83,13 +89,13 @@ const VERDICT = { answer: "adopted", score: 0.75, trivial: 0.25, source: "global
 export const clock = { now: () => Date.now(), wait: (ms, signal) => sleep(Math.min(ms, 5), undefined, { signal }) };
 
 /** An agent that has the server's link, and what it says of itself. */
-export async function agentOf(server, { store = new MemoryStore(), count = 20, ask } = {}) {
+export async function agentOf(server, { store = new MemoryStore(), count = 20, ask, by = learner } = {}) {
   if (!store.stored.length) store.stored = someWindows(count);
   if (!(await store.get("enrolment"))) await beginEnrolment(store, readEnrolmentLink(server.link));
   const states = [];
   const agent = new Agent({
     store,
-    learner,
+    learner: by,
     embedder: new FirstNumbers(),
     clock,
     ask,

@@ -1,11 +1,12 @@
 // Phones of a real server: reads {links, ort} on standard input, takes part until the federation has finished, and
-// writes what was sent and heard. Each phone is stopped once within an upload, and begun again with the same store.
+// writes what was sent and heard. Each phone is stopped once within an upload, and begun again with the same store. The
+// last one leaves.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Embedder } from "../../../phone/app/learning/embedder.js";
 import { Learner } from "../../../phone/app/learning/learner.js";
 import { Agent } from "../../../phone/app/protocol/agent.js";
-import { beginEnrolment, readEnrolmentLink } from "../../../phone/app/protocol/enrolment.js";
+import { beginEnrolment, readEnrolmentLink, sayLeft } from "../../../phone/app/protocol/enrolment.js";
 import { readAcknowledgement } from "../../../phone/app/protocol/messages.js";
 import { CLOCK, Server } from "../../../phone/app/protocol/server.js";
 import { toBase64, unwrap } from "../../../phone/app/protocol/signing.js";
@@ -118,5 +119,6 @@ for (const phone of phones) {
   const { waited, begun, stopped, urls, link, chunks } = phone;
   told.push({ device: link.device, waited, stopped, begun, uploads, adoption, again, chunks, urls: [...urls] });
 }
+told.at(-1).untold = await sayLeft(phones.at(-1).store);
 process.stdout.write(JSON.stringify(told));
 process.exit(0);

@@ -124,11 +124,19 @@ def test_two_phones_take_part_until_the_last_model(server: httpx.Client) -> None
         sent = b"".join(map(base64.b64decode, phone["chunks"][manifest["update_id"]]))
         assert wire.digest(sent) == manifest["sha256"]
         last_round.append(wire.decode(sent, limit_bytes=1 << 20))
-    devices = {one["name"]: one for one in answer(server.get(f"{federation}/devices"))["items"]}
+    devices = {one["name"]: one for one in devices_of(server, federation)}
     assert {name: one["adoption"] for name, one in devices.items()} == {
         one["device"]: one["adoption"]["answer"] for one in told
     }
+    assert told[-1]["untold"] == ""
+    left = until(lambda: [one for one in devices_of(server, federation) if one["state"] == "offline" and one["detail"]])
+    assert [(one["name"], "its owner has left" in one["detail"]) for one in left] == [("b", True)]
     assert_last_model(server, federation, last_round)
+
+
+def devices_of(server: httpx.Client, federation: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer(server.get(f"{federation}/devices"))["items"]
+    return found
 
 
 def assert_last_model(server: httpx.Client, federation: str, uploads: list[Any]) -> None:

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Connection } from "../../../phone/app/protocol/connection.js";
 import { UnreachableError } from "../../../phone/app/protocol/errors.js";
+import { Patience } from "../../../phone/app/protocol/patience.js";
 import { exchange } from "../../../phone/app/protocol/server.js";
 import { wrap } from "../../../phone/app/protocol/signing.js";
 import { Speaker } from "../../../phone/app/protocol/speaker.js";
@@ -44,13 +45,70 @@ test("an event that could not be stored is asked for again", async () => {
     },
   };
   const who = { serverKey: keys.publicKey, federation: "f", device: "d", session: "s" };
-  const connection = new Connection(server, who, listener, { now: () => 0, wait: async () => {} });
+  const clock = { now: () => 0, wait: async () => {} };
+  const connection = new Connection(server, who, listener, clock, new Patience(clock, () => {}));
   const { signal } = new AbortController();
   assert.match((await connection.once(signal)).ended, /storage is full/);
   full = false;
   await connection.once(signal);
   await connection.once(signal);
   assert.deepEqual([asked, heard], [["", "", "a-1"], [3, 3]]);
+});
+
+/** A server that is not there, at a time that waits alone move on, for so many hours; what was waited, in seconds. */
+async function whileAway(hours, answers = () => false) {
+  let nowMs = 0;
+  const [waits, told, ended] = [[], [], new AbortController()];
+  const wait = async (ms) => {
+    waits.push(ms / 1000);
+    nowMs += ms;
+    if (nowMs > hours * 3_600_000) ended.abort();
+  };
+  const clock = { now: () => nowMs, wait };
+  const patience = new Patience(clock, () => told.push(patience.retry));
+  const server = {
+    async *messages(_lastId, _signal, onOpen) {
+      if (!answers(nowMs)) throw new UnreachableError("nobody answers");
+      onOpen();
+      nowMs += 60_000;
+    },
+  };
+  const listener = { connected() {}, disconnected() {} };
+  const connection = new Connection(server, { session: "s" }, listener, clock, patience);
+  await assert.rejects(connection.keep(ended.signal));
+  return { waits, told };
+}
+
+test("a server that is gone for good is asked for once an hour, which is said", async () => {
+  const { waits, told } = await whileAway(48);
+  assert.ok(waits[0] <= 0.5 && Math.max(...waits.slice(0, 15)) <= 30, String(waits.slice(0, 15)));
+  assert.ok(waits.length < 48 * 2 + 60, `${waits.length} tries in two days`);
+  assert.ok(waits.at(-1) >= 1800 && waits.at(-1) <= 3600, String(waits.at(-1)));
+  const said = told.filter(Boolean);
+  const first = waits.findIndex((_, i) => waits.slice(0, i).reduce((sum, each) => sum + each, 0) >= 600);
+  assert.equal(said.length, waits.length - first, "said from ten minutes on");
+  assert.ok(said.every(({ sinceMs, nextMs }, i) => sinceMs === 0 && nextMs > (said[i - 1]?.nextMs ?? 0)));
+  assert.equal(told.at(-1), null, "while it is tried it is not said");
+});
+
+test("a server that was gone and is back is looked for as at first", async () => {
+  const back = 5 * 3_600_000;
+  const { waits, told } = await whileAway(8, (nowMs) => nowMs > back && nowMs < back + 7_200_000);
+  const long = waits.findIndex((seconds) => seconds > 600);
+  assert.ok(long > 0 && waits.slice(long).some((seconds) => seconds < 1), String(waits));
+  assert.ok(told.findLast(Boolean).sinceMs > back, "since it was lost again");
+});
+
+test("who is at the phone cuts a long wait short", async () => {
+  const ended = new AbortController();
+  const hung = (ms, signal) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  const patience = new Patience({ now: () => 0, wait: hung }, () => {});
+  const first = patience.rest(ended.signal);
+  patience.hurry();
+  await first;
+  const second = patience.rest(ended.signal);
+  ended.abort(new Error("the page is closed"));
+  await assert.rejects(second, /page is closed/);
 });
 
 /** A body that comes in pieces, one for each call; it breaks off with the request. */
