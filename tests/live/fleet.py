@@ -190,7 +190,7 @@ class Fleet:
 
     def blob(self, sha256: str) -> bytes:
         """Download a blob."""
-        with urllib.request.urlopen(f"{self.url}/v1/blobs/{sha256}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.url}/v1/blobs/{sha256}", timeout=120) as answer:
             return bytes(answer.read())
 
     def last_broadcast(self) -> Tree:
