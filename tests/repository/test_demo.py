@@ -53,7 +53,7 @@ MARK = "GAITWAY_TEST_MARK"
 SMALLEST = ("--devices", "2", "--rounds", "1", "--epochs", "1", "--model", "har_cnn_alp", "--minutes", "1.5")
 ENOUGH = ("--epochs", "20")
 """Passes over so few windows that the smallest demo ends with a model worth adopting."""
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 ANY_PORTS = ("--http-port", "0", "--mqtt-port", "0")
 
 
