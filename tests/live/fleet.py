@@ -79,6 +79,11 @@ class Program:
         return self._process
 
     @property
+    def has_child(self) -> bool:
+        """Whether a process runs that it started."""
+        return bool(self._below())
+
+    @property
     def has_left(self) -> bool:
         """Whether it has ended by itself."""
         return self.process.poll() is not None
@@ -135,14 +140,18 @@ class Fleet:
         self.broker = Program(broker(folder, self.mqtt), folder / "broker.log")
         self.server = Program([*under("server"), sys.executable, "-m", "aggregator_api", *serve], folder / "server.log")
         self.devices: dict[str, Program] = {}
+        self.start_s = 0.0
+        """How long it took until broker and server were ready: the pace of this machine."""
 
     def start(self) -> None:
         """Run broker and server, and wait until they are ready."""
+        began = time.monotonic()
         self.broker.start()
         wait_for_port(self.mqtt, self.broker.process, self.broker.log)
         self.server.start()
         self.wait_for(lambda: self.is_ready() or self.server.has_left, "the server is not ready")
         assert not self.server.has_left, self.server.said()
+        self.start_s = time.monotonic() - began
 
     def command(self, *words: str) -> str:
         """Run one of the server's commands beside it, and return what it prints."""
