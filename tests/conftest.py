@@ -25,6 +25,9 @@ from tests.browser import page as page
 settings.register_profile("gaitway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gaitway")
 
+SLOW_S = 3600
+"""What a slow test has at the least: it is run by hand, and on a busy machine minutes become tens of minutes."""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("GAITWAY_DATA") or REPOSITORY.parent / "shared" / "data")
 
@@ -84,8 +87,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what may take longest by its own word, so that it does not come last on one core of several."""
+    """Begin with what may take longest by its own word, so that it does not come last; then give slow tests time."""
     items.sort(key=_allowed_s, reverse=True)  # stable: all others keep their order
+    for item in items:
+        if item.get_closest_marker("slow") is not None and _allowed_s(item) < SLOW_S:
+            item.add_marker(pytest.mark.timeout(SLOW_S), append=False)
 
 
 def _allowed_s(item: pytest.Item) -> float:

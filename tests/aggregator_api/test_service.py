@@ -90,7 +90,7 @@ class Server:
         self.port = free_port()
         self._folder = folder
         self._broker_port = broker_port
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_S, trust_env=False)
 
     def start(self, *flags: str) -> None:
         """Start and wait until it is ready."""
@@ -138,7 +138,7 @@ class Device(threading.Thread):
 
     def run(self) -> None:
         """Answer announcements."""
-        while (announced := self._announced.get(timeout=60)).state != "finished":
+        while (announced := self._announced.get(timeout=ANSWER_S)).state != "finished":
             if announced.state == "collecting" and announced.round not in self.sent:
                 self._take_part(announced)
         self._mqtt.disconnect()
@@ -241,7 +241,7 @@ def test_a_killed_server_goes_on(server: Server, broker: int) -> None:
     server.process.wait()
     server.start()
     second.start()
-    wait_for(lambda: bool(server.get()["status"] == "finished"), seconds=60)
+    wait_for(lambda: bool(server.get()["status"] == "finished"), seconds=ANSWER_S)
     for device in (first, second):
         device.join(ANSWER_S)
     assert_models_are_the_methods(server, [first, second])

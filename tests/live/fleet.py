@@ -22,8 +22,8 @@ from federation import wire
 from federation.records import Tree
 from tests.live.real_parts import SYSTEM, free_port, wait_for_port
 
-PATIENCE_S = float(os.environ.get("GAITWAY_PATIENCE_S", "240"))
-"""For what should come; a machine that is very busy takes longer."""
+PATIENCE_S = float(os.environ.get("GAITWAY_PATIENCE_S", "900"))
+"""For what should come: it ends a hang; a machine that is very busy may need more."""
 
 
 class Program:
@@ -77,6 +77,11 @@ class Program:
         """The process that was started last."""
         assert self._process is not None
         return self._process
+
+    @property
+    def has_child(self) -> bool:
+        """Whether a process runs that it started."""
+        return bool(self._below())
 
     @property
     def has_left(self) -> bool:
@@ -135,14 +140,18 @@ class Fleet:
         self.broker = Program(broker(folder, self.mqtt), folder / "broker.log")
         self.server = Program([*under("server"), sys.executable, "-m", "aggregator_api", *serve], folder / "server.log")
         self.devices: dict[str, Program] = {}
+        self.start_s = 0.0
+        """How long it took until broker and server were ready: the pace of this machine."""
 
     def start(self) -> None:
         """Run broker and server, and wait until they are ready."""
+        began = time.monotonic()
         self.broker.start()
         wait_for_port(self.mqtt, self.broker.process, self.broker.log)
         self.server.start()
         self.wait_for(lambda: self.is_ready() or self.server.has_left, "the server is not ready")
         assert not self.server.has_left, self.server.said()
+        self.start_s = time.monotonic() - began
 
     def command(self, *words: str) -> str:
         """Run one of the server's commands beside it, and return what it prints."""
@@ -190,7 +199,7 @@ class Fleet:
 
     def blob(self, sha256: str) -> bytes:
         """Download a blob."""
-        with urllib.request.urlopen(f"{self.url}/v1/blobs/{sha256}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.url}/v1/blobs/{sha256}", timeout=120) as answer:
             return bytes(answer.read())
 
     def last_broadcast(self) -> Tree:

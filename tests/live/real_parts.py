@@ -27,6 +27,8 @@ from edge_agent.storage.credentials import Login
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
 START_S = 120.0
+PATIENT = ("-t", "600")
+"""How long `pg_ctl` waits; by itself it gives up after a minute."""
 
 
 def free_port() -> int:
@@ -99,7 +101,7 @@ class Mosquitto:
         """End it, with its data saved, or with kill -9."""
         if self._process is not None:
             (self._process.kill if kill else self._process.terminate)()
-            self._process.wait(60)
+            self._process.wait(START_S)
             self._process = None
 
 
@@ -158,11 +160,11 @@ class Postgres:
         """Run it, or run it again after `stop`."""
         data = str(self.folder / "data")
         listen = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder} -c fsync=off -c shared_buffers=16MB"
-        self._run("pg_ctl", "-D", data, "-w", "-l", str(self.folder / "log"), "-o", listen, "start")
+        self._run("pg_ctl", "-D", data, "-w", *PATIENT, "-l", str(self.folder / "log"), "-o", listen, "start")
 
     def stop(self) -> None:
         """End it without ceremony."""
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", *PATIENT, "stop")
 
     def new_database(self, *, empty: bool = False) -> str:
         """Make a database with the newest schema, or an empty one, and return its URL."""

@@ -27,10 +27,12 @@ from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
 from tests.edge_agent.factories import DEVICE, OPTIONS, make_plan
-from tests.live.fleet import Program
+from tests.live.fleet import PATIENCE_S, Program
 from tests.live.real_parts import Given, Mosquitto, free_port, mosquitto
 
 pytestmark = pytest.mark.service
+
+ANSWER_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ class Device:
         given, verify = Given(Login(name, name, password)), Trust("f", "a", None).open
         self.broker = Broker(section, "f", "a", in_flight=4, post=self.posted.put, renewal=given, verify=verify)
 
-    def wait(self, kind: type[LinkEvent], seconds: float = 60.0) -> Any:
+    def wait(self, kind: type[LinkEvent], seconds: float = ANSWER_S) -> Any:
         deadline = time.monotonic() + seconds
         while not isinstance(event := self.posted.get(timeout=max(0.01, deadline - time.monotonic())), kind):
             pass
@@ -125,12 +127,12 @@ class Server:
     def ask(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return json.loads(answer.read())
 
 
 def until(true: Callable[[], Any], *programs: Program) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline, "\n".join(program.said() for program in programs)
         time.sleep(0.2)

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.ci
 HONEST = ("ada", "bob", "cyd")
 HOSTILE = "zed"
 CLAIMED = 10**9
+ANSWER_S = 120.0
 
 
 class Wire:
@@ -49,7 +50,7 @@ class Wire:
     def announced(self) -> Announcement:
         """Wait for the open round."""
         while True:
-            message = self._heard.get(timeout=60)
+            message = self._heard.get(timeout=ANSWER_S)
             if message.topic == topics.announce("live"):
                 found = read(Announcement, unwrap(message.payload).body)
                 if found.state == "collecting":
@@ -66,14 +67,14 @@ class Wire:
 
     def _answered(self, sent: Parcel, wanted: str) -> None:
         while True:
-            message = self._heard.get(timeout=60)
+            message = self._heard.get(timeout=ANSWER_S)
             if message.topic == topics.ack("live", sent.manifest.client):
                 answer = read(Acknowledgement, unwrap(message.payload).body)
                 assert answer.status == wanted, answer
                 return
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        self._client.publish(topic, payload, 1).wait_for_publish(60)
+        self._client.publish(topic, payload, 1).wait_for_publish(ANSWER_S)
 
 
 def trained(start: Tree, device: str, size: float) -> Tree:

@@ -5,6 +5,7 @@ Every device takes part in every round, so the result must be the undisturbed on
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sqlite3
@@ -29,21 +30,30 @@ PATIENT = "[training]\nattempts = 1000\nretry_s = 0.1\n[uploads]\nack_timeout_s 
 
 
 class Reaper:
-    """Kills one thing after another, as one seed says, and starts it again."""
+    """Kills one thing after another, as one seed says, and starts it again.
 
-    def __init__(self, here: Fleet, seed: int) -> None:
+    It waits for as long as a start takes on this machine, so that kills are spread over the rounds also where all is
+    slow, and for a training process where one is to be killed.
+    """
+
+    def __init__(self, here: Fleet, seed: int, over: Callable[[], bool]) -> None:
         self.fleet, self.kills = here, Counter[str]()
-        self._random = random.Random(seed)
+        self._random, self._over = random.Random(seed), over
+        self._pause_s = max(2.5, here.start_s)
 
     def strike(self) -> None:
         """Wait, kill, wait, and start again; a device that trains may lose its training process alone."""
-        time.sleep(self._random.uniform(0.1, 2.5))
+        time.sleep(self._random.uniform(0.1, self._pause_s))
         kind = self._random.choice(("server", "broker", "device", "training", "training"))
-        device = self.fleet.devices[self._random.choice(sorted(self.fleet.devices))]
+        devices = [self.fleet.devices[name] for name in sorted(self.fleet.devices)]
+        self._random.shuffle(devices)
         if kind == "training":
-            self.kills[kind] += device.kill_child()
+            if not any(one.has_child for one in devices):
+                self.fleet.wait_for(lambda: any(one.has_child for one in devices) or self._over(), "nobody trains")
+                time.sleep(self._random.uniform(0.0, self._pause_s))
+            self.kills[kind] += any(one.kill_child() for one in devices)
             return
-        program = {"server": self.fleet.server, "broker": self.fleet.broker, "device": device}[kind]
+        program = {"server": self.fleet.server, "broker": self.fleet.broker, "device": devices[0]}[kind]
         program.kill()
         self.kills[kind] += 1
         time.sleep(self._random.uniform(0.0, 1.0))
@@ -100,11 +110,12 @@ def episode(folder: Path, undisturbed: Tree, *, seed: int, kills: int, transport
             config = agent_toml(folder, device, here.url, here.mqtt, MINUTES, transport=transport)
             config.write_text(config.read_text() + PATIENT)
             here.add_device(config)
-        reaper = Reaper(here, seed)
-        while reaper.kills.total() < kills and not is_over(here, folder):
+        over = functools.partial(is_over, here, folder)
+        reaper = Reaper(here, seed, over)
+        while reaper.kills.total() < kills and not over():
             reaper.strike()
         here.wait_for(here.is_ready, "the server does not come back")
-        here.wait_for(lambda: is_over(here, folder), f"seed {seed}: the federation does not finish")
+        here.wait_for(over, f"seed {seed}: the federation does not finish")
         check(here, folder, undisturbed)
     return reaper.kills
 

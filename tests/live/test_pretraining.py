@@ -126,7 +126,6 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
 
 @pytest.mark.service
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_with_broker_and_agents_both_federations_end_and_devices_have_a_model(tmp_path: Path) -> None:
     """The same through all programs: after the first federation devices have no model, after the second they do."""
     labelled = experiment("fedavg", {"name": "classification"})

@@ -25,7 +25,7 @@ from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
 from tests.live.real_parts import Postgres, free_port, mosquitto, postgres, wait_for_port
 from tests.live.walks import DEVICES, agent_toml, experiment_for, plan_of
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(1800)]
 
 KEPT_ROUNDS = 2
 MINUTES = 1.0
@@ -59,7 +59,7 @@ class Installation:
             started = self.run(mosquitto_of(folder, self.mqtt), "broker")
             wait_for_port(self.mqtt, started.process, started.log)
         self.http = parts.enter_context(
-            httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False)
+            httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE_S, trust_env=False)
         )
 
     def run(self, command: list[str], name: str) -> Program:
@@ -77,7 +77,7 @@ class Installation:
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         config = self.config if self.enrolled else []
         line = [sys.executable, "-m", "aggregator_api", *words, *config, "--data-dir", str(self.data)]
-        return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(line, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
     def back_up(self, out: Path) -> None:
         config = Path(self.config[1]) if self.enrolled else None
@@ -91,7 +91,7 @@ class Installation:
             made = self.http.post(f"{HERE}/enrolment-tokens", json={"auto_approve": True}).json()
             (self.folder / "token").write_text(made["token"])
             enrol = [*agent, "enrol", "--config", str(config), "--token-file", str(self.folder / "token")]
-            subprocess.run(enrol, check=True, capture_output=True, timeout=120)
+            subprocess.run(enrol, check=True, capture_output=True, timeout=PATIENCE_S)
         return self.run([*agent, "run", "--config", str(config)], "device")
 
     def answers(self) -> bool:
@@ -106,8 +106,8 @@ class Installation:
     def wait_for(self, true: Callable[[], bool], failure: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not true():
-            said = "\n".join(program.said() for program in self.programs)
-            assert time.monotonic() < deadline, f"{failure}\n{said}"
+            if time.monotonic() > deadline:
+                pytest.fail("\n".join([failure, *(program.said() for program in self.programs)]))
             time.sleep(0.1)
 
     def stop(self) -> None:

@@ -38,7 +38,6 @@ def answers(http: httpx.Client) -> bool:
         return False
 
 
-@pytest.mark.timeout(1200)
 def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> None:
     settings = experiment_for("fedavg", minutes=MINUTES)
     simulation = simulated(settings)
@@ -46,7 +45,7 @@ def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> No
     programs: list[Program] = []
     with (
         mosquitto(tmp_path) as broker,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False) as http,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, trust_env=False) as http,
     ):
         words = [
             "serve",
@@ -72,7 +71,9 @@ def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> No
                 )
                 made = http.post("/v1/federations/live/enrolment-tokens", json={"auto_approve": True}).json()
                 enrol = [sys.executable, "-m", "edge_agent", "enrol", "--config", str(config), "--token-file", "-"]
-                subprocess.run(enrol, input=made["token"], text=True, check=True, capture_output=True, timeout=120)
+                subprocess.run(
+                    enrol, input=made["token"], text=True, check=True, capture_output=True, timeout=PATIENCE_S
+                )
                 command = [sys.executable, "-m", "edge_agent", "run", "--config", str(config)]
                 programs.append(Program(command, tmp_path / f"{device}.log"))
                 programs[-1].start()

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.service
 
 CHUNK_BYTES = 128 * 1024
 IN_FLIGHT = 8
+ANSWER_S = 120.0
 EVERY_S = 0.002
 """Between two messages to the device: each makes its network thread write an acknowledgement."""
 
@@ -87,7 +88,7 @@ class Sender:
 
     def take(self) -> LinkEvent:
         """Return the next event; notes each loss of the connection."""
-        event = self.posted.get(timeout=30)
+        event = self.posted.get(timeout=ANSWER_S)
         if isinstance(event, Disconnected):
             self.lost.append(event.reason)
         return event

@@ -33,7 +33,7 @@ def _marks(file: Path) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.service
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "file",
     [pytest.param(one, marks=_marks(one), id=one.name) for one in HERE],
@@ -58,7 +58,7 @@ def test_a_documents_commands_work_in_their_order(file: Path, tmp_path: Path) ->
             [*shell, str(script)], cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            code = running.wait(840)
+            code = running.wait(1740)
         finally:
             for number in (signal.SIGTERM, signal.SIGKILL):  # what the document started in the background
                 try:

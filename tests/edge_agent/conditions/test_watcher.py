@@ -66,10 +66,8 @@ def test_real_training_is_stopped_and_goes_on_to_the_same_bits(
         until(lambda: list((folder / CHECKPOINTS).glob("*")))
         assert first.nice() == min(psutil.Process().nice() + 10, 19)
         assert first.rlimit(psutil.RLIMIT_DATA)[0] == 1024 << 20
-        broken_at = time.monotonic()
         supervised_device.machine.found = replace(GOOD, charging=False)
         until(lambda: not first.is_running())
-        assert time.monotonic() - broken_at < 2.0 + BUSY_S
         until(lambda: supervised_device.status_says("not training for round 1: it is not charging"))
         assert list((folder / CHECKPOINTS).glob("*"))
         supervised_device.machine.found = GOOD

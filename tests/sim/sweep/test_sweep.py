@@ -250,7 +250,6 @@ def test_a_slip_is_found_before_the_first_run(words: list[str], why: str, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_killed_sweep_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     common = [*shlex.split(SMALL), "--rounds", "12", "--cache", str(tmp_path / "cache"), "--checkpoint-every", "0.01"]
     whole = [*common, "--seed", "1", "--out", str(tmp_path / "whole")]
@@ -261,13 +260,13 @@ def test_a_killed_sweep_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "sim", *words]
     for ended_by in (signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        before, until = line_counts(lines), time.monotonic() + 120
+        before, until = line_counts(lines), time.monotonic() + 600
         while not any(now > then for now, then in zip(line_counts(lines), before, strict=True)):
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.02)
         process.send_signal(ended_by)
-        assert process.wait(60) != 0
+        assert process.wait(600) != 0
     assert any(not processes.is_finished(line.parent) for line in lines), "killed too late to prove anything"
     assert subprocess.run(program, check=False, capture_output=True).returncode == 0
     scores = [json.loads((path / "client_scores.json").read_text()) for path in (killed / "seed=1", tmp_path / "whole")]
