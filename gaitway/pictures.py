@@ -102,6 +102,12 @@ def decode_mask(content: bytes, name: str, height: int, width: int, classes: int
     return Frame(height, width, fit).mask(numbers, VOID)
 
 
+def picture_size(content: bytes, name: str) -> tuple[int, int]:
+    """Return a picture's height and width, by its header alone; raises PictureError as `decode_picture`."""
+    with opened(content, name, ("JPEG", "PNG"), "a JPEG or PNG") as picture:
+        return picture.height, picture.width
+
+
 def class_numbers(picture: Image.Image, content: bytes, name: str) -> Bytes:
     """Return palette indices or grey values (h, w) as they are in the file `content`, whatever the bits of each.
 
