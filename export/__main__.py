@@ -194,13 +194,14 @@ def predict(
     with _told("predict"):
         if importlib.util.find_spec("PIL") is None:
             raise InputError("pictures are read with Pillow, which is not installed: pip install 'gaitway[runtime]'")
-        from export.pictures import Pictures, write_mask
+        from export.pictures import Pictures, mask_paths, write_mask
 
         session = Session.load(model)
         if masks is not None and not session.metadata.segments:
             raise InputError(f"--masks: {model} classifies whole pictures; leave the option out")
-        for path, answer in Pictures(session).predict_files(pictures):
-            target = None if masks is None else masks / f"{path.stem}.png"
+        targets = [None] * len(pictures) if masks is None else mask_paths(masks, pictures)
+        answers = Pictures(session).predict_files(pictures)
+        for (path, answer), target in zip(answers, targets, strict=True):
             if target is not None and answer.mask is not None:
                 write_mask(target, answer.mask)
             shares = {label: float(share) for label, share in zip(session.metadata.labels, answer.shares, strict=True)}

@@ -11,25 +11,20 @@ goes back to the picture's own size by nearest neighbour.
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from export.runtime import Floats, InputError, Session
-from gaitway.pictures import Bytes, Frame
+from gaitway.pictures import Bytes, Frame, PictureError, opened
 
 MOST_BYTES = 64 << 20
 MOST_PIXELS = 1 << 26
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-_BROKEN = (
-    UnidentifiedImageError, OSError, SyntaxError, ValueError, Warning, Image.DecompressionBombError,
-)  # fmt: skip
 _COLOURS = {1: "L", 3: "RGB"}
 
 
@@ -93,22 +88,34 @@ class Pictures:
 
 def read_picture(path: Path) -> Bytes:
     """Decode a JPEG, PNG, WebP or BMP file to uint8 (height, width, 3); raises InputError."""
+    expected = f"one of {', '.join(FORMATS)}"
     try:
         if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES}")
-        with (
-            warnings.catch_warnings(action="error"),
-            Image.open(io.BytesIO(path.read_bytes()), formats=FORMATS) as picture,
-        ):
-            if picture.width * picture.height > MOST_PIXELS:  # the header alone has been read
-                raise InputError(f"{path}: {picture.width} × {picture.height} pixels; expected at most {MOST_PIXELS}")
+        with opened(path.read_bytes(), str(path), FORMATS, expected, MOST_PIXELS) as picture:
             return np.asarray(picture.convert("RGB"), dtype=np.uint8)
-    except InputError:
-        raise
-    except _BROKEN as error:
-        raise InputError(
-            f"{path}: no picture that can be read: {error}; expected one of {', '.join(FORMATS)}"
-        ) from None
+    except OSError as error:
+        raise InputError(f"{path} is no picture that can be read: {error}; expected {expected}") from None
+    except PictureError as error:
+        raise InputError(str(error)) from None
+
+
+def mask_paths(folder: Path, pictures: Sequence[Path]) -> list[Path]:
+    """Name the file of each picture's mask, `folder`/NAME.png.
+
+    Raises:
+        InputError: where two pictures have one name, or a mask would take a picture's place.
+    """
+    whose: dict[Path, Path] = {}
+    for picture in pictures:
+        target = folder / f"{picture.stem}.png"
+        other = whose.setdefault(target, picture)
+        if other is not picture:
+            raise InputError(f"{other} and {picture} would both have their mask in {target}; give one folder at a time")
+    taken = {picture.resolve() for picture in pictures}
+    if (over := next((each for each in whose if each.resolve() in taken), None)) is not None:
+        raise InputError(f"the mask of {whose[over]} would take the place of the picture {over}; give another folder")
+    return list(whose)
 
 
 def write_mask(path: Path, mask: Bytes) -> None:

@@ -102,6 +102,12 @@ def decode_mask(content: bytes, name: str, height: int, width: int, classes: int
     return Frame(height, width, fit).mask(numbers, VOID)
 
 
+def picture_size(content: bytes, name: str) -> tuple[int, int]:
+    """Return a picture's height and width, by its header alone; raises PictureError as `decode_picture`."""
+    with opened(content, name, ("JPEG", "PNG"), "a JPEG or PNG") as picture:
+        return picture.height, picture.width
+
+
 def class_numbers(picture: Image.Image, content: bytes, name: str) -> Bytes:
     """Return palette indices or grey values (h, w) as they are in the file `content`, whatever the bits of each.
 
@@ -132,11 +138,13 @@ def _centres(old: int, new: int) -> npt.NDArray[np.int64]:
 
 
 @contextmanager
-def opened(content: bytes, name: str, formats: tuple[str, ...], expected: str) -> Iterator[Image.Image]:
+def opened(
+    content: bytes, name: str, formats: tuple[str, ...], expected: str, most_pixels: int = MOST_PIXELS
+) -> Iterator[Image.Image]:
     """Open a picture whose pixels are decoded only after their number is known: the header alone was read.
 
     Raises:
-        PictureError: for bytes that are of none of the `formats`, are damaged, or claim more than 16 million pixels.
+        PictureError: for bytes that are of none of the `formats`, are damaged, or claim too many pixels.
     """
     try:
         from PIL import Image, UnidentifiedImageError
@@ -145,10 +153,13 @@ def opened(content: bytes, name: str, formats: tuple[str, ...], expected: str) -
     damaged = (OSError, EOFError, zlib.error, SyntaxError, ValueError, Warning, Image.DecompressionBombError)
     try:
         with warnings.catch_warnings(action="error"), Image.open(io.BytesIO(content), formats=formats) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
+            if picture.width * picture.height > most_pixels:
                 raise PictureError(
-                    f"{name} claims {picture.width} × {picture.height} pixels; the limit is {MOST_PIXELS}"
+                    f"{name} claims {picture.width} × {picture.height} pixels; the limit is {most_pixels}"
                 )
             yield picture
-    except (*damaged, UnidentifiedImageError) as error:
+    except UnidentifiedImageError as error:  # Pillow's words name a buffer in memory
+        came = f"it begins with {content[:12]!r}" if content else "it is empty"
+        raise PictureError(f"{name} is no picture that can be read: {came}; expected {expected}") from error
+    except damaged as error:
         raise PictureError(f"{name} is no picture that can be read: {error}; expected {expected}") from error

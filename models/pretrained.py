@@ -2,13 +2,14 @@
 
 Networks say in `published` what their classifier is called there, and what only they or only the file has.
 
-A safetensors file, or torch's zip read with `weights_only=True`: tensors and nothing that runs.
+A safetensors file, or one of `torch.save`, as a zip or as it wrote them before torch 1.6, which is what torchvision's
+oldest files still are (mobilenet_v2-b0353104.pth); read with `weights_only=True`: tensors and nothing that runs.
 """
 
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from models.registry import starting_from_published
 _COUNTER = "num_batches_tracked"
 _NOISE = "noise_state"
 """Of dropout: where its masks come from, which no file has."""
+_BEFORE_ZIP = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
+"""How files of `torch.save` begin that are no zip."""
 
 
 def load_pretrained(model: Model, path: Path | str, *, skip: Sequence[str] | None = None) -> list[str]:
@@ -52,21 +55,57 @@ def load_pretrained(model: Model, path: Path | str, *, skip: Sequence[str] | Non
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file or of a torch zip by their names."""
+    """Return the tensors of a safetensors file or of one of `torch.save` by their names; raises CheckpointError."""
     check_size(path)
-    if not zipfile.is_zipfile(path):
-        return read_tensors(path)[0]
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > MAX_BYTES:
-        raise CheckpointError(f"{path}: {unpacked} bytes unpacked; expected at most {MAX_BYTES}")
+    if not is_torch_file(path):
+        return _read_safetensors(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: not a torch file of tensors alone: {error}") from None
+        if (unpacked := _unpacked_bytes(path)) > MAX_BYTES:
+            raise CheckpointError(f"{path}: {unpacked} bytes unpacked; expected at most {MAX_BYTES}")
+        with warnings.catch_warnings(action="ignore"):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # of a damaged file torch raises whatever it trips over, up to IndexError and struct's
+        raise CheckpointError(
+            f"{path}: not a torch file of tensors alone ({type(error).__name__}): it is damaged, or holds more than "
+            "tensors, which is never loaded; save the network's state_dict() alone"
+        ) from None
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise CheckpointError(f"{path}: expected a dictionary of tensors, a state_dict")
+        came = f"a dictionary with {list(content)[:3]}" if isinstance(content, dict) else f"a {type(content).__name__}"
+        raise CheckpointError(f"{path}: it holds {came}; expected a dictionary of tensors, a state_dict, alone")
     return {str(name): tensor for name, tensor in content.items()}
+
+
+def is_torch_file(path: Path) -> bool:
+    """Whether `torch.save` wrote a file, or another program a zip."""
+    with path.open("rb") as file:
+        return _is_zip(path) or file.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # a damaged one
+        return True
+
+
+def _unpacked_bytes(path: Path) -> int:
+    if not _is_zip(path):
+        return path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        return sum(entry.file_size for entry in archive.infolist())
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return read_tensors(path)[0]
+    except CheckpointError:
+        with path.open("rb") as file:
+            begins = file.read(16)
+        raise CheckpointError(
+            f"{path}: neither a safetensors file nor one of torch.save; it begins with {begins!r}"
+        ) from None
 
 
 def _ours(name: str, published: Published) -> str:
@@ -78,7 +117,7 @@ def _check(own: Mapping[str, Tensor], wanted: set[str], given: Mapping[str, Tens
     if missing or foreign:
         raise CheckpointError(
             f"{path}: tensors missing: {missing[:5]}; not of this model: {foreign[:5]}; "
-            "expected torchvision's names, and a model with norm='frozen'"
+            "expected torchvision's names, and a model with norm='frozen' (--set model.norm=frozen)"
         )
     for name, tensor in given.items():
         if tensor.shape != own[name].shape or not tensor.is_floating_point():

@@ -29,7 +29,7 @@ from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
 from edge_agent.training.local_data import preparation, stored_examples, training_count
 from federation.plan import Plan
 from gaitway.metrics import has_classes
-from gaitway.pictures import MOST_BYTES, SUFFIXES, PictureError, decode_mask, decode_picture
+from gaitway.pictures import MOST_BYTES, SUFFIXES, PictureError, decode_mask, decode_picture, picture_size
 from har_pipeline import Window
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ SHOWN = 16
 _TAKEN = "pictures taken"
 _NO_TIME = 0.0
 
-Signature = tuple[int, int]
-"""Size and time of change of a file, by which it is known to be the same."""
+Signature = list[int]
+"""Size and time of change of a picture's file, and of its mask's, by which they are known to be the same."""
 
 
 class PictureSource(ThreadedSource):
@@ -84,16 +84,17 @@ class PictureSource(ThreadedSource):
     ) -> None:
         taken: dict[str, list[int]] = json.loads(store.get(_TAKEN) or "{}").get(settings.key, {})
         skipped: dict[str, list[str]] = json.loads(store.get(SKIPPED) or "{}")
-        new = [path for path in files_in(folder, settings) if taken.get(_name(folder, path)) != list(_signature(path))]
+        found = ((path, _signature(folder, path, settings)) for path in files_in(folder, settings))
+        new = [(path, signature) for path, signature in found if taken.get(_name(folder, path)) != signature]
         for start in range(0, len(new), BATCH):
             if stop.is_set() or not self._has_room(stop):
                 return
             pictures = []
-            for path in new[start : start + BATCH]:
+            for path, signature in new[start : start + BATCH]:
                 name = _name(folder, path)
                 skipped.pop(name, None)
+                taken[name] = signature
                 try:
-                    taken[name] = list(_signature(path))
                     pictures.append(read_picture(folder, path, plan, settings))
                 except (PictureError, OSError) as error:
                     skipped[name] = [str(error)]
@@ -161,9 +162,11 @@ def read_picture(folder: Path, path: Path, plan: Plan, settings: PicturePreparat
         PictureError: if it cannot be read, has no class of the plan where one is needed, or no mask.
     """
     name = _name(folder, path)
-    x = decode_picture(_content(path, name), name, settings.shape, settings.fit)
+    content = _content(path, name)
+    x = decode_picture(content, name, settings.shape, settings.fit)
     if settings.masks:
-        return _with_mask(folder, path, plan, settings, x)
+        mask, label = _mask_of(folder, path, plan, settings, picture_size(content, name))
+        return PictureExample(x, label, mask, name)
     label = path.relative_to(folder).parts[0] if path.parent != folder else UNLABELLED
     if label not in plan.labels:
         if has_classes(plan.task):
@@ -182,19 +185,31 @@ def count_by_class(folder: Path) -> Mapping[str, int]:
     return counts
 
 
-def _with_mask(folder: Path, path: Path, plan: Plan, settings: PicturePreparation, x: np.ndarray) -> PictureExample:
-    where = folder / MASKS / path.relative_to(folder / IMAGES).with_suffix(".png")
+def _mask_of(
+    folder: Path, path: Path, plan: Plan, settings: PicturePreparation, size: tuple[int, int]
+) -> tuple[np.ndarray, str]:
+    """Read the mask of a picture of this size (height, width), and name the class of most of its pixels."""
+    where = _mask_path(folder, path)
     if not where.is_file():
         raise PictureError(f"there is no mask {_name(folder, where)}")
-    name, (_, height, width) = _name(folder, where), settings.shape
-    mask = decode_mask(_content(where, name), name, height, width, len(plan.labels), settings.fit)
+    name, content, (_, height, width) = _name(folder, where), _content(where, _name(folder, where)), settings.shape
+    mask = decode_mask(content, name, height, width, len(plan.labels), settings.fit)
+    if (own := picture_size(content, name)) != size:
+        raise PictureError(
+            f"{name} has {own[1]} × {own[0]} pixels, its picture {size[1]} × {size[0]}; a mask must be as large as its "
+            "picture"
+        )
     ignored, background = int(plan.task.get("ignore_index", 255)), plan.task.get("background")
     counts = np.bincount(mask[mask != ignored].ravel(), minlength=len(plan.labels))[: len(plan.labels)]
     if not counts.any():
         raise PictureError(f"no pixel of {name} has a class")
     if background is not None and np.delete(counts, background).any():
         counts[background] = 0
-    return PictureExample(x, plan.labels[int(counts.argmax())], mask, _name(folder, path))
+    return mask, plan.labels[int(counts.argmax())]
+
+
+def _mask_path(folder: Path, path: Path) -> Path:
+    return folder / MASKS / path.relative_to(folder / IMAGES).with_suffix(".png")
 
 
 def _content(path: Path, name: str) -> bytes:
@@ -214,6 +229,14 @@ def _name(folder: Path, path: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
-def _signature(path: Path) -> Signature:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+def _signature(folder: Path, path: Path, settings: PicturePreparation) -> Signature:
+    """Return the signature of a picture; of a mask that is not there (yet), or a file that just went, zeros."""
+    signature = []
+    for file in (path, _mask_path(folder, path)) if settings.masks else (path,):
+        try:
+            found = file.stat()
+        except OSError:
+            signature += [0, 0]
+        else:
+            signature += [found.st_size, found.st_mtime_ns]
+    return signature

@@ -37,7 +37,7 @@ def analyse(
         typer.Option(help="Instead: draw the scores over the options that the runs differ in, into this folder."),
     ] = None,
 ) -> None:
-    """Look behind the scores: t-SNE, prototypes, attention, margins, MMD and FFD, gradients; or sensitivity.
+    """Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, MMD, FFD, gradients; or sensitivity.
 
     For example: python -m sim analyse runs/motionsense-fedali --data-root ../shared/data
     --centralized runs/motionsense-centralized --against runs/motionsense-fedavg

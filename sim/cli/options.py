@@ -18,7 +18,7 @@ from har_pipeline.description.model import read_description
 from har_pipeline.readers.described import NAME as DESCRIBED
 from sim.data.holdout import holdout
 from sim.data.partitions import partition_from_json, partition_to_json
-from sim.data.sources import source_named
+from sim.data.sources import check_target, source_named
 from sim.errors import SettingsError
 from sim.experiment import OPTIONS, PLAN_OPTIONS, Experiment
 from sim.networks.initialization import initialization
@@ -53,6 +53,7 @@ def build_experiment(
         raise SettingsError(obstacle)
     pipeline = {**base.get("data", {}).get("pipeline", {}), **extra["pipeline"]}
     source, own = source_named(options["data"]), dataset_options(options["set"])
+    check_target(options["data"], source, task)
     networks = chosen_networks(
         options["model"],
         {**_network_options(plan, options["model"], extra["model"]), **extra["model"]},

@@ -95,10 +95,10 @@ def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -
 
     y = single_class_pictures(facts)
     console.print(f"{len(y):,} pictures of train_aug show one class of objects.")
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE, padding=0, show_edge=False)  # whose rows fit into 80 columns unbroken
     table.add_column("preset", no_wrap=True)
-    for head in ("pictures", "a client", "smallest", "largest", "classes a client", "with one class"):
-        table.add_column(head, justify="right")
+    for head in ("pictures", "a client", "least", "most", "classes", "with one"):
+        table.add_column(head, justify="right", no_wrap=True)
     for reported in dict.fromkeys(each.reported for each in chosen.values() if each.reported):
         table.add_row("the paper", f"{reported.examples:,}", f"{reported.mean} ± {reported.std}", *["–"] * 4)
     for name, preset in chosen.items():
@@ -111,6 +111,7 @@ def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -
             path = draw_partition(out / f"{name}.png", dealt.shares, dealt.y, dealt.labels)
             console.print(f"Drawn: [bold]{escape(str(path))}[/bold]")
     console.print(table)
+    console.print("a client: mean ± deviation; classes: of objects, a client; with one: clients of one class alone")
 
 
 def _tables() -> Iterator[Table]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from pathlib import Path
 
 from torch import Tensor
@@ -12,7 +11,8 @@ from federation.head import is_base
 from federation.plan import Strict
 from models import Model
 from models.checkpoint import load_checkpoint, read_tensors
-from models.pretrained import load_pretrained
+from models.errors import CheckpointError
+from models.pretrained import is_torch_file, load_pretrained
 from sim.errors import SettingsError
 
 
@@ -74,4 +74,9 @@ def _without_head(module: Model) -> dict[str, Tensor]:
 
 
 def _is_ours(path: Path) -> bool:
-    return not zipfile.is_zipfile(path) and "gaitway" in read_tensors(path)[1]
+    if is_torch_file(path):
+        return False
+    try:
+        return "gaitway" in read_tensors(path)[1]
+    except CheckpointError:  # of no such file; who looks for published weights says what it is
+        return False

@@ -151,6 +151,22 @@ def test_predict_writes_masks_whose_indices_are_classes(tmp_path: Path, exported
     assert any(f"{label} " in said for label in LABELS)
 
 
+def test_no_mask_takes_the_place_of_another_or_of_a_picture(tmp_path: Path, exported: Exported) -> None:
+    files = [tmp_path / each for each in ("day/street.png", "night/street.jpg")]
+    for file in files:
+        file.parent.mkdir()
+        Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(file)
+    before = files[0].read_bytes()
+    code, said = run("predict", exported.file, *files, "--masks", tmp_path / "masks")
+    assert code == 1
+    assert "would both have their mask in" in said
+    code, said = run("predict", exported.file, files[0], "--masks", tmp_path / "day")
+    assert code == 1
+    assert "would take the place of the picture" in said
+    assert files[0].read_bytes() == before
+    assert not (tmp_path / "masks").exists()
+
+
 def test_the_documents_lines_on_pictures_run_as_they_are(
     tmp_path: Path, exported: Exported, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +211,7 @@ def test_what_is_no_picture_is_refused_in_words(tmp_path: Path, exported: Export
     (tmp_path / "a.png").write_bytes(b"no picture")
     code, said = run("predict", exported.file, tmp_path / "a.png")
     assert code == 1
-    assert "no picture that can be read" in said
+    assert "a.png is no picture that can be read: it begins with b'no picture'; expected one of JPEG" in said
     with pytest.raises(InputError, match="no picture that can be read"):
         read_picture(tmp_path / "none.png")
     with pytest.raises(InputError, match=r"labels \(16,\): expected \(16, 18, 26\)"):

@@ -4,6 +4,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch.func import functional_call
 
 from models import CheckpointError, Model, build
 from models.layers.normalization import FrozenBatchNorm
-from models.pretrained import load_pretrained
+from models.pretrained import load_pretrained, read_weights
 
 State = dict[str, Tensor]
 STAGES = ((1, 16, 1), (2, 32, 2), (3, 64, 2), (4, 128, 2))
@@ -70,12 +71,15 @@ def reference(state: State, x: Tensor, strides: tuple[int, int]) -> Tensor:
 
 
 def written(path: Path, state: State, kind: str) -> Path:
-    save_file(state, path) if kind == "safetensors" else torch.save(state, path)
+    if kind == "safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=kind == "torch")
     return path
 
 
 @pytest.mark.parametrize("strides", [(2, 2), (1, 4)])
-@pytest.mark.parametrize("kind", ["safetensors", "torch"])
+@pytest.mark.parametrize("kind", ["safetensors", "torch", "torch before 1.6"])
 def test_the_files_weights_make_torchvisions_network(tmp_path: Path, kind: str, strides: tuple[int, int]) -> None:
     model, state = network(stem_strides=strides), torchvision_state()
     head = model.head.state_dict()
@@ -151,11 +155,17 @@ def test_files_that_are_more_or_less_than_tensors_are_refused(
     torch.save(Runs(), path)
     with pytest.raises(CheckpointError, match="not a torch file of tensors alone"):
         load_pretrained(network(), path)
-    torch.save({"conv1.weight": torch.zeros(1)}, path, _use_new_zipfile_serialization=False)
-    with pytest.raises(CheckpointError, match="not a safetensors file"):
+    torch.save(Runs(), path, _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match="holds more than tensors, which is never loaded"):
         load_pretrained(network(), path)
     torch.save([torch.zeros(1)], path)
-    with pytest.raises(CheckpointError, match="state_dict"):
+    with pytest.raises(CheckpointError, match="it holds a list; expected a dictionary of tensors, a state_dict"):
+        load_pretrained(network(), path)
+    torch.save({"state_dict": {"conv1.weight": torch.zeros(1)}}, path)
+    with pytest.raises(CheckpointError, match=r"it holds a dictionary with \['state_dict'\]; expected"):
+        load_pretrained(network(), path)
+    path.write_text("no weights")
+    with pytest.raises(CheckpointError, match=r"neither a safetensors file nor one of torch\.save; .*b'no weights'"):
         load_pretrained(network(), path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme", "no weights")
@@ -165,3 +175,31 @@ def test_files_that_are_more_or_less_than_tensors_are_refused(
     with pytest.raises(CheckpointError, match="unpacked; expected at most 5"):
         load_pretrained(network(), path)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("kind", ["torch", "torch before 1.6"])
+def test_damaged_files_are_refused_in_words(tmp_path: Path, kind: str) -> None:
+    """Of such files torch raises errors of any kind, of a list's index as of a struct's length."""
+    whole = written(tmp_path / "weights", {"fc.weight": torch.zeros(2, 3)}, kind).read_bytes()
+    random, refused = np.random.default_rng(0), []
+    for _ in range(300):
+        damaged = bytearray(whole[: random.integers(30, len(whole))] if random.random() < 0.3 else whole)
+        for place in random.integers(20, len(damaged), 2):
+            damaged[place] = random.integers(256)
+        (tmp_path / "damaged").write_bytes(damaged)
+        try:
+            read_weights(tmp_path / "damaged")
+        except CheckpointError as error:
+            refused.append(str(error))
+    assert len(refused) > 100
+    assert all(each.startswith(f"{tmp_path / 'damaged'}: ") for each in refused)
+
+
+def test_a_false_size_takes_no_memory(tmp_path: Path) -> None:
+    """A file of before zips says itself how large its tensors are: here a terabyte, of which it has 24 bytes."""
+    content = written(tmp_path / "weights", {"fc.weight": torch.zeros(2, 3)}, "torch before 1.6").read_bytes()
+    claimed, begins = b"\x8a\x05" + (1 << 38).to_bytes(5, "little"), content.index(b"cpuq")
+    size = content.index(b"K\x06", begins)
+    (tmp_path / "weights").write_bytes(content[:size] + claimed + content[size + 2 :])
+    with pytest.raises(CheckpointError, match="not a torch file"):
+        read_weights(tmp_path / "weights")

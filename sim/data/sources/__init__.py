@@ -9,10 +9,10 @@ from sim.data.images import IMAGE_SETS
 from sim.data.sources import synthetic
 from sim.data.sources.images import Images
 from sim.data.sources.recordings import Recordings
-from sim.data.sources.source import ExampleSource, Progress
+from sim.data.sources.source import ExampleSource, Progress, check_target
 from sim.errors import SettingsError
 
-__all__ = ["DATA", "ExampleSource", "Progress", "source_named"]
+__all__ = ["DATA", "ExampleSource", "Progress", "check_target", "source_named"]
 
 DATA = (*DATASETS, *IMAGE_SETS, synthetic.NAME)
 

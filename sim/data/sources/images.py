@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from federation.records import Examples
-from federation.tasks import TASKS, task_from_json
+from federation.tasks import task_from_json
 from federation.tasks.segmentation import Segmentation
 from federation.tasks.task import Task
 from federation.training.pixels import Moments
@@ -28,7 +28,7 @@ from sim.data.images import ImageReader, LabelledImages
 from sim.data.images.labelled import DealtBy
 from sim.data.images.pictures import VOID
 from sim.data.partitions import PARTITIONS, Natural, Share, partition_from_json, with_validation
-from sim.data.sources.source import Progress
+from sim.data.sources.source import Progress, check_target
 from sim.errors import SettingsError
 from sim.experiment import Experiment
 
@@ -38,6 +38,11 @@ class Images:
 
     def __init__(self, reader: ImageReader) -> None:
         self._reader = reader
+
+    @property
+    def target(self) -> Literal["class", "mask"]:
+        """As the reader says."""
+        return self._reader.target
 
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Name the classes."""
@@ -84,11 +89,7 @@ class Images:
 
     def _check_task(self, task: Task) -> None:
         """Refuse a task that learns other targets than these, before any file is read."""
-        target, name = self._reader.target, self._reader.name
-        if target not in task.target_kinds:
-            fitting = " or ".join(each.name for each in TASKS.values() if target in each.target_kinds)
-            has = "a class of each pixel" if target == "mask" else "one class an image"
-            raise SettingsError(f"{name} has {has}, {task.name} learns another target; give --task {fitting}")
+        check_target(self._reader.name, self, task)
         if isinstance(task, Segmentation) and task.ignore_index != VOID:
             raise SettingsError(
                 f"task.ignore_index is {task.ignore_index}; masks are read with {VOID} where a pixel has no class"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ from sim.experiment import Experiment
 
 class Recordings:
     """One data set of recordings, or several as one."""
+
+    target: Literal["class", "mask"] = "class"
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,6 +21,8 @@ NAME = "synthetic_logistic"
 
 class SyntheticLogistic:
     """Generated logistic regressions; the options are the fields of SyntheticTasks."""
+
+    target: Literal["class", "mask"] = "class"
 
     def labels(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the ten classes."""

@@ -78,24 +78,18 @@ def _figure(run: FinishedRun, task: Segmentation, model: Callable[[str], Model])
 def _measured(run: FinishedRun, task: Segmentation, model: Callable[[str], Model]) -> dict[str, Any]:
     """Return the metrics, and of each class IoU, pixels and mean entropies, over all clients' test pictures."""
     sums = total(_sums(run, task, model(name), run.data.clients[name].test) for name in run.own_features)
-    counts = sums["entropies"][0].clamp(min=1)
-    overall = sums["entropies"].sum(1)
     per_class = {
-        label: {
-            "iou": None if iou != iou else iou,
-            "pixels": int(sums["entropies"][0, k]),
-            "softmax_entropy": float(sums["entropies"][1, k] / counts[k]),
-            "feature_entropy": float(sums["entropies"][2, k] / counts[k]),
-        }
+        label: {"iou": None if iou != iou else iou, **_means(sums["entropies"][:, k])}
         for k, (label, iou) in enumerate(zip(run.data.labels, task.class_scores(sums["statistics"]), strict=True))
     }
-    return {
-        **task.metrics(sums["statistics"]),
-        "pixels": int(overall[0]),
-        "softmax_entropy": float(overall[1] / overall[0]),
-        "feature_entropy": float(overall[2] / overall[0]),
-        "classes": per_class,
-    }
+    return {**task.metrics(sums["statistics"]), **_means(sums["entropies"].sum(1)), "classes": per_class}
+
+
+def _means(sums: Tensor) -> dict[str, Any]:
+    """Return how many pixels there are, and their mean entropies, of the sums (3,); None of no pixels."""
+    pixels, *entropies = sums.tolist()
+    means = (each / pixels if pixels else None for each in entropies)
+    return {"pixels": int(pixels), **dict(zip(("softmax_entropy", "feature_entropy"), means, strict=True))}
 
 
 def _sums(run: FinishedRun, task: Segmentation, model: Model, test: Examples) -> dict[str, Any]:

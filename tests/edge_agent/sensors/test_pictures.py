@@ -134,6 +134,7 @@ def test_masks_come_back_beside_their_pictures(tmp_path: Path) -> None:
         (lambda path: Image.new("L", (24, 24), 9).save(path / "masks" / "0000.png"), "has pixels of [9]"),
         (lambda path: Image.new("L", (24, 24), 255).save(path / "masks" / "0000.png"), "no pixel of"),
         (lambda path: Image.new("RGB", (24, 24)).save(path / "masks" / "0000.png"), "a palette or grey PNG"),
+        (lambda path: Image.new("L", (24, 12), 1).save(path / "masks" / "0000.png"), "12 pixels, its picture 24"),
     ],
 )
 def test_a_picture_without_a_usable_mask_is_left_out_and_said(tmp_path: Path, wrong: Any, words: str) -> None:
@@ -145,6 +146,26 @@ def test_a_picture_without_a_usable_mask_is_left_out_and_said(tmp_path: Path, wr
     with closing(WindowStore(config.agent.data_dir)) as store:
         assert words in store.get("skipped")
         assert sum(store.counts().values()) == 5
+
+
+def test_a_mask_that_comes_later_or_is_mended_is_taken_at_the_next_look(tmp_path: Path) -> None:
+    """Who copies a folder copies its pictures first."""
+    path = shapes.write_masks(tmp_path / "pictures", 6, seed=1)
+    late, mended = path / "masks" / "0000.png", path / "masks" / "0001.png"
+    content = late.read_bytes()
+    late.unlink()
+    plan = plan_of({"name": "segmentation"}, labels=("none", *shapes.LABELS))
+    config = config_of(tmp_path, path)
+    collected(config, plan)
+    late.write_bytes(content)
+    Image.new("L", (24, 24), 2).save(mended)
+    collected(config, plan)
+    with closing(WindowStore(config.agent.data_dir)) as store:
+        assert store.get("skipped") == "{}"
+        assert sum(store.counts().values()) == 6
+    data = read_back(config, plan)
+    masks = np.concatenate([data.train.y, data.holdout.y])
+    assert (masks == 2).all((1, 2)).sum() == 1
 
 
 def test_a_task_without_labels_takes_pictures_of_no_class_too(tmp_path: Path) -> None:

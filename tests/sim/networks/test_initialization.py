@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from gaitway.input_spec import InputSpec
@@ -12,7 +13,7 @@ from models import CheckpointError, build
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.errors import SettingsError
 from sim.networks.architectures import architectures
-from sim.networks.initialization import initialization
+from sim.networks.initialization import Initialization, initialization, initialize
 from tests.sim.small_runs import settings_for
 
 HART = {"feature_dim": 16, "blocks": 1, "mlp": 16, "head_width": 8, "prototypes": [4]}
@@ -33,6 +34,21 @@ def test_weights_of_the_earlier_placement_are_refused(tmp_path: Path) -> None:
     sets = [f"model.{key}={value}" for key, value in HART.items()]
     with pytest.raises(CheckpointError, match=r"old\.safetensors: a hart_alp of an earlier version"):
         architectures(settings_for("fedali", model="hart_alp", init=old, set=sets))
+
+
+def test_a_published_file_of_before_zips_is_taken_and_others_are_refused_in_words(tmp_path: Path) -> None:
+    """torchvision's mobilenet_v2-b0353104.pth is such a file."""
+    path, published, network = (
+        tmp_path / "weights.pth",
+        *(build("mobilenet_v2", classes=2, norm="frozen", width=0.25) for _ in range(2)),
+    )
+    state = {name: value for name, value in published.state_dict().items() if not name.startswith("head.")}
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+    initialize(network, Initialization(path=path, sha256=""))
+    assert all(torch.equal(network.state_dict()[name], value) for name, value in state.items())
+    path.write_text("no weights")
+    with pytest.raises(CheckpointError, match="neither a safetensors file nor one of torch"):
+        initialize(network, Initialization(path=path, sha256=""))
 
 
 def test_of_a_runs_directory_the_global_model_is_taken(tmp_path: Path) -> None:

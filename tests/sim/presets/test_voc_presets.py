@@ -25,9 +25,9 @@ from tests.sim.presets.test_presets import settings_of
 NAMES = [name for name in PRESETS if name.startswith("michieli2021-voc-")]
 
 
-def invoked(*words: object) -> tuple[int, str]:
+def invoked(*words: object, width: int = 200) -> tuple[int, str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sim.cli.presets.console", Console(width=200))  # the other is as wide as when it was made
+        patch.setattr("sim.cli.presets.console", Console(width=width))  # the other is as wide as when it was made
         done = CliRunner(env={"COLUMNS": "200"}).invoke(app, list(map(str, words)))
     return done.exit_code, done.output
 
@@ -99,6 +99,10 @@ def test_the_command_shows_statistics_beside_the_papers(facts: Path, tmp_path: P
     assert re.search(r"the paper +6,665 +66.7 ± 25.7", output)
     for name in NAMES:
         assert re.search(rf"{name} +6,665 +66.7 ± 26.9 +46 +212 ", output)
+    code, narrow = invoked("presets", "--classes", facts, width=80)
+    assert code == 0
+    assert "…" not in narrow
+    assert all(re.search(rf"{name} .* 66.7 ± 26.9 ", narrow) for name in NAMES), "rows fit into 80 columns"
     code, output = invoked("presets", NAMES[1], "--classes", facts, "--out", tmp_path / "drawn")
     assert "largest classes" in output, "one preset alone has its clients listed too"
     assert (tmp_path / "drawn" / f"{NAMES[1]}.png").is_file()

@@ -248,7 +248,11 @@ LIST = "ImageSets/Segmentation/train.txt"
         ),
         (_voc(MASK, layouts.grey_png(np.zeros((12, 15)))), "2007_000039.png has 15 × 12 pixels, its picture .*16 × 12"),
         (_voc(MASK, layouts.picture(np.zeros((3, 12, 16), np.uint8))), "is a RGB picture; a mask must be a palette"),
-        (_voc(MASK, layouts.picture(np.zeros((3, 12, 16), np.uint8), "JPEG")), "is no picture.*expected a PNG"),
+        (
+            _voc(MASK, layouts.picture(np.zeros((3, 12, 16), np.uint8), "JPEG")),
+            "it begins with b'.xff.xd8.*expected a PNG",
+        ),
+        (_voc(MASK, b""), "2007_000039.png is no picture that can be read: it is empty; expected a PNG"),
         (
             _voc(MASK, layouts.grey_png(layouts.noise(4, 12, 16) % 21)[:90]),
             "000039.png is no picture that can be read",

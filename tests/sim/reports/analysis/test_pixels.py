@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,18 @@ def test_measures_are_those_of_numpy_and_scores_those_of_the_run(run: FinishedRu
     assert red["softmax_entropy"] == pytest.approx(np.mean(softmax), rel=1e-6)
     assert 0 < red["feature_entropy"] < np.log(8)
     assert set(values) == {"server", "clients"}
+
+
+def test_a_class_without_pixels_has_no_entropy(run: FinishedRun) -> None:
+    """0 would be one that the network is sure of."""
+    tests = {
+        name: replace(client, test=client.test._replace(y=torch.where(client.test.y == 1, 255, client.test.y)))
+        for name, client in run.data.clients.items()
+    }
+    section = pixels(replace(run, data=replace(run.data, clients=tests)))
+    red = section.values["server"]["classes"]["red"]
+    assert (red["pixels"], red["softmax_entropy"], red["feature_entropy"]) == (0, None, None)
+    assert all(cell in ("red", "0", "–") for cell in next(row for row in section.table if row[0] == "red"))
 
 
 def test_the_report_shows_pictures_and_the_iou_of_each_class(run: FinishedRun) -> None:
