@@ -6,13 +6,18 @@ import gzip
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from aggregator_api.api.middleware.security_headers import PAGES as POLICY
+from aggregator_api.app import create_app
+from aggregator_api.federations.service import FederationService
+from aggregator_api.settings import Settings
 from aggregator_api.web.files import SHOWN, url_of
 from federation.tasks import TASKS
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.generated_devices import Wires
+from tests.aggregator_api.http_client import TestClient, problem
 from tests.aggregator_api.web.seeded import HOSTILE, LABELS
 from tests.aggregator_api.web.visitors import Visitor
 
@@ -154,7 +159,8 @@ def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
         ("/federations/nowhere", 404, "there is no federation"),
         (f"{WALKS}/devices/nobody", 404, "no device"),
         (f"{WALKS}/rollouts/77", 404, "no rollout 77"),
-        ("/nothing", 404, "Not Found"),
+        ("/nothing", 404, "There is nothing at this address"),
+        (f"{WALKS}/enrolment-tokens", 405, "takes forms from a page alone"),
         (f"{WALKS}/devices?limit=9999", 422, "limit"),
     ):
         answer = operator.get(path)
@@ -165,14 +171,35 @@ def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
     conflict = operator.submit(f"{WALKS}/resume")
     assert conflict.status_code == 409
     assert "is running" in conflict.text
+    assert f'<a href="{WALKS}">Back to walks</a>' in conflict.text
     program = operator.server.get("/federations/nowhere", headers={"cookie": operator.cookie})
     assert program.headers["content-type"] == "application/problem+json"
+
+
+def test_what_nobody_has_foreseen_is_told_as_a_page_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("not foreseen")
+
+    app = create_app(Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False), Wires)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        monkeypatch.setattr(FederationService, "pause", failing)
+        visitor = Visitor(client)
+        answer = visitor.post("/federations/walks/pause", {"csrf": visitor.token("/")})
+        assert answer.status_code == 500
+        assert "the server failed; its log says why" in answer.text
+        assert answer.headers["content-type"].startswith("text/html")
+        assert answer.headers["content-security-policy"] == POLICY
+        assert "<main" in answer.text
+        assert problem(client.post("/v1/federations/walks/pause"), 500)["title"] == "Internal server error"
+    assert "not foreseen" in caplog.text
 
 
 def test_a_part_of_a_session_that_has_ended_leads_to_the_login(server: TestClient) -> None:
     asked = {"hx-request": "true", "hx-current-url": "http://127.0.0.1/federations/walks?cursor=3"}
     answer = Visitor(server).get("/live/federations/walks/now", **asked)
-    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login?next=/federations/walks")
+    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login?next=/federations/walks%3Fcursor%3D3")
 
 
 def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(server: TestClient) -> None:
