@@ -156,11 +156,13 @@ def metrics(
 
 
 def devices(
-    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, page: PageParams
+    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, page: PageParams, prefix: str = ""
 ) -> resources.Page[resources.Device]:
-    """List the devices of a federation, all or those of one enrolment state or of one group."""
+    """List the devices of a federation, all or those of one enrolment state, one group or names that begin so."""
     # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
     query = repositories.of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
+    if prefix:
+        query = query.where(DeviceRow.name.startswith(prefix, autoescape=True))
     query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
     found = session.execute(query).mappings().all()
     tags: dict[int, list[str]] = {each["id"]: [] for each in found[: page.limit]}

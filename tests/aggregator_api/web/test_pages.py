@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -33,14 +34,16 @@ SHOWS = {
     ],
     f"{WALKS}/devices": ["phone-12", "the battery is at 18 %", "pilot"],
     f"{WALKS}/devices?tag=pilot": ["phone-05"],
+    f"{WALKS}/devices?name=phone-1&enrolment=approved": ["phone-10", 'name="enrolment" value="approved"'],
+    f"{WALKS}/devices?name=nobody": ["No device here has a name that begins with nobody"],
     f"{WALKS}/devices/phone-02": ["Why it does not train", "the battery is at 18 %, 30 % are needed", *LABELS],
     f"{WALKS}/enrolment": ["phone-new", "Approve", "any device", "by phone-01"],
     f"{WALKS}/rollouts": ["halted", "2 of 3 devices that answered failed", "Release it"],
-    f"{WALKS}/rollouts/1": ["wave 2 of 3", "rolled back", "worse than the most frequent class", "Waves"],
+    f"{WALKS}/rollouts/1": ["wave 2 of 3", ">rolled back</span>", "worse than the most frequent class", "70.00 %"],
     f"{WALKS}/models": ["round 13, from v12", "stable", "checkpoint"],
     f"{WALKS}/updates": ["conv1.weight has NaN"],
     f"{WALKS}/updates?status=accepted": ["phone-01", "Next page"],
-    f"{WALKS}/journal": ["update.quarantined", "model.published"],
+    f"{WALKS}/journal": ["update.quarantined", "model.published", "round 13: version 13", 'round 13, <a href="'],
     f"{WALKS}/plan": ["python -m sim run --plan plan.json", "&#34;fedavg&#34;"],
     "/new-federation": ["Presets", "climbingdown", "hart_alp", "Further settings"],
     "/new-federation?preset=fleet": ["over_selection = 1.25"],
@@ -51,7 +54,11 @@ SHOWS = {
 LIVE = [
     "/live/overview",
     *(f"/live{WALKS}/{part}" for part in ("now", "rounds", "grid", "journal", "scores")),
+    f"/live{WALKS}/devices",
     f"/live{WALKS}/devices/phone-02",
+    f"/live{WALKS}/rollouts",
+    f"/live{WALKS}/rollouts/1/rollout",
+    f"/live{WALKS}/rollouts/1/waves?answer=failed",
 ]
 
 
@@ -123,6 +130,29 @@ def test_a_part_that_is_shared_holds_no_sessions_token(operator: Visitor, reader
     assert operator.token("/") not in answer.text
     numbers = re.compile(r"[0-9.]+")  # a round that is open grows between two answers
     assert numbers.sub("", reader.get(path).text) == numbers.sub("", answer.text)
+
+
+@pytest.mark.parametrize(
+    ("path", "tab"),
+    [(WALKS, "walks"), (f"{WALKS}/devices/phone-02", "Devices"), (f"{WALKS}/rollouts/1", "Rollouts")],
+)
+def test_one_tab_says_where_one_is(operator: Visitor, path: str, tab: str) -> None:
+    tabs = re.search(r'<nav class="tabs".*?</nav>', operator.get(path).text, re.DOTALL)
+    assert tabs is not None
+    assert re.findall(r'aria-current="\w+">(\w+)</a>', tabs[0]) == [tab]
+
+
+def test_a_listing_is_narrowed_by_name_group_and_enrolment_together(operator: Visitor) -> None:
+    wanted = "name=phone-0&tag=pilot&limit=1"
+    text = operator.get(f"{WALKS}/devices?{wanted}").text
+    shown = re.findall(r">(phone-\d+)</a>", text)
+    assert shown == ["phone-01"]
+    links = [html.unescape(one) for one in re.findall(r'href="(\?[^"]*)"', text)]
+    assert "?enrolment=approved&name=phone-0&tag=pilot" in links
+    assert any(one.startswith("?name=phone-0&tag=pilot&cursor=") for one in links)
+    assert [html.unescape(one) for one in re.findall(r'hx-get="([^"]+)"', text)] == [f"/live{WALKS}/devices?{wanted}"]
+    assert "phone-05" not in text
+    assert "phone-1" not in operator.get(f"{WALKS}/devices?name=phone-0").text
 
 
 def test_the_charts_numbers_are_the_devices_own(operator: Visitor) -> None:
