@@ -101,7 +101,7 @@ _DETAIL = _detail()
 def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRow) -> str:
     """Say where a federation stands, and whether the server was restored."""
     if current is None:
-        now = f"{status}, no round is open after round {number}"
+        now = f"{status}, no round is open after round {number}" if number else f"{status}, no round has begun yet"
     else:
         parts = current.awaited + current.received
         now = f"{status}, round {number} is {current.phase}: {current.received} of {parts} devices have reported"

@@ -139,7 +139,8 @@ def _back(name: str) -> Response:
 
 def _now(session: Session, row: FederationRow, request: Request, _place: Place) -> dict[str, Any]:
     look = look_of(request)
-    return {"standing": views.standing(session, row, look), "unfinished": look.is_unfinished}
+    shown: dict[str, Any] = {"standing": views.standing(session, row, look), "unfinished": look.is_unfinished}
+    return {**shown, "open_to_all": not request.app.state.runtime.settings.enrolled_only}
 
 
 def _rounds(session: Session, row: FederationRow, request: Request, place: Place) -> dict[str, Any]:

@@ -13,14 +13,16 @@ import pytest
 
 from aggregator_api.api.middleware.security_headers import PAGES as POLICY
 from aggregator_api.app import create_app
+from aggregator_api.auth import api_keys
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.federations.service import FederationService
 from aggregator_api.settings import Settings
 from aggregator_api.web.files import SHOWN, url_of
 from federation.tasks import TASKS
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient, problem
-from tests.aggregator_api.web.seeded import HOSTILE, LABELS
-from tests.aggregator_api.web.visitors import Visitor
+from tests.aggregator_api.web.seeded import HOSTILE, LABELS, plan
+from tests.aggregator_api.web.visitors import Visitor, key_of
 
 WALKS = "/federations/walks"
 SHOWS = {
@@ -47,7 +49,7 @@ SHOWS = {
     f"{WALKS}/plan": ["python -m sim run --plan plan.json", "&#34;fedavg&#34;"],
     "/new-federation": ["Presets", "climbingdown", "hart_alp", "Further settings"],
     "/new-federation?preset=fleet": ["over_selection = 1.25"],
-    "/federations/gestures": ["Paused, no round is open", "Resume", "No round has begun yet"],
+    "/federations/gestures": ["Paused, no round has begun yet", "Resume", "No device has joined yet", "agent.toml"],
     "/federations/gestures/devices": ["A token lets one in"],
     "/federations/gestures/rollouts": ["There was none yet"],
 }
@@ -204,6 +206,24 @@ def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
     assert f'<a href="{WALKS}">Back to walks</a>' in conflict.text
     program = operator.server.get("/federations/nowhere", headers={"cookie": operator.cookie})
     assert program.headers["content-type"] == "application/problem+json"
+
+
+def test_the_first_minute_says_what_to_do(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path, admission="enrolled", aggregation_process=False), Wires)
+    with TestClient(app) as client:
+        key = (tmp_path / api_keys.OPERATOR_FILE).read_text().strip()
+        operator, reader = Visitor.logged_in(client, key), Visitor.logged_in(client, key_of(client, ["read"]))
+        for path in ("/", "/live/overview"):
+            assert '<a href="/new-federation">New federation</a> makes one' in operator.get(path).text
+            assert "/new-federation" not in reader.get(path).text
+            assert "operator's key" in html.unescape(reader.get(path).text)
+        client.runtime.federations.create(NewFederation(name="first", plan=plan()))
+        shown = operator.get("/federations/first").text
+        assert "no round has begun yet" in shown
+        assert "0 of the 2 devices that a round needs are online" in shown
+        assert 'make one under <a href="/federations/first/enrolment">Enrolment</a>.' in shown
+        assert "agent.toml" not in shown  # a device needs a token here
+        assert "0 of the 2 devices that a round needs are online" in operator.get("/").text
 
 
 def test_what_nobody_has_foreseen_is_told_as_a_page_too(
