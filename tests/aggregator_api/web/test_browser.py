@@ -115,6 +115,33 @@ def test_a_page_asks_seldom_however_much_happens(app: FastAPI, address: str, ope
     assert all(len([url for url in parts if url.endswith(name)]) < 30 for name in ("now", "journal"))
 
 
+def test_a_page_becomes_live_again_after_its_server_was_away(
+    app: FastAPI, address: str, operator: Page, faults: list[str]
+) -> None:
+    is_away = [True]
+    operator.route(
+        "**/federations/*/events", lambda route: route.fulfill(status=502) if is_away[0] else route.continue_()
+    )
+    operator.goto(f"{address}/federations/{WALKS}")
+    operator.get_by_text("connecting", exact=True).wait_for()  # as a proxy answers while it restarts
+    journal(app, "device.tags", device="phone-03", detail="happened meanwhile")
+    is_away[0] = False
+    operator.get_by_text("live", exact=True).wait_for()
+    operator.get_by_text("happened meanwhile").wait_for()
+    assert any("502" in each for each in faults)
+    faults.clear()
+
+
+def test_a_page_whose_session_has_ended_asks_for_a_login(address: str, operator: Page, faults: list[str]) -> None:
+    operator.route("**/federations/*/events", lambda route: route.fulfill(status=401))
+    operator.goto(f"{address}/federations/{WALKS}/devices?name=phone-0")
+    operator.get_by_text("connecting", exact=True).wait_for()
+    operator.context.clear_cookies()
+    operator.get_by_label("API key").wait_for()
+    assert operator.url.endswith(f"/login?next=/federations/{WALKS}/devices%3Fname%3Dphone-0")
+    faults.clear()
+
+
 def test_the_journal_of_a_federation_grows_on_its_page(app: FastAPI, address: str, operator: Page) -> None:
     operator.goto(f"{address}/federations/{WALKS}")
     operator.get_by_text("live", exact=True).wait_for()
