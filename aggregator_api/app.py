@@ -91,6 +91,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     app.add_middleware(CoalescedReads)
     app.add_middleware(AuthMiddleware, settings=settings)  # the last one added is asked first
     app.add_middleware(StorageErrors)
+    app.add_middleware(problems.UnexpectedErrors)
     app.add_middleware(ErrorPages)
     app.add_middleware(HttpTimer)
     app.add_middleware(SecurityHeaders)

@@ -15,6 +15,7 @@ AggregatorError
     ├── TooLargeError       413
     ├── UnprocessableError  422
     ├── TooManyError        429
+    ├── ServerFailedError   500
     ├── UnavailableError    503
     │   └── OverloadedError
     └── StorageFullError    507
@@ -155,6 +156,13 @@ class TooManyError(RequestError):
     def headers(self) -> dict[str, str]:
         """Say when to come again, in whole seconds (RFC 9110, 10.2.3)."""
         return {"Retry-After": str(max(1, math.ceil(self._wait_s)))}
+
+
+class ServerFailedError(RequestError):
+    """What nobody has foreseen; the log has it in full."""
+
+    status = 500
+    title = "Internal server error"
 
 
 class UnavailableError(RequestError):

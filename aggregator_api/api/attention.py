@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
 from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow, RolloutRow, RoundRow, UpdateRow
-from aggregator_api.observability.health import Readiness
+from aggregator_api.observability.health import NO_BROKER, Readiness
 from federation.rounds.server_round import RoundPhase
 
 DAY_S = 86_400.0
@@ -18,6 +18,11 @@ SOON_S = 30 * DAY_S
 """A certificate or a key that ends sooner is told of."""
 LATELY_S = DAY_S
 """Updates in quarantine are told of for so long."""
+ADVICE = {
+    NO_BROKER: ": only devices that speak HTTP can take part until it is. The server's log says what it tries; "
+    "`python -m aggregator_api broker` starts a small broker for trials"
+}
+"""What to do about a problem that readiness tells everybody of."""
 Level = Literal["error", "warning", "note"]
 
 
@@ -32,7 +37,8 @@ class AttentionItem(NamedTuple):
 
 def of_server(session: Session, readiness: Readiness, now: float) -> list[AttentionItem]:
     """Tell what does not work, and what ends soon."""
-    found = [AttentionItem("error", problem[0].upper() + problem[1:] + ".") for problem in readiness.problems()]
+    problems = [each + ADVICE.get(each, "") for each in readiness.problems()]
+    found = [AttentionItem("error", each[0].upper() + each[1:] + ".") for each in problems]
     for name, expiry in readiness.certificates().items():
         if expiry < now + SOON_S:
             found.append(

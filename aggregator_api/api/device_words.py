@@ -31,7 +31,7 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
         _not_let_in(device)
         or _federation_rests(federation)
         or _own_obstacle(device)
-        or (_in_round(current, part, device) if current is not None else _no_round(session, federation))
+        or (_in_round(current, part, device) if current is not None else waiting_for(session, federation))
     )
     return DeviceActivity(False, reason)
 
@@ -75,11 +75,14 @@ def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRo
     return f"It is invited to round {number}{own_words}."
 
 
-def _no_round(session: Session, federation: FederationRow) -> str:
+def waiting_for(session: Session, federation: FederationRow) -> str:
+    """Say what a running federation without an open round waits for."""
     rounds = Plan.model_validate(federation.plan).rounds
     needed = max(rounds.minimum_clients, rounds.clients_per_round or 1)
     online = repositories.count_online(session, federation, rounds.cohort_tags)
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
+    if online < needed == 1:
+        return f"No round is open: a round needs a device{groups}, and none is online."
     if online < needed:
         return f"No round is open: {online:,} of the {needed:,} devices{groups} that a round needs are online."
     return "No round is open; the next one is about to begin."

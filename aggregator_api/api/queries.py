@@ -101,7 +101,7 @@ _DETAIL = _detail()
 def _in_words(status: str, number: int, current: RoundRow | None, epoch: EpochRow) -> str:
     """Say where a federation stands, and whether the server was restored."""
     if current is None:
-        now = f"{status}, no round is open after round {number}"
+        now = f"{status}, no round is open after round {number}" if number else f"{status}, no round has begun yet"
     else:
         parts = current.awaited + current.received
         now = f"{status}, round {number} is {current.phase}: {current.received} of {parts} devices have reported"
@@ -156,11 +156,13 @@ def metrics(
 
 
 def devices(
-    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, page: PageParams
+    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, page: PageParams, prefix: str = ""
 ) -> resources.Page[resources.Device]:
-    """List the devices of a federation, all or those of one enrolment state or of one group."""
+    """List the devices of a federation, all or those of one enrolment state, one group or names that begin so."""
     # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
     query = repositories.of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
+    if prefix:
+        query = query.where(DeviceRow.name.startswith(prefix, autoescape=True))
     query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
     found = session.execute(query).mappings().all()
     tags: dict[int, list[str]] = {each["id"]: [] for each in found[: page.limit]}

@@ -122,6 +122,11 @@ class AliasService:
             repositories.journal(session, federation, "model.alias", detail=f"{alias} removed")
 
 
+def moved_by_server(federation: FederationRow) -> tuple[str, ...]:
+    """Return the aliases that rounds and rollouts move, and nobody removes."""
+    return (*MOVED_BY_ROUNDS, *(MOVED_BY_ROLLOUTS if transitions.settings_of(federation).used else ()))
+
+
 def _laid_over(present: Settings, wanted: Settings) -> Settings:
     return present.model_copy(update={field: getattr(wanted, field) for field in wanted.model_fields_set})
 

@@ -53,6 +53,7 @@ class MqttDriver:
         self._connection = 0
         self._expiry: float | None = None
         self._up = threading.Event()
+        self._said_unreachable = False
         self._federations: frozenset[str] | None = frozenset() if settings.shares_work else None
         # among several processes a session would keep collecting for a process that no longer leads
         alone = self._federations is None
@@ -63,6 +64,7 @@ class MqttDriver:
         self._client.max_queued_messages_set(QUEUED)
         self._client.reconnect_delay_set(1, random.randint(8, 16))
         self._client.on_connect = self._on_connect
+        self._client.on_connect_fail = self._on_connect_fail
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
 
@@ -117,11 +119,17 @@ class MqttDriver:
             log.error("the broker at %s:%d refuses the server: %s", *self._address, reason)
             return
         log.info("broker connected host=%s port=%d", *self._address)
+        self._said_unreachable = False
         self._connection += 1
         self._expiry = _expiry(self._client.socket())
         self._up.set()
         self._subscribe(_filters(self._heard))
         self._connected()
+
+    def _on_connect_fail(self, _client: Client, _data: Any) -> None:
+        if not self._said_unreachable:  # once an outage: it is tried again every few seconds
+            log.warning("no broker answers at %s:%d; it is tried again until one does", *self._address)
+        self._said_unreachable = True
 
     def _on_disconnect(
         self, _client: Client, _data: Any, _flags: DisconnectFlags, reason: ReasonCode, _properties: Properties | None

@@ -15,6 +15,8 @@ from aggregator_api.observability.failure_log import failures
 from aggregator_api.settings import Settings
 from aggregator_api.storage.blobs import BlobStore
 
+NO_BROKER = "the broker is not connected"
+"""The problem of that name, by which others find what to say of it."""
 LEAST_FREE = 64 << 10
 """Bytes without which a database can hardly write, whatever `min_free_bytes` says."""
 
@@ -59,7 +61,7 @@ class Readiness:
         checks = (self._database_problem, self._blob_problem, self._disk_problem)
         wrong = [said for check in checks if (said := check())]
         if not self._broker.is_up:
-            wrong.append("the broker is not connected")
+            wrong.append(NO_BROKER)
         if not self._messages.alive:
             wrong.append("messages are not being handled")
         return wrong

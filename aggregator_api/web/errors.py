@@ -13,6 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_api.auth.scopes import PROGRAMS
 from aggregator_api.web.pages import page
 
+IN_WORDS = {
+    404: "There is nothing at this address.",
+    405: "This address takes forms from a page alone, and has nothing to show.",
+}
+"""What is said of errors that no route has met."""
+
 
 class ErrorPages:
     """Turns problems into pages; whoever must log in first is sent to do so, and comes back."""
@@ -55,18 +61,36 @@ def _answer(request: Request, start: Message, body: bytes) -> Any:
     kept = {name: value for name, value in Headers(raw=start["headers"]).items() if name in ("retry-after", "allow")}
     if said["status"] == 401 and request.url.path != "/login":
         return _to_login(request)
-    answer = page(request, "error.html", status=said["status"], title=said["title"], detail=said["detail"])
+    detail = said["detail"] if said["detail"] != said["title"] else IN_WORDS.get(said["status"], said["detail"])
+    origin = _federation_of(request.url.path) if said["status"] not in (403, 404) else ""
+    answer = page(request, "error.html", status=said["status"], title=said["title"], detail=detail, origin=origin)
     answer.headers.update(kept)
     return answer
 
 
+def _federation_of(path: str) -> str:
+    """Return the federation that a form was about: its page is where one goes on."""
+    parts = path.split("/")
+    return parts[2] if len(parts) > 3 and parts[1] == "federations" else ""
+
+
 def _to_login(request: Request) -> Any:
-    asked_for = request.url.path
-    if "hx-request" in request.headers:
-        asked_for = urlsplit(request.headers.get("hx-current-url", "/")).path
-        asked_for = asked_for.removeprefix(request.scope.get("root_path", ""))
+    asked_for = _page_of(request)
     target = "/login" if asked_for in ("", "/") else f"/login?next={quote(asked_for)}"
     status = 401 if "hx-request" in request.headers else 303
-    answer = page(request, "error.html", status=status, title="Log in first", detail="This page needs an API key.")
+    detail = "This page needs an API key."
+    answer = page(request, "error.html", status=status, title="Log in first", detail=detail, origin="")
     MutableHeaders(raw=answer.raw_headers)["hx-redirect" if status == 401 else "location"] = target
     return answer
+
+
+def _page_of(request: Request) -> str:
+    """Return the page to come back to after login: the one that is asked for, or that a part or a form is on."""
+    if "hx-request" in request.headers:
+        found = urlsplit(request.headers.get("hx-current-url", "/"))
+    elif request.method in ("GET", "HEAD"):
+        return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    else:
+        found = urlsplit(request.headers.get("referer", "/"))
+    path = found.path.removeprefix(request.scope.get("root_path", ""))
+    return path + (f"?{found.query}" if found.query else "")

@@ -32,7 +32,9 @@ async def checked_form(request: Request) -> Form:
     form = await _read(request)
     session = getattr(request.state, "session", "")
     given = form.pop("csrf", "") or request.headers.get(web_sessions.CSRF_HEADER, "")
-    if request.url.path != "/login" and not (session and web_sessions.is_csrf_token(given, session)):
+    # who logs in has no session yet, and whose session ended in another tab may still press 'Log out'
+    is_free = request.url.path == "/login" or (request.url.path == "/logout" and not session)
+    if not is_free and not (session and web_sessions.is_csrf_token(given, session)):
         raise ForbiddenError("the form is of another session, perhaps of one that has ended; load the page again")
     return form
 

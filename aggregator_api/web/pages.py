@@ -37,6 +37,7 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
         "may_create": may_act(caller, None),
         "csrf": web_sessions.csrf_token(session) if session else "",
         "path": request.url.path,
+        "query": f"?{request.url.query}" if request.url.query else "",
     }
     return HTMLResponse(_template(request, template).render({**context, **values}), status)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.api import attention, queries, round_history
+from aggregator_api.api import attention, device_words, queries, round_history
 from aggregator_api.api.attention import AttentionItem
 from aggregator_api.api.queries import PageParams
 from aggregator_api.api.round_history import Cost, Span
@@ -38,6 +38,8 @@ class FederationSummary(NamedTuple):
     score: RoundScore | None
     score_round: int
     attention: list[AttentionItem]
+    waits_for: str
+    """What keeps a running federation from its next round; empty where a round is open, or none will be."""
 
     @property
     def score_text(self) -> str:
@@ -65,13 +67,16 @@ def summary(session: Session, row: FederationRow, history: HistoryReader) -> Fed
     latest = [each.number for each in round_history.latest_rounds(session, row, 3)]
     scores = history.scores(session, row, latest)
     number = max(scores, default=0)
+    current = repositories.open_round(session, row)
+    rests = current is not None or row.status != "running"
     return FederationSummary(
         detail,
-        repositories.open_round(session, row),
+        current,
         metric_of(detail.plan)[1],
         scores.get(number),
         number,
         attention.of_federation(session, row),
+        "" if rests else device_words.waiting_for(session, row),
     )
 
 

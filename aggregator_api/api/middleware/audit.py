@@ -30,6 +30,8 @@ _SECRET = frozenset({"key", "csrf"})
 """Fields of forms that the audit must not hold."""
 _VERBS = {"post": "create", "put": "set", "patch": "change", "delete": "delete"}
 _BODY_CHARS = 300
+_DELETES = "/delete"
+"""What a page adds to the path of REST's DELETE."""
 _UNTOLD = (201, 202)
 """Answers of those that wait: a token for some minutes, which devices ask for again and again; not approved yet."""
 _ANSWER_CHARS = 200
@@ -122,6 +124,8 @@ def target(app: FastAPI, method: str, path: str) -> Target:
     if path in _OF_PAGES:
         return Target(_OF_PAGES[path])
     is_page = scopes.is_page(path)
+    if is_page and path.endswith(_DELETES):  # forms cannot DELETE
+        method, path = "DELETE", path.removesuffix(_DELETES)
     for pattern, actions in _operations(app):
         if found := pattern.match(f"/v1{path}" if is_page else path):
             named = found.groupdict()

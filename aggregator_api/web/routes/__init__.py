@@ -19,8 +19,9 @@ from aggregator_api.web.routes import (
 )
 
 SUBJECTS = tuple(
-    module.router for module in (login, overview, creation, federations, devices, enrolment, rollouts, models, live)
+    module.router for module in (login, overview, creation, devices, rollouts, federations, enrolment, models, live)
 )
+"""In this order: live parts of devices and rollouts lie where one of a federation would be looked for."""
 PAGES = APIRouter(include_in_schema=False, dependencies=[Depends(checked_form)])
 """Every page: whatever changes something comes as a form of the session that asks."""
 for _router in SUBJECTS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -32,6 +32,15 @@ router = APIRouter()
 
 HISTORY_ROUNDS = 30
 Text = Annotated[str, Query(max_length=64)]
+FindName = Annotated[str, Query(alias="name", max_length=64)]
+
+
+class Wanted(NamedTuple):
+    """Which devices a listing shows: of names that begin so, of one enrolment state, of one group."""
+
+    find_name: str
+    enrolment: EnrolmentState | None
+    tag: str
 
 
 @router.get("/federations/{name}/devices")
@@ -40,18 +49,33 @@ def listing(
     database: DatabaseDep,
     name: FederationName,
     cursor: PageDep,
-    find_name: Annotated[str, Query(alias="name", max_length=64)] = "",
+    find_name: FindName = "",
     enrolment: EnrolmentState | None = None,
     tag: Text = "",
 ) -> Response:
-    """List the devices, of one enrolment state or group; a name leads to its device."""
+    """List the devices, of one enrolment state or group; a whole name leads to its device, a beginning lists them."""
     with database.read() as session:
         row = service.named(session, name)
         if find_name and repositories.device_named(session, row, find_name) is not None:
             return RedirectResponse(f"/federations/{name}/devices/{find_name}", 303)
-        found = queries.devices(session, row, enrolment, tag or None, cursor)
-    chosen: dict[str, Any] = {"enrolment": enrolment, "tag": tag, "find_name": find_name, "cursor": cursor.cursor}
-    return page(request, "devices.html", federation=name, found=found, **chosen)
+        shown = _listed(session, row, cursor, Wanted(find_name, enrolment, tag))
+    return page(request, "devices.html", federation=name, **shown)
+
+
+@router.get("/live/federations/{name}/devices")
+def live_listing(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    cursor: PageDep,
+    find_name: FindName = "",
+    enrolment: EnrolmentState | None = None,
+    tag: Text = "",
+) -> Response:
+    """List them anew."""
+    with database.read() as session:
+        shown = _listed(session, service.named(session, name), cursor, Wanted(find_name, enrolment, tag))
+    return part(request, "parts/devices.html", federation=name, **shown)
 
 
 @router.get("/federations/{name}/devices/{device}")
@@ -98,6 +122,11 @@ def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -
 def _back(name: str, device: str, form: dict[str, str]) -> Response:
     place = "enrolment" if form.get("back") == "enrolment" else f"devices/{device}"
     return RedirectResponse(f"/federations/{name}/{place}", 303)
+
+
+def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: Wanted) -> dict[str, Any]:
+    found = queries.devices(session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name)
+    return {"found": found, "cursor": cursor.cursor, **wanted._asdict()}
 
 
 def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict[str, Any]:

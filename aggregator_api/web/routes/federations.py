@@ -139,7 +139,8 @@ def _back(name: str) -> Response:
 
 def _now(session: Session, row: FederationRow, request: Request, _place: PagePosition) -> dict[str, Any]:
     history = history_reader(request)
-    return {"summary": views.summary(session, row, history), "unfinished": history.is_unfinished}
+    shown: dict[str, Any] = {"summary": views.summary(session, row, history), "unfinished": history.is_unfinished}
+    return {**shown, "open_to_all": not request.app.state.runtime.settings.enrolled_only}
 
 
 def _rounds(session: Session, row: FederationRow, request: Request, place: PagePosition) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from aggregator_api.web.pages import page
 
 router = APIRouter()
 
-_LOCAL_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./%~-]{0,300}")
+_LOCAL_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./%~-]{0,300}(\?[A-Za-z0-9_.~%=&+-]{0,300})?")
 
 
 @router.get("/login")
@@ -49,8 +49,9 @@ def log_in(request: Request, database: DatabaseDep, form: FormDep) -> Response:
 @router.post("/logout")
 def log_out(request: Request, database: DatabaseDep, form: FormDep) -> Response:
     """End the session; its cookie opens nothing any more, wherever it was copied to."""
-    with database.write() as session:
-        web_sessions.end(session, request.state.session)
+    if request.state.caller is not None:  # else it has ended in another tab
+        with database.write() as session:
+            web_sessions.end(session, request.state.session)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(**_cookie(request))
     return answer

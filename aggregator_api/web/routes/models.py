@@ -17,6 +17,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import exports, service
+from aggregator_api.federations.changes import moved_by_server
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
@@ -39,9 +40,10 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
         aliases = queries.aliases(session, row)
         bases = round_history.bases(session, row, [each.round_number for each in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]
+        fixed = moved_by_server(row)
     shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
     shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
-    shown["unfinished"] = history_reader(request).is_unfinished
+    shown |= {"unfinished": history_reader(request).is_unfinished, "fixed": fixed}
     return page(request, "models.html", federation=name, **shown)
 
 
@@ -60,12 +62,7 @@ def onnx(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, versi
 @router.post("/federations/{name}/aliases")
 def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
     """Let a name stand for a version; a new one is made."""
-    try:
-        alias = _ALIAS.validate_python(form.get("alias", "").strip())
-    except ValidationError as error:
-        raise UnprocessableError(
-            "alias: expected a small letter, then at most 15 small letters, digits and “-”"
-        ) from error
+    alias = _alias(form.get("alias", "").strip())
     try:
         target = AliasTarget.model_validate({"version": int(form.get("version", ""))})
     except ValidationError as error:
@@ -74,6 +71,22 @@ def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
         raise UnprocessableError("version: expected a whole number") from error
     names.move(name, alias, target.version)
     return RedirectResponse(f"/federations/{name}/models", 303)
+
+
+@router.post("/federations/{name}/aliases/{alias}/delete")
+def remove(names: AliasServiceDep, name: str, alias: str, form: FormDep) -> Response:
+    """Forget a name; its version stays."""
+    names.remove(name, _alias(alias))
+    return RedirectResponse(f"/federations/{name}/models", 303)
+
+
+def _alias(text: str) -> str:
+    try:
+        return _ALIAS.validate_python(text)
+    except ValidationError as error:
+        raise UnprocessableError(
+            "alias: expected a small letter, then at most 15 small letters, digits and “-”"
+        ) from error
 
 
 def _checkpoint(database: Database, blobs: BlobStore, name: str, version: int) -> bytes:

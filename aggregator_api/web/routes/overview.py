@@ -15,7 +15,7 @@ from aggregator_api.db.database import Database
 from aggregator_api.observability.health import Readiness
 from aggregator_api.web import views
 from aggregator_api.web.histories import history_reader
-from aggregator_api.web.pages import page, part
+from aggregator_api.web.pages import may_act, page, part
 
 router = APIRouter()
 
@@ -46,4 +46,5 @@ def _found(
         own = attention.of_server(session, readiness, time.time()) if caller.federation is None else []
     urgent = [*own, *(one for each in found for one in each.attention)]
     shown: dict[str, Any] = {"summaries": found, "next_cursor": following, "cursor": cursor.cursor}
+    shown["may_create"] = may_act(caller, None)
     return {**shown, "attention": urgent, "unfinished": history.is_unfinished}

@@ -7,22 +7,30 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
+from sqlalchemy.orm import Session
 
 from aggregator_api.api import queries, rollout_queries
 from aggregator_api.api.dependencies import DatabaseDep, FederationName, PageDep, RolloutServiceDep
+from aggregator_api.api.queries import PageParams
 from aggregator_api.api.routes import rollouts as rest
 from aggregator_api.api.schemas.rollouts import AnswerName
+from aggregator_api.api.scores import metric_of
+from aggregator_api.db.database import Database
+from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.rollouts.requests import NewRollout
+from aggregator_api.web import views
 from aggregator_api.web.forms import FormDep
 from aggregator_api.web.histories import history_reader
-from aggregator_api.web.pages import page
+from aggregator_api.web.pages import page, part
+from federation.plan import Plan
 from gaitway.errors import first_problem
 
 router = APIRouter()
 
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+ChosenAnswer = Annotated[AnswerName | None, Query()]
 
 
 @router.get("/federations/{name}/rollouts")
@@ -30,12 +38,17 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
     """List the rollouts."""
     with database.read() as session:
         row = service.named(session, name)
-        found = rollout_queries.listing(session, row, cursor, newest_first=True)
+        shown = _listed(session, row, cursor)
         detail = queries.federation(session, row, history_reader(request).versions)
-    settings = detail.plan.rollout
-    return page(
-        request, "rollouts.html", federation=name, found=found, detail=detail, settings=settings, cursor=cursor.cursor
-    )
+    return page(request, "rollouts.html", federation=name, detail=detail, settings=detail.plan.rollout, **shown)
+
+
+@router.get("/live/federations/{name}/rollouts")
+def live_listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
+    """List them anew."""
+    with database.read() as session:
+        shown = _listed(session, service.named(session, name), cursor)
+    return part(request, "parts/rollouts.html", federation=name, **shown)
 
 
 @router.post("/federations/{name}/rollouts")
@@ -57,13 +70,31 @@ def detail(
     name: FederationName,
     number: Number,
     cursor: PageDep,
-    answer: Annotated[AnswerName | None, Query()] = None,
+    answer: ChosenAnswer = None,
 ) -> Response:
     """Show a rollout, wave by wave, and its devices."""
-    found = rest.detail(database, name, number)
-    told = rest.devices(database, name, number, cursor, answer)
-    shown: dict[str, Any] = {"rollout": found, "told": told, "answer": answer, "cursor": cursor.cursor}
+    shown = {**_now(database, name, number), **_waves(database, name, number, cursor, answer)}
     return page(request, "rollout.html", federation=name, **shown)
+
+
+@router.get("/live/federations/{name}/rollouts/{number}/rollout")
+def live(request: Request, database: DatabaseDep, name: FederationName, number: Number) -> Response:
+    """Show anew where it stands."""
+    return part(request, "parts/rollout.html", federation=name, **_now(database, name, number))
+
+
+@router.get("/live/federations/{name}/rollouts/{number}/waves")
+def live_waves(
+    request: Request,
+    database: DatabaseDep,
+    name: FederationName,
+    number: Number,
+    cursor: PageDep,
+    answer: ChosenAnswer = None,
+) -> Response:
+    """Show its waves and devices anew."""
+    shown = {**_now(database, name, number), **_waves(database, name, number, cursor, answer)}
+    return part(request, "parts/waves.html", federation=name, **shown)
 
 
 @router.post("/federations/{name}/rollouts/{number}/pause")
@@ -89,3 +120,19 @@ def halt(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) 
 
 def _to(name: str, number: int) -> Response:
     return RedirectResponse(f"/federations/{name}/rollouts/{number}", 303)
+
+
+def _listed(session: Session, row: FederationRow, cursor: PageParams) -> dict[str, Any]:
+    found = rollout_queries.listing(session, row, cursor, newest_first=True)
+    return {"found": found, "cursor": cursor.cursor}
+
+
+def _now(database: Database, name: str, number: int) -> dict[str, Any]:
+    return {"rollout": rest.detail(database, name, number)}
+
+
+def _waves(database: Database, name: str, number: int, cursor: PageParams, answer: AnswerName | None) -> dict[str, Any]:
+    with database.read() as session:
+        metric = metric_of(Plan.model_validate(service.named(session, name).plan))[1]
+    told = rest.devices(database, name, number, cursor, answer)
+    return {"told": told, "answer": answer, "cursor": cursor.cursor, "metric": metric, "score_text": views.score_text}

@@ -3,6 +3,8 @@
 
 const LEAST_MS = 1000; // between two refreshes of a part; longer where the server takes longer
 const REST = 4; // in times that the last refresh has taken
+const AGAIN_MS = 3000; // until a stream that was refused, as by a proxy whose server restarts, is asked for again
+const LONGEST_MS = 60_000;
 
 /** A part of the page that can be refreshed. */
 class Part {
@@ -71,21 +73,32 @@ function tellTimes() {
 
 /** @param {string} address of the stream @param {Part[]} parts @param {HTMLElement} shown says whether it is open */
 function follow(address, parts, shown) {
-  const stream = new EventSource(address);
+  const all = () => parts.forEach((part) => part.heard(["*"]));
+  /** @type {EventSource} */
+  let stream;
   let was_lost = false;
-  stream.addEventListener("open", () => {
-    shown.textContent = "live";
-    shown.classList.remove("lost");
-    if (was_lost) parts.forEach((part) => part.heard(["*"])); // something may have happened meanwhile
-    was_lost = false;
-  });
-  stream.addEventListener("error", () => {
-    was_lost = true;
-    const ended = stream.readyState === EventSource.CLOSED;
-    shown.textContent = ended ? "not live: load the page again" : "connecting";
-    shown.classList.add("lost");
-  });
-  stream.addEventListener("changed", (event) => parts.forEach((part) => part.heard(event.data.split(" "))));
+  let wait = AGAIN_MS;
+  const open = () => {
+    stream = new EventSource(address);
+    stream.addEventListener("open", () => {
+      shown.textContent = "live";
+      shown.classList.remove("lost");
+      if (was_lost) all(); // something may have happened meanwhile
+      was_lost = false;
+      wait = AGAIN_MS;
+    });
+    stream.addEventListener("error", () => {
+      was_lost = true;
+      shown.textContent = "connecting";
+      shown.classList.add("lost");
+      if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      all(); // it was refused: who has to log in is sent there by any part's answer
+      setTimeout(open, wait);
+      wait = Math.min(2 * wait, LONGEST_MS);
+    });
+    stream.addEventListener("changed", (event) => parts.forEach((part) => part.heard(event.data.split(" "))));
+  };
+  open();
   window.addEventListener("pagehide", () => stream.close());
   window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 }

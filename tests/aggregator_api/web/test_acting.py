@@ -16,7 +16,7 @@ from sqlalchemy import select
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.db import repositories
-from aggregator_api.db.models import AuditRow
+from aggregator_api.db.models import AuditRow, EventRow
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.federations.service import named
 from aggregator_api.settings import Settings
@@ -206,6 +206,25 @@ def test_a_name_is_moved_to_another_version(visitor: Visitor) -> None:
     with visitor.server.runtime.database.read() as session:
         entries = session.scalars(select(AuditRow).where(AuditRow.action == "aliases.set")).all()
     assert [(one.federation, one.detail) for one in entries][:1] == [("walks", '{"alias": "checked", "version": "1"}')]
+
+
+def test_a_name_is_removed_and_its_version_stays(visitor: Visitor) -> None:
+    here, models = "/federations/walks/aliases", "/federations/walks/models"
+    visitor.submit(here, {"alias": "kept-for-now", "version": "1"})
+    listed = visitor.get(models).text
+    assert f'action="{here}/kept-for-now/delete"' in listed
+    assert f'action="{here}/stable/delete"' not in listed  # rounds move it
+    assert visitor.submit(f"{here}/kept-for-now/delete").headers["location"] == models
+    listed = visitor.get(models).text
+    assert "kept-for-now" not in listed
+    assert '<th scope="row">v1</th>' in listed
+    for name, status in (("kept-for-now", 404), ("stable", 409), ("released", 409), ("No", 422)):
+        assert visitor.submit(f"{here}/{name}/delete").status_code == status, name
+    with visitor.server.runtime.database.read() as session:
+        done = select(AuditRow).where(AuditRow.action == "aliases.delete").order_by(AuditRow.id)
+        assert [each.federation for each in session.scalars(done)][:1] == ["walks"]
+        said = session.scalars(select(EventRow.detail).where(EventRow.kind == "model.alias")).all()
+        assert "kept-for-now removed" in said
 
 
 def test_a_federation_starts_from_another_ones_version(visitor: Visitor) -> None:

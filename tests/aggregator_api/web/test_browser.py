@@ -13,16 +13,19 @@ import pytest
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
 from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, RolloutRow
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.federations.service import named
 from aggregator_api.settings import Settings
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.sockets import served
-from tests.aggregator_api.web.seeded import HOSTILE, WALKS, seed
+from tests.aggregator_api.web.seeded import HOSTILE, WALKS, Seeder, plan, seed
 from tests.browser import NEEDS_BROWSER, barriers, excess_width
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from playwright.sync_api import Page
+    from sqlalchemy.orm import Session
 
 pytestmark = NEEDS_BROWSER
 
@@ -66,6 +69,12 @@ def log_in(page: Page, address: str, key: str) -> None:
     page.get_by_role("heading", name="Overview").wait_for()
 
 
+def device_of(session: Session, federation: str, name: str) -> DeviceRow:
+    found = repositories.device_named(session, named(session, federation), name)
+    assert found is not None
+    return found
+
+
 def journal(app: FastAPI, kind: str, **said: Any) -> None:
     with app.state.runtime.database.write() as session:
         repositories.journal(session, named(session, WALKS), kind, **said)
@@ -104,6 +113,33 @@ def test_a_page_asks_seldom_however_much_happens(app: FastAPI, address: str, ope
     parts = [url for url in asked if "/live/" in url]
     assert 1 <= len(parts) < 60, len(parts)
     assert all(len([url for url in parts if url.endswith(name)]) < 30 for name in ("now", "journal"))
+
+
+def test_a_page_becomes_live_again_after_its_server_was_away(
+    app: FastAPI, address: str, operator: Page, faults: list[str]
+) -> None:
+    is_away = [True]
+    operator.route(
+        "**/federations/*/events", lambda route: route.fulfill(status=502) if is_away[0] else route.continue_()
+    )
+    operator.goto(f"{address}/federations/{WALKS}")
+    operator.get_by_text("connecting", exact=True).wait_for()  # as a proxy answers while it restarts
+    journal(app, "device.tags", device="phone-03", detail="happened meanwhile")
+    is_away[0] = False
+    operator.get_by_text("live", exact=True).wait_for()
+    operator.get_by_text("happened meanwhile").wait_for()
+    assert any("502" in each for each in faults)
+    faults.clear()
+
+
+def test_a_page_whose_session_has_ended_asks_for_a_login(address: str, operator: Page, faults: list[str]) -> None:
+    operator.route("**/federations/*/events", lambda route: route.fulfill(status=401))
+    operator.goto(f"{address}/federations/{WALKS}/devices?name=phone-0")
+    operator.get_by_text("connecting", exact=True).wait_for()
+    operator.context.clear_cookies()
+    operator.get_by_label("API key").wait_for()
+    assert operator.url.endswith(f"/login?next=/federations/{WALKS}/devices%3Fname%3Dphone-0")
+    faults.clear()
 
 
 def test_the_journal_of_a_federation_grows_on_its_page(app: FastAPI, address: str, operator: Page) -> None:
@@ -187,6 +223,51 @@ def test_the_pages_can_be_used_by_keyboard(address: str, operator: Page) -> None
     operator.keyboard.press("Tab")
     outline = operator.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
+
+
+def test_a_rollout_and_the_list_of_devices_follow_what_happens(app: FastAPI, address: str, operator: Page) -> None:
+    operator.goto(f"{address}/federations/{WALKS}/rollouts/1")
+    operator.get_by_text("live", exact=True).wait_for()
+    with app.state.runtime.database.write() as session:
+        row = session.query(RolloutRow).one()
+        row.reason, was = "it was looked at by a browser", row.reason
+        repositories.journal(session, named(session, WALKS), "rollout.halted")
+    operator.get_by_text("It was looked at by a browser.", exact=False).wait_for()
+    operator.goto(f"{address}/federations/{WALKS}/devices?name=phone-0")
+    operator.get_by_text("live", exact=True).wait_for()
+    with app.state.runtime.database.write() as session:
+        session.query(RolloutRow).one().reason = was
+        device_of(session, WALKS, "phone-07").detail = "seen in the list"
+        repositories.journal(session, named(session, WALKS), "device.ready", device="phone-07")
+    operator.get_by_text("seen in the list").wait_for()
+    assert operator.get_by_role("link", name="phone-12").count() == 0
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_long_names_and_words_break_no_page(app: FastAPI, address: str, operator: Page, width: int) -> None:
+    name, device = f"{width:0>64}", "M" * 64
+    label = "going up the stairs with a heavy bag"
+    labels = (label, "x" * 64, HOSTILE, "walking", "running", "sitting")
+    app.state.runtime.federations.create(NewFederation(name=name, plan=plan(labels=labels)))
+    with app.state.runtime.database.write() as session:
+        Seeder(session, named(session, name), 4).fill(3)
+        row = device_of(session, name, "phone-01")
+        row.name, row.detail, row.adoption_reason = device, "y" * 200, "z" * 200
+        for kind in ("device.ready", "round.failed"):
+            repositories.journal(session, named(session, name), kind, device=device, detail="w" * 300)
+    operator.set_viewport_size({"width": width, "height": 800})
+    here = f"{address}/federations/{name}"
+    for place in ("", "/devices", f"/devices/{device}", "/enrolment", "/rollouts/1", "/models", "/updates", "/journal"):
+        operator.goto(here + place)
+        assert excess_width(operator) == 0, place
+        box = operator.get_by_role("navigation", name="Federation").get_by_role("link", name="Plan").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width, place
+    operator.goto(here)
+    legend = operator.locator(".u-legend").get_by_text(label)
+    legend.wait_for()
+    clipped = "(one) => one.closest('th').scrollWidth - one.closest('th').clientWidth"
+    assert legend.evaluate(clipped) <= 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

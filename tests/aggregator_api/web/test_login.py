@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import select, update
@@ -97,6 +98,25 @@ def test_logout_ends_the_session_wherever_its_cookie_is(operator: Visitor) -> No
     assert 'gaitway=""' in answer.headers["set-cookie"]
     operator.cookie = copied
     assert operator.get("/").status_code == 303
+
+
+def test_who_sends_a_form_after_the_end_of_the_session_comes_back_to_its_page(server: TestClient) -> None:
+    key = key_of(server, ["operator"])
+    visitor = Visitor.logged_in(server, key)
+    page = "/federations/walks/devices?tag=pilot"
+    token = visitor.token("/")
+    visitor.submit("/logout", on="/")
+    answer = visitor.post("/federations/walks/pause", {"csrf": token}, referer=f"http://127.0.0.1{page}")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/login?next={quote(page)}")
+    assert visitor.log_in(key, next=page).headers["location"] == page
+    nowhere = Visitor(server).post("/federations/walks/pause", {"csrf": token})
+    assert nowhere.headers["location"] == "/login"
+
+
+def test_two_tabs_log_out(operator: Visitor) -> None:
+    fields = {"csrf": operator.token("/")}
+    for _ in range(2):
+        assert operator.post("/logout", fields).headers["location"] == "/login"
 
 
 def test_a_session_ends_with_its_key(server: TestClient) -> None:

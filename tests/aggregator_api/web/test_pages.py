@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from aggregator_api.api.middleware.security_headers import PAGES as POLICY
+from aggregator_api.app import create_app
+from aggregator_api.auth import api_keys
+from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import FederationService
+from aggregator_api.settings import Settings
 from aggregator_api.web.files import SHOWN, url_of
 from federation.tasks import TASKS
-from tests.aggregator_api.http_client import TestClient
-from tests.aggregator_api.web.seeded import HOSTILE, LABELS
-from tests.aggregator_api.web.visitors import Visitor
+from tests.aggregator_api.generated_devices import Wires
+from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.web.seeded import HOSTILE, LABELS, plan
+from tests.aggregator_api.web.visitors import Visitor, key_of
 
 WALKS = "/federations/walks"
 SHOWS = {
@@ -28,25 +36,31 @@ SHOWS = {
     ],
     f"{WALKS}/devices": ["phone-12", "the battery is at 18 %", "pilot"],
     f"{WALKS}/devices?tag=pilot": ["phone-05"],
+    f"{WALKS}/devices?name=phone-1&enrolment=approved": ["phone-10", 'name="enrolment" value="approved"'],
+    f"{WALKS}/devices?name=nobody": ["No device here has a name that begins with nobody"],
     f"{WALKS}/devices/phone-02": ["Why it does not train", "the battery is at 18 %, 30 % are needed", *LABELS],
     f"{WALKS}/enrolment": ["phone-new", "Approve", "any device", "by phone-01"],
     f"{WALKS}/rollouts": ["halted", "2 of 3 devices that answered failed", "Release it"],
-    f"{WALKS}/rollouts/1": ["wave 2 of 3", "rolled back", "worse than the most frequent class", "Waves"],
+    f"{WALKS}/rollouts/1": ["wave 2 of 3", ">rolled back</span>", "worse than the most frequent class", "70.00 %"],
     f"{WALKS}/models": ["round 13, from v12", "stable", "checkpoint"],
     f"{WALKS}/updates": ["conv1.weight has NaN"],
     f"{WALKS}/updates?status=accepted": ["phone-01", "Next page"],
-    f"{WALKS}/journal": ["update.quarantined", "model.published"],
+    f"{WALKS}/journal": ["update.quarantined", "model.published", "round 13: version 13", 'round 13, <a href="'],
     f"{WALKS}/plan": ["python -m sim run --plan plan.json", "&#34;fedavg&#34;"],
     "/new-federation": ["Presets", "climbingdown", "hart_alp", "Further settings"],
     "/new-federation?preset=fleet": ["over_selection = 1.25"],
-    "/federations/gestures": ["Paused, no round is open", "Resume", "No round has begun yet"],
+    "/federations/gestures": ["Paused, no round has begun yet", "Resume", "No device has joined yet", "agent.toml"],
     "/federations/gestures/devices": ["A token lets one in"],
     "/federations/gestures/rollouts": ["There was none yet"],
 }
 LIVE = [
     "/live/overview",
     *(f"/live{WALKS}/{part}" for part in ("now", "rounds", "grid", "journal", "scores")),
+    f"/live{WALKS}/devices",
     f"/live{WALKS}/devices/phone-02",
+    f"/live{WALKS}/rollouts",
+    f"/live{WALKS}/rollouts/1/rollout",
+    f"/live{WALKS}/rollouts/1/waves?answer=failed",
 ]
 
 
@@ -120,6 +134,29 @@ def test_a_part_that_is_shared_holds_no_sessions_token(operator: Visitor, reader
     assert numbers.sub("", reader.get(path).text) == numbers.sub("", answer.text)
 
 
+@pytest.mark.parametrize(
+    ("path", "tab"),
+    [(WALKS, "walks"), (f"{WALKS}/devices/phone-02", "Devices"), (f"{WALKS}/rollouts/1", "Rollouts")],
+)
+def test_one_tab_says_where_one_is(operator: Visitor, path: str, tab: str) -> None:
+    tabs = re.search(r'<nav class="tabs".*?</nav>', operator.get(path).text, re.DOTALL)
+    assert tabs is not None
+    assert re.findall(r'aria-current="\w+">(\w+)</a>', tabs[0]) == [tab]
+
+
+def test_a_listing_is_narrowed_by_name_group_and_enrolment_together(operator: Visitor) -> None:
+    wanted = "name=phone-0&tag=pilot&limit=1"
+    text = operator.get(f"{WALKS}/devices?{wanted}").text
+    shown = re.findall(r">(phone-\d+)</a>", text)
+    assert shown == ["phone-01"]
+    links = [html.unescape(one) for one in re.findall(r'href="(\?[^"]*)"', text)]
+    assert "?enrolment=approved&name=phone-0&tag=pilot" in links
+    assert any(one.startswith("?name=phone-0&tag=pilot&cursor=") for one in links)
+    assert [html.unescape(one) for one in re.findall(r'hx-get="([^"]+)"', text)] == [f"/live{WALKS}/devices?{wanted}"]
+    assert "phone-05" not in text
+    assert "phone-1" not in operator.get(f"{WALKS}/devices?name=phone-0").text
+
+
 def test_the_charts_numbers_are_the_devices_own(operator: Visitor) -> None:
     found = json.loads(operator.get(f"/live{WALKS}/scores").text)
     assert found["rounds"] == list(range(1, 15))
@@ -154,7 +191,8 @@ def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
         ("/federations/nowhere", 404, "there is no federation"),
         (f"{WALKS}/devices/nobody", 404, "no device"),
         (f"{WALKS}/rollouts/77", 404, "no rollout 77"),
-        ("/nothing", 404, "Not Found"),
+        ("/nothing", 404, "There is nothing at this address"),
+        (f"{WALKS}/enrolment-tokens", 405, "takes forms from a page alone"),
         (f"{WALKS}/devices?limit=9999", 422, "limit"),
     ):
         answer = operator.get(path)
@@ -165,14 +203,53 @@ def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
     conflict = operator.submit(f"{WALKS}/resume")
     assert conflict.status_code == 409
     assert "is running" in conflict.text
+    assert f'<a href="{WALKS}">Back to walks</a>' in conflict.text
     program = operator.server.get("/federations/nowhere", headers={"cookie": operator.cookie})
     assert program.headers["content-type"] == "application/problem+json"
+
+
+def test_the_first_minute_says_what_to_do(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path, admission="enrolled", aggregation_process=False), Wires)
+    with TestClient(app) as client:
+        key = (tmp_path / api_keys.OPERATOR_FILE).read_text().strip()
+        operator, reader = Visitor.logged_in(client, key), Visitor.logged_in(client, key_of(client, ["read"]))
+        for path in ("/", "/live/overview"):
+            assert '<a href="/new-federation">New federation</a> makes one' in operator.get(path).text
+            assert "/new-federation" not in reader.get(path).text
+            assert "operator's key" in html.unescape(reader.get(path).text)
+        client.runtime.federations.create(NewFederation(name="first", plan=plan()))
+        shown = operator.get("/federations/first").text
+        assert "no round has begun yet" in shown
+        assert "0 of the 2 devices that a round needs are online" in shown
+        assert 'make one under <a href="/federations/first/enrolment">Enrolment</a>.' in shown
+        assert "agent.toml" not in shown  # a device needs a token here
+        assert "0 of the 2 devices that a round needs are online" in operator.get("/").text
+
+
+def test_what_nobody_has_foreseen_is_told_as_a_page_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("not foreseen")
+
+    app = create_app(Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False), Wires)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        monkeypatch.setattr(FederationService, "pause", failing)
+        visitor = Visitor(client)
+        answer = visitor.post("/federations/walks/pause", {"csrf": visitor.token("/")})
+        assert answer.status_code == 500
+        assert "the server failed; its log says why" in answer.text
+        assert answer.headers["content-type"].startswith("text/html")
+        assert answer.headers["content-security-policy"] == POLICY
+        assert "<main" in answer.text
+        assert problem(client.post("/v1/federations/walks/pause"), 500)["title"] == "Internal server error"
+    assert "not foreseen" in caplog.text
 
 
 def test_a_part_of_a_session_that_has_ended_leads_to_the_login(server: TestClient) -> None:
     asked = {"hx-request": "true", "hx-current-url": "http://127.0.0.1/federations/walks?cursor=3"}
     answer = Visitor(server).get("/live/federations/walks/now", **asked)
-    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login?next=/federations/walks")
+    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login?next=/federations/walks%3Fcursor%3D3")
 
 
 def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(server: TestClient) -> None:

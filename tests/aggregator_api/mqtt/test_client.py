@@ -1,0 +1,24 @@
+"""The server's connection to its broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aggregator_api.mqtt.client import MqttDriver
+from aggregator_api.settings import Settings
+from tests.aggregator_api.bench import wait_for
+from tests.live.real_parts import free_port
+
+
+def test_a_broker_that_does_not_answer_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    driver = MqttDriver(Settings(data_dir=tmp_path, broker_port=port), lambda _: None, lambda: None)
+    driver.start()
+    try:
+        wait_for(lambda: "no broker answers" in caplog.text)
+    finally:
+        driver.stop()
+    assert f"no broker answers at 127.0.0.1:{port}; it is tried again until one does" in caplog.text
+    assert not driver.is_up
