@@ -218,6 +218,32 @@ def test_a_pattern_that_never_ends_is_ended(tmp_path, monkeypatch):
         find_files(description_of({**PLAIN, "files": r"(a+)+b"}), tmp_path)
 
 
+def test_a_quotation_mark_too_many_damages_its_row_alone(tmp_path):
+    rows = ["t,x,y,z,what", *(f'{row},1,2,{row},{chr(34) if row == 7 else ""}walk' for row in range(40)), ""]
+    acc, _ = read(write(tmp_path, "\n".join(rows)), {**PLAIN, "activity": "what"})["a/x.csv"]
+    assert np.flatnonzero(np.isnan(acc.values).any(axis=1)).tolist() == [7]
+    assert [word for word in words(acc) if word] == ["walk"] * 39
+    with pytest.raises(SourceError, match=r"line 3: a quotation mark is opened and not closed .* \(and 9 of 20 rows"):
+        read(write(tmp_path, "t,x,y,z\n" + '0,1,2,3\n1,1,2,"3\n' * 10), PLAIN)
+
+
+def test_words_of_digits_stay_as_they_are_written(tmp_path):
+    """Read as numbers, 01 would be 1 where all cells are numbers, and 01 where one is empty."""
+    rows = "".join(f"{row},1,2,3,01\n" for row in range(30))
+    for more in ("", "30,1,2,3,\n"):
+        found = read(write(tmp_path, "t,x,y,z,who\n" + rows + more), {**PLAIN, "client": "who"})["a/x.csv"]
+        assert {each.client for each in found} == {"01"}
+
+
+@pytest.mark.parametrize("encoded", ["windows-1252", "utf-8", "utf-8-sig"])
+def test_texts_of_windows_programs_and_lines_of_old_macs_are_read(tmp_path, encoded):
+    rows = ["t;x;y;z;Aktivität", *(f"{row};1;2;3;gehen – schräg" for row in range(30)), ""]
+    options = {**PLAIN, "separator": ";", "activity": "Aktivität", "labels": ["gehen – schräg"]}
+    for ending in ("\n", "\r\n", "\r"):
+        acc, _ = read(write(tmp_path, ending.join(rows).encode(encoded)), options)["a/x.csv"]
+        assert words(acc) == ["gehen – schräg"] * 30
+
+
 @pytest.mark.ci
 def test_five_hours_in_one_file_are_read_in_constant_memory(tmp_path):
     """At 25 Hz 450,000 rows, 30 MB in memory as float64; the first of each hour is compared."""
