@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from export.runtime import Floats, InputError, Session
 from gaitway.input_spec import GYROSCOPE
 from har_pipeline import PipelineSettings, Recording, SampleUnits, SignalError, StreamPipeline, Window
+from har_pipeline.recording import LARGEST
 from har_pipeline.signals.checks import SENSORS, SignalChecks
 
 log = logging.getLogger(__name__)
@@ -183,7 +184,8 @@ class Recognizer:
             self._begin()
         if self._pipeline.dropped > dropped:
             late_s = self.settings.reorder_s
-            self._warn("dropped", f"samples without a number, or later than {late_s:g} s after others, are left out")
+            late = f"later than {late_s:g} s after others"
+            self._warn("dropped", f"samples without a number, beyond {LARGEST:,.0f}, or {late}, are left out")
         return answers
 
     def _answers(self, windows: list[Window]) -> list[Answer]:

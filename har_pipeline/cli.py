@@ -256,7 +256,9 @@ def _show_findings(dataset: WindowedDataset) -> None:
     """Print what is odd about the recordings; what several clients have in common is one row."""
     if not dataset.findings:
         return
-    table = Table("", "whose", "what is odd", title="The recordings may not be what they are said to be")
+    alarming = any(each.severity != "note" for each in dataset.findings)
+    title = "The recordings may not be what they are said to be" if alarming else "Of the recordings"
+    table = Table("", "whose", "what is odd" if alarming else "what is to be known", title=title)
     colours = {"error": "red", "warning": "yellow", "note": "dim"}
     for severity, whose, words in grouped(dataset.findings, len(dataset.clients)):
         table.add_row(f"[{colours[severity]}]{severity}[/]", escape(whose), escape(words))

@@ -11,6 +11,8 @@ from gaitway.input_spec import SENSOR_CHANNELS
 
 CHANNELS = SENSOR_CHANNELS
 STANDARD_GRAVITY = 9.80665
+LARGEST = 1e6
+"""No sensor of a body measures more m/s² or rad/s; as float32, far larger ones would be infinite."""
 UNLABELLED = frozenset({"", "null"})
 
 Sensor = Literal["acc", "gyro"]

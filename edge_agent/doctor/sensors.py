@@ -26,6 +26,8 @@ SECONDS = 2.0
 READING_HZ = 50.0
 CHUNKS = 8
 """Of the first described recording, that are looked at."""
+REFUSED = 5
+"""Of the files before it that could not be read, so many are named."""
 STALE_S = 60.0
 
 
@@ -70,13 +72,21 @@ def _csv(config: Config) -> Iterator[CheckResult]:
         todo = "set it to a file, or to a folder with recordings below it"
         yield failure("sensors", f"[sensors] path is {str(path or '')!r}, which is not there", todo)
         return
-    found = visits(description, path)
-    first = next(iter(found))
     count = len(find_files(description, path).matches)
-    yield ok("sensors", f"{count} files are described by {config.sensors.describe}")
     chunks: dict[str, list[Recording]] = {"acc": [], "gyro": []}
-    for chunk in itertools.islice(recordings_of(description, first.files), CHUNKS):
-        chunks[chunk.sensor].append(chunk)
+    refused: list[PipelineError] = []
+    for visit in visits(description, path):
+        try:
+            for chunk in itertools.islice(recordings_of(description, visit.files), CHUNKS):
+                chunks[chunk.sensor].append(chunk)
+            break
+        except PipelineError as error:
+            refused.append(error)
+    else:
+        raise refused[0]
+    yield ok("sensors", f"{count} files are described by {config.sensors.describe}")
+    for each in refused[:REFUSED]:
+        yield warning("sensors", str(each), "repair the file, or take it away")
     acc, gyro = (
         np.concatenate([np.empty((0, 3)), *(chunk.values for chunk in chunks[name])]) for name in ("acc", "gyro")
     )

@@ -18,7 +18,7 @@ from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.source import ThreadedSource
 from edge_agent.storage.window_store import SKIPPED, TAKEN, WindowStore
 from federation.plan import Plan
-from har_pipeline import Recording
+from har_pipeline import PipelineError, Recording
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,9 @@ class Part:
 class FileSource(ThreadedSource, Generic[OnePart]):
     """Takes every part that `parts` finds at [sensors] path; posts DataReady once all are in.
 
-    Each is a recording of its own, whatever its clock says: two that overlap in time stay apart. One with an activity
-    that is no label is left out; the store's note `SKIPPED` tells which, and why.
+    Each is a recording of its own, whatever its clock says: two that overlap in time stay apart. One that is damaged,
+    or has an activity that is no label, is left out; the store's note `SKIPPED` tells which, and why. Where none can
+    be read, the first one's error is raised.
     """
 
     kind: str
@@ -102,16 +103,25 @@ class FileSource(ThreadedSource, Generic[OnePart]):
             )
         skipped: dict[str, list[str]] = {}
         odd: dict[str, str] = {}
-        seen = False
+        seen = taken = False
+        refused: PipelineError | None = None
         for part in self.parts(path):
             seen = True
-            if left_out := self._take(part, plan, stop):
+            try:
+                left_out = self._take(part, plan, stop)
+                taken = True
+            except PipelineError as error:
+                log.warning("%s is left out: %s", part.name, error)
+                left_out, refused = [str(error)], refused or error
+            if left_out:
                 skipped[part.name] = left_out
             odd |= {words: severity for severity, words in self._noted(part)}
             if stop.is_set():
                 return
         if not seen:
             raise SensorError(f"{path} holds nothing that the source {self.kind} can read; see docs/edge_agent.md")
+        if refused is not None and not taken:
+            raise refused  # what is wrong with every part is the description
         collector = Collector(self.config, plan, self.post, origin=self.kind, live=False, stop=stop)
         findings = [(severity, words) for words, severity in odd.items()]
         collector.store.put(**{SKIPPED: json.dumps(skipped), "findings": json.dumps(findings)})
@@ -146,6 +156,9 @@ class FileSource(ThreadedSource, Generic[OnePart]):
             for reason in left_out:
                 log.warning("%s: %s", part.name, reason)
             return left_out
+        except PipelineError:
+            collector.store.drop_origin(collector.origin)
+            raise
         finally:
             collector.store.close()
 

@@ -154,7 +154,7 @@ export class Recognizer {
       this.begin();
     }
     if (this.stream.dropped) {
-      this.warn("dropped", "samples without a number, or later than 0.1 s after others, are left out");
+      this.warn("dropped", "samples without a number, beyond 1,000,000, or later than 0.1 s after others, are left out");
     }
     return windows;
   }

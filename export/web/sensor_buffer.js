@@ -17,6 +17,8 @@ const LEAST_STEPS = 8;
 const PAUSE_S = 1;
 const PAUSE_STEPS = 10;
 const ANOTHER_RATE = 1.5;
+/** No sensor of a body measures more m/s² or rad/s; as float32, far larger ones would be infinite. */
+const LARGEST = 1e6;
 
 export class SensorBuffer {
   /** @param {import("./low_pass.js").Filter} filter @param {number} gridHz the rate of the windows */
@@ -54,13 +56,14 @@ export class SensorBuffer {
   }
 
   /**
-   * Take samples in seconds, m/s² or rad/s; those without a number, and late ones, are dropped and counted.
+   * Take samples in seconds, m/s² or rad/s; those without a number or beyond LARGEST, and late ones, are dropped and counted.
    * @param {ArrayLike<number>} times @param {ArrayLike<ArrayLike<number>>} values
    */
   add(times, values) {
     for (let i = 0; i < times.length; i++) {
       const row = [values[i][0], values[i][1], values[i][2]];
-      if (!Number.isFinite(times[i]) || !row.every(Number.isFinite) || times[i] < this.horizon) this.dropped++;
+      const sound = Number.isFinite(times[i]) && row.every((each) => Math.abs(each) <= LARGEST);
+      if (!sound || times[i] < this.horizon) this.dropped++;
       else this.pending.push([times[i], row]);
     }
     if (!this.pending.length) return;

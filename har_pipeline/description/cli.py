@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from har_pipeline.description.files import DescribedFiles, find_files
 from har_pipeline.description.guess.draft import draft
 from har_pipeline.description.inspection import FileReport, inspect
 from har_pipeline.description.model import Description
-from har_pipeline.errors import SettingsError
+from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.recording import Sensor
 
 SHOWN_FILES = 20
 SHOWN_PROBLEMS = 5
+PLACE = re.compile(r"\d+")
+"""Lines and counts, in which reasons differ that are the same."""
 LEVELS: tuple[tuple[Sensor, str, str], ...] = (
     ("acc", "m/s²", "gravity alone is 9.8"),
     ("gyro", "rad/s", "at rest near 0, walking some 1"),
@@ -69,6 +72,8 @@ def show_description(description: Description, root: Path | None, console: Conso
             inspect(description, files, lambda done, name: status.update(f"{done} of {files.count}: {escape(name)}"))
         )
     _show_files(files, reports, console)
+    if all(report.problem for report in reports):
+        raise SourceError("none of the files can be read by this description; see the reasons above")
     _show_labels(description, reports, console)
 
 
@@ -89,8 +94,15 @@ def _show_files(files: DescribedFiles, reports: list[FileReport], console: Conso
         console.print(table, markup=False)
     if len(fine) > SHOWN_FILES:
         console.print(f"… and {len(fine) - SHOWN_FILES} more files like these")
+    reasons: dict[str, list[FileReport]] = {}
     for report in (report for report in reports if report.problem):
-        console.print(f"not read  {report.problem}", markup=False)
+        reasons.setdefault(PLACE.sub("", report.problem.removeprefix(report.name)), []).append(report)
+    for same in list(reasons.values())[:SHOWN_FILES]:
+        more = f" (and {len(same) - 1} files more for the same reason)" if len(same) > 1 else ""
+        console.print(f"not read  {same[0].problem}{more}", markup=False)
+    if len(reasons) > SHOWN_FILES:
+        unnamed = sum(len(same) for same in list(reasons.values())[SHOWN_FILES:])
+        console.print(f"… and {unnamed} more files were not read, for other reasons")
     clients = {client for report in fine for client in report.clients}
     minutes = sum(report.seconds for report in fine) / 60
     others = f"; {len(files.others)} others do not: {_few(list(files.others))}" if files.others else ""

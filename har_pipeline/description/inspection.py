@@ -13,6 +13,7 @@ from har_pipeline.description.model import Description
 from har_pipeline.description.samples import file_recordings
 from har_pipeline.errors import PipelineError
 from har_pipeline.recording import Categorical, Recording, Sensor
+from har_pipeline.signals.tally import Tally
 
 UNLABELLED_NAME = "(none)"
 
@@ -45,22 +46,23 @@ def inspect(
 
 def _inspected(description: Description, file: DescribedFile) -> FileReport:
     report = FileReport(file.name)
-    steps: dict[Sensor, list[float]] = {}
+    tallies: dict[Sensor, Tally] = {}
     levels: dict[Sensor, list[float]] = {}
     try:
         for recording in file_recordings(description, file):
+            if recording.sensor not in description.sensors:
+                continue  # zeros in place of a gyroscope
             _count(recording, report)
-            times = recording.times_s[np.isfinite(recording.times_s)]
-            if len(times) > 1:
-                steps.setdefault(recording.sensor, []).append(float(np.median(np.diff(times))))
+            tally = tallies.setdefault(recording.sensor, Tally())
+            tally.add(recording.session, recording.times_s, recording.values)
             sizes = np.linalg.norm(recording.values, axis=1)
             if np.isfinite(sizes).any():
                 levels.setdefault(recording.sensor, []).append(float(np.nanmedian(sizes)))
     except PipelineError as error:
         report.problem = str(error)
-    step = float(np.median(next(iter(steps.values())))) if steps else 0.0
-    report.seconds = step * max(report.samples.values(), default=0)  # a pause between two recordings counts for nothing
-    report.rate_hz = 1 / step if step > 0 else None
+    known = [each for each in tallies.values() if np.isfinite(each.rate_hz)]
+    report.seconds = max((each.covered_s for each in known), default=0.0)  # a pause between recordings counts nothing
+    report.rate_hz = known[0].rate_hz if known else None
     report.levels = {sensor: float(np.median(sizes)) for sensor, sizes in levels.items()}
     if not report.problem and not report.samples:
         why = "its sensor is neither acc nor gyro" if description.sensor_by_row else "it has no rows"

@@ -17,7 +17,7 @@ from har_pipeline.description.model import Description
 from har_pipeline.description.text import RowBlock, read_blocks
 from har_pipeline.errors import LabelError, SourceError
 from har_pipeline.readers.tables import LEAST_ROWS_TO_JUDGE
-from har_pipeline.recording import Categorical, Recording, Sensor
+from har_pipeline.recording import LARGEST, Categorical, Recording, Sensor
 
 ROWS = 8192
 """Of a chunk: a sensor is never more minutes ahead of the other than the pipeline keeps."""
@@ -39,8 +39,8 @@ def file_recordings(description: Description, file: DescribedFile) -> Iterator[R
     Without a client, the file's stem is it; without a session, the file's path, less what names the sensor. Without a
     gyroscope in the description it is zero at the accelerometer's times.
 
-    A damaged row (too long, or with a word, an infinite number or no time of this age) is a lost sample, as a row is
-    that lacks a number.
+    A damaged row (too long, or with a word, a number that no sensor measures or no time of this age) is a lost sample,
+    as a row is that lacks a number.
 
     Raises:
         LabelError: for an activity that the description does not know.
@@ -144,7 +144,18 @@ def _times(description: Description, block: RowBlock, rows: np.ndarray, before: 
 def _values(description: Description, sensor: Sensor, block: RowBlock, rows: np.ndarray) -> np.ndarray:
     described = description.sensors[sensor]
     raw = block.numbers(described.columns, rows)
-    return described.values(raw if described.add is None else raw + block.numbers(described.add, rows))
+    with np.errstate(over="ignore", invalid="ignore"):  # of 1e308
+        values = described.values(raw if described.add is None else raw + block.numbers(described.add, rows))
+    wild = np.isfinite(raw).all(axis=1) & ~(np.abs(values) <= LARGEST).all(axis=1)
+    if wild.any():
+        at = int(np.argmax(wild))
+        block.damage(
+            rows[wild],
+            f"{block.place(int(rows[at]))}: {', '.join(f'{each:.6g}' for each in raw[at])} in the columns of {sensor} "
+            f"is beyond {LARGEST:,.0f} in m/s² or rad/s; are unit and scale right?",
+        )
+        values[wild] = np.nan
+    return values
 
 
 def _words(

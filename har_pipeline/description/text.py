@@ -13,6 +13,7 @@ import numpy as np
 
 from gaitway.errors import did_you_mean
 from har_pipeline.description.files import Bytes, DescribedFile
+from har_pipeline.description.keys import GROUPS
 from har_pipeline.description.model import Description
 from har_pipeline.errors import SourceError
 from har_pipeline.readers.archive import most_unpacked, unpacking
@@ -27,6 +28,7 @@ MOST_LINE = 1 << 20
 MOST_COLUMNS = 10_000
 WHITESPACE = "whitespace"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+ODDLY_QUOTED = "a quotation mark is opened and not closed in its line"
 
 Lines = tuple[np.ndarray, list[bytes]]
 
@@ -163,17 +165,22 @@ def _cells(line: bytes, description: Description, place: str) -> list[str]:
 def _block(
     lines: list[bytes], numbers: np.ndarray, width: int, header: tuple[str, ...], name: str, description: Description
 ) -> RowBlock:
-    """Parse lines; rows that are too long are damaged, and come out empty."""
+    """Parse lines; rows that are too long, or with a quotation mark too many, are damaged, and come out empty."""
     damaged, why = np.zeros(len(lines), dtype=bool), list[str]()
+    texts = _word_columns(header, width, description)
     # pandas cuts a first row that is longer than the names to these in silence
-    frame = None if _too_long(lines[0], numbers[0], width, name, description) else _parsed(lines, width, description)
+    first_is_long = _too_long(lines[0], numbers[0], width, name, description)
+    frame = None if first_is_long else _parsed(lines, width, texts, description)
     if frame is None:
         rows = zip(lines, numbers, strict=True)
-        damaged = np.array([_too_long(line, number, width, name, description) for line, number in rows])
+        odd = np.array([line.count(b'"') % 2 == 1 for line in lines])
+        damaged = odd | np.array([_too_long(line, number, width, name, description) for line, number in rows])
         empty = (b" " if description.separator == WHITESPACE else description.separator.encode()).join([b'""'] * width)
-        frame = _parsed([empty if bad else line for line, bad in zip(lines, damaged, strict=True)], width, description)
-        first = numbers[int(np.argmax(damaged))] if damaged.any() else numbers[0]
-        why = [f"{name}, line {first}: not a row of {width} columns separated by {description.separator!r}"]
+        kept = [empty if bad else line for line, bad in zip(lines, damaged, strict=True)]
+        frame = _parsed(kept, width, texts, description)
+        first = int(np.argmax(damaged)) if damaged.any() else 0
+        wrong = ODDLY_QUOTED if odd[first] else f"not a row of {width} columns separated by {description.separator!r}"
+        why = [f"{name}, line {numbers[first]}: {wrong}"]
     if frame is None:
         raise SourceError(why[0])
     return RowBlock(name, frame, numbers, header, description.decimal, damaged, why)
@@ -183,18 +190,26 @@ def _too_long(line: bytes, number: int, width: int, name: str, description: Desc
     return len(_cells(line, description, f"{name}, line {number}")) > width
 
 
-def _parsed(lines: list[bytes], width: int, description: Description) -> pd.DataFrame | None:
-    """Parse rows of so many cells; None where one is longer, or else no row of a table."""
+def _word_columns(header: tuple[str, ...], width: int, description: Description) -> list[int]:
+    """Return where words stand: as numbers, subject 01 would be 1, or 01 again beside an empty cell."""
+    named = [source.column for name in GROUPS if (source := getattr(description, name)) is not None]
+    known = [each for each in named if isinstance(each, int) or each in header]
+    return [at for each in known if (at := each - 1 if isinstance(each, int) else header.index(each)) < width]
+
+
+def _parsed(lines: list[bytes], width: int, texts: list[int], description: Description) -> pd.DataFrame | None:
+    """Parse rows of so many cells; None where one is longer, goes on in the next, or else is no row of a table."""
     import pandas as pd
 
     spaced = description.separator == WHITESPACE
     try:
-        return pd.read_csv(
+        frame = pd.read_csv(
             io.BytesIO(b"\n".join(lines)),
             sep=r"\s+" if spaced else description.separator,
             header=None,
             names=range(width),
             index_col=False,
+            dtype=dict.fromkeys(texts, str),
             na_filter=False,
             skip_blank_lines=False,
             skipinitialspace=not spaced,
@@ -204,6 +219,7 @@ def _parsed(lines: list[bytes], width: int, description: Description) -> pd.Data
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError):
         return None
+    return frame if len(frame) == len(lines) else None
 
 
 def _lines(stream: Bytes, file: DescribedFile, description: Description) -> Iterator[Lines]:
@@ -232,20 +248,31 @@ def _raw_lines(stream: Bytes, file: DescribedFile) -> Iterator[list[bytes]]:
     if data.startswith(UTF_16):
         raise SourceError(f"{file.name} is UTF-16; save it as UTF-8")
     data = data.removeprefix(b"\xef\xbb\xbf")
+    # lines of old Macs, and of some exports, end in CR alone; the last byte may be half of CR LF
+    ending = b"\r" if b"\n" not in data and b"\r" in data[:-1] and not file.endless else b"\n"
     while data:
         total += len(data)
         if total > most:
             raise SourceError(f"{file.name} unpacks to more than {most >> 20} MiB; unpack it by hand if it is sound")
         if b"\0" in data:
             raise SourceError(f"{file.name} holds zero bytes; expected a text table: leave it out by `files`")
-        whole, newline, rest = (rest + data).rpartition(b"\n")
+        whole, newline, rest = (rest + data).rpartition(ending)
         if newline:
-            yield whole.split(b"\n")
+            yield as_utf8(whole).split(ending)
         if len(rest) > MOST_LINE:
             raise SourceError(f"{file.name} has a line of more than 1 MiB; expected a text table")
         data = _read(stream, file)
     if rest:
-        yield [rest]
+        yield [as_utf8(rest)]
+
+
+def as_utf8(text: bytes) -> bytes:
+    """Return whole lines in UTF-8; what is none was written by a Windows program in Western Europe, as most is."""
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return text.decode("cp1252", "replace").encode()
+    return text
 
 
 def _read(stream: Bytes, file: DescribedFile) -> bytes:

@@ -39,6 +39,8 @@ ROTATION = 20.0
 TINY_ROTATION, WALKING = 0.1, 1.5
 """Who shakes by so many m/s² turns by more than that many rad/s."""
 RATIO = 8.0
+PEAKS = {"acc": (2000.0, "m/s²"), "gyro": (200.0, "rad/s")}
+"""Of single numbers, where the unit is right: 200 g and 11,000 degrees a second, which no sensor on a body measures."""
 LOST, REPEATED = 0.15, 0.3
 SILENT, FROZEN = 0.2, 0.2
 """Shares of the time in which a sensor gives nothing while the other does, or the same three numbers over and over."""
@@ -126,7 +128,8 @@ def grouped(findings: Iterable[Finding], clients: int) -> list[tuple[Severity, s
         first, names = same[0], [each.client for each in same]
         who = first.client
         if len(names) > 1:
-            who = f"all {clients} clients" if len(names) == clients else f"{len(names)} clients, such as {names[0]}"
+            every = "both clients" if clients == 2 else f"all {clients} clients"
+            who = every if len(names) == clients else f"{len(names)} clients, such as {names[0]}"
         rows.append((first.severity, f"{who}, {SENSORS[first.sensor]}" if first.sensor else who, first.words))
     return sorted(rows, key=lambda row: ("error", "warning", "note").index(row[0]))
 
@@ -134,10 +137,15 @@ def grouped(findings: Iterable[Finding], clients: int) -> list[tuple[Severity, s
 Judgement = tuple[Severity, str, str]
 
 
+def plain(number: float) -> str:
+    """Write a quantity with three digits, and without an exponent."""
+    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.3g}"
+
+
 def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
     if tally.unusable:
         share = tally.unusable / (tally.rows + tally.unusable)
-        words = f"{tally.unusable} rows ({share:.1%}) lack a number (NaN, or cells missing) and are left out"
+        words = f"{tally.unusable} rows ({share:.1%}) lack a number (NaN, a word, or a cell missing) and are left out"
         yield "warning", "rows_without_numbers", words
     if tally.count < LEAST_SAMPLES:
         return
@@ -146,8 +154,12 @@ def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Ju
         return
     yield from _time(tally, declared_hz)
     yield from _channels(tally)
-    if sensor == "acc":
-        yield from _gravity(tally)
+    scale = list(_gravity(tally)) if sensor == "acc" else []
+    yield from scale
+    most, unit = PEAKS[sensor]
+    if tally.peak > most and not scale and not (sensor == "gyro" and tally.rotations.quantile(0.95) > ROTATION):
+        words = f"single samples reach {plain(tally.peak)} {unit}, which no sensor on a body measures"
+        yield "warning", "spikes", f"{words}; remove their rows: in normalization they drown all else"
 
 
 def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
@@ -157,7 +169,7 @@ def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
         return
     rate_hz = tally.rate_hz
     if not SLOWEST_HZ <= rate_hz <= FASTEST_HZ:
-        yield "error", "rate", f"{rate_hz:.4g} samples a second; {_time_unit(rate_hz)}"
+        yield "error", "rate", _impossible_rate(tally)
         return
     if declared_hz and abs(rate_hz / declared_hz - 1) > RATE_TOLERANCE:
         half = ", about half of it" if abs(rate_hz / declared_hz - 0.5) < 0.1 else ""
@@ -173,6 +185,14 @@ def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
         slower = rate_hz * (1 - tally.repeated_share)
         words = f"{tally.repeated_share:.0%} of the samples repeat the one before while it moves"
         yield "warning", "repeated_samples", f"{words}; the sensor itself gives about {slower:.3g} Hz"
+
+
+def _impossible_rate(tally: Tally) -> str:
+    """Say that times cannot be right, and why they may be wrong."""
+    if np.isinf(tally.rate_hz):
+        words = f"{tally.equal_times_share:.0%} of the samples carry the time of the one before"
+        return f"{words}: times were rounded, or stand still; leave the column of times out and give rate_hz instead"
+    return f"{plain(tally.rate_hz)} samples a second; {_time_unit(tally.rate_hz)}"
 
 
 def _time_unit(rate_hz: float) -> str:
@@ -210,7 +230,7 @@ def _gravity(tally: Tally) -> Iterator[Judgement]:
     odd = odd_acceleration(level, still=still)
     if odd is None and (still or pulled):
         return
-    words = f"|acceleration| is {level:.3g} {'at rest' if still else 'for the most part'}"
+    words = f"|acceleration| is {plain(level)} {'at rest' if still else 'for the most part'}"
     words = f"{words}, expected {STANDARD_GRAVITY:.2f} m/s²"
     if not (still and odd) and (level < WITHOUT_GRAVITY or not pulled):
         yield "warning", "no_gravity", f"{words}; gravity seems to be taken out: take the acceleration that includes it"
@@ -243,10 +263,12 @@ def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
         yield "warning", "identical_channels", words
         return
     turning, shaking = gyro.rotations.quantile(0.95), acc.shaking.quantile(0.95)
-    words = f"it turns by {turning:.3g} rad/s in the liveliest twentieth of the time"
-    if turning > ROTATION or (turning > 3 and turning > RATIO * shaking):
+    words = f"it turns by {plain(turning)} rad/s in the liveliest twentieth of the time"
+    # beside an accelerometer in another unit, turning and shaking cannot be compared
+    compared = not any(code == "gravity" for _, code, _ in _gravity(acc))
+    if turning > ROTATION or (compared and turning > 3 and turning > RATIO * shaking):
         yield "warning", "rotation", f"{words}; that looks like degrees: set the unit of the gyroscope to deg/s"
-    elif turning < TINY_ROTATION and shaking > WALKING:
+    elif compared and turning < TINY_ROTATION and shaking > WALKING:
         yield "warning", "rotation", f"{words}, while it shakes by {shaking:.3g} m/s²; set its unit to rad/s"
 
 
@@ -256,8 +278,8 @@ def _reason(sensors: Mapping[str, Tally], window_s: float) -> str:
             return f"the {name} gave no samples; a window needs both sensors"
     acc, gyro = sensors["acc"], sensors["gyro"]
     for sensor, tally in sensors.items():
-        if not SLOWEST_HZ <= tally.rate_hz <= FASTEST_HZ:
-            return f"the {SENSORS[sensor]} has {tally.rate_hz:.4g} samples a second; {_time_unit(tally.rate_hz)}"
+        if tally.count > 1 and not SLOWEST_HZ <= tally.rate_hz <= FASTEST_HZ:
+            return f"{SENSORS[sensor]}: {_impossible_rate(tally)}"
     if acc.last_s < gyro.first_s or gyro.last_s < acc.first_s:
         spans = f"{acc.first_s:.3f} to {acc.last_s:.3f} s and {gyro.first_s:.3f} to {gyro.last_s:.3f} s"
         return f"accelerometer and gyroscope never meet in time ({spans}); do their clocks differ?"

@@ -6,6 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
+from har_pipeline.recording import LARGEST
+
 AXES = ("x", "y", "z")
 BLOCK = 64
 STILL = 0.03
@@ -84,10 +86,10 @@ class Tally:
         times, columns = np.asarray(times_s, dtype=np.float64), np.ascontiguousarray(np.asarray(values, np.float64).T)
         if not len(times):
             return
-        if not np.isfinite(times.sum() + columns.sum()):
-            finite = np.isfinite(times) & np.isfinite(columns).all(axis=0)
-            self.unusable += int(len(times) - finite.sum())
-            times, columns = times[finite], columns[:, finite]
+        if not (np.isfinite(times.sum()) and columns.max() <= LARGEST and columns.min() >= -LARGEST):
+            usable = np.isfinite(times) & (np.abs(columns) <= LARGEST).all(axis=0)
+            self.unusable += int(len(times) - usable.sum())
+            times, columns = times[usable], columns[:, usable]
             if not len(times):
                 return
         self.rows += len(times)
@@ -131,6 +133,11 @@ class Tally:
         self._frozen += int((same == BLOCK - 1).sum())
         self._moved += int(moving.sum()) * (BLOCK - 1)
         self._repeated += int(same[moving].sum())
+
+    @property
+    def peak(self) -> float:
+        """The largest number of any axis, without its sign."""
+        return float(max(self._highest.max(), -self._lowest.min()))
 
     @property
     def all_zero(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from har_pipeline.errors import SignalError
-from har_pipeline.recording import Recording
+from har_pipeline.recording import LARGEST, Recording
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.streaming.interpolate import CELL, HELD, REACH, interpolate_at
 from har_pipeline.streaming.resample import low_pass_at
@@ -64,8 +64,8 @@ class SensorBuffer:
     def add(self, recording: Recording, codes: np.ndarray) -> None:
         """Take the samples of `recording`, with label codes (n,), and settle what can no longer be preceded.
 
-        Rows with NaN count as lost samples and are dropped. Raises SignalError on infinite values, a clock that
-        stands still, and (late = "refuse") samples older than the reorder window.
+        Rows with NaN count as lost samples and are dropped. Raises SignalError on a clock that stands still, and
+        (late = "refuse"; else dropped too) values beyond LARGEST and samples older than the reorder window.
         """
         keep = self._usable(recording)
         times = np.concatenate([self._pending[0], np.asarray(recording.times_s, dtype=np.float64)[keep]])
@@ -134,14 +134,19 @@ class SensorBuffer:
             raise SignalError(
                 f"{recording.where()}: expected times (n,) and values (n, 3), got {times.shape} and {values.shape}"
             )
-        finite = bool(np.isfinite(times).all() and np.isfinite(values).all())
-        if finite and (not len(times) or times.min() >= self._horizon):
+        if not len(times):
             return slice(None)
-        infinite = np.isinf(times) | np.isinf(values).any(axis=1)
-        if infinite.any():
-            at = int(np.argmax(infinite))
-            raise SignalError(f"{recording.where(at)}: infinite time or value; remove or repair the row")
-        keep: np.ndarray = ~(np.isnan(times) | np.isnan(values).any(axis=1))
+        sound = bool(np.isfinite(times).all() and values.max() <= LARGEST and values.min() >= -LARGEST)
+        if sound and times.min() >= self._horizon:
+            return slice(None)
+        wild = np.isinf(times) | (np.abs(values) > LARGEST).any(axis=1)
+        if wild.any() and self._settings.late == "refuse":
+            at = int(np.argmax(wild))
+            raise SignalError(
+                f"{recording.where(at)}: infinite time or value, or one beyond {LARGEST:,.0f} m/s² or rad/s; remove or "
+                "repair the row, or correct unit and scale"
+            )
+        keep: np.ndarray = ~(wild | np.isnan(times) | np.isnan(values).any(axis=1))
         late = keep & (times < self._horizon)
         if late.any() and self._settings.late == "refuse":
             at = int(np.argmax(late))

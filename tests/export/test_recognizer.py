@@ -219,6 +219,25 @@ def test_samples_that_come_too_late_are_left_out_and_it_is_said() -> None:
     assert "later than 0.1 s after others" in said[0]
 
 
+def test_single_samples_that_no_sensor_measures_cost_no_answer() -> None:
+    times = np.arange(0, 12, 0.01)
+    acc = motion(times)
+    expected = len(whole(Recognizer(SESSION), times, acc))
+    acc[[300, 700], [0, 2]] = np.inf, 1e308
+    said: list[str] = []
+    answers = whole(Recognizer(SESSION, on_warning=said.append), times, acc)
+    assert len(answers) == expected
+    assert all(np.isfinite(each.probabilities).all() for each in answers)
+    assert "samples without a number" in said[0]
+
+
+def whole(recognizer: Recognizer, times: np.ndarray, acc: np.ndarray) -> list[Answer]:
+    answers: list[Answer] = []
+    for part in np.array_split(np.arange(len(times)), 40):
+        answers += recognizer.push(times[part], acc[part], rotation(times)[part])
+    return answers + recognizer.flush()
+
+
 def test_a_sensor_that_never_comes_is_named_and_the_memory_stays_bounded() -> None:
     said: list[str] = []
     recognizer = Recognizer(SESSION, on_warning=said.append)

@@ -179,6 +179,9 @@ def test_infinite_values_standing_clocks_and_wrong_shapes_are_refused_with_file_
     values[7, 2] = np.inf
     with pytest.raises(SignalError, match=r"a\.csv, line 9: infinite"):
         run([record(times, values, source="a.csv", line=2)])
+    values[7, 2] = -1e30
+    with pytest.raises(SignalError, match=r"a\.csv, line 9: .* beyond 1,000,000 m/s²"):
+        run([record(times, values, source="a.csv", line=2)])
     with pytest.raises(SignalError, match=r"a\.csv, line 2: more than 64 samples carry the same time"):
         run([record(np.full(100, 1.4e9), np.ones((100, 3)), source="a.csv", line=2)])
     with pytest.raises(SignalError, match=r"expected times \(n,\) and values \(n, 3\)"):

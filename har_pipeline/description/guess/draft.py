@@ -20,6 +20,7 @@ from har_pipeline.description.guess.names import guess_files
 from har_pipeline.description.inspection import UNLABELLED_NAME, FileReport, inspect
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import description_of
+from har_pipeline.description.text import UTF_16
 from har_pipeline.errors import SourceError
 from har_pipeline.readers.archive import unpacking, walk
 from har_pipeline.recording import STANDARD_GRAVITY, Sensor
@@ -74,7 +75,9 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     root = Path(root)
     if not root.exists():
         raise SourceError(f"{root} does not exist; expected a folder, an archive or a file of recordings")
-    kinds = _kinds(root)
+    kinds, encoded = _kinds(root)
+    if encoded and not kinds:
+        raise SourceError(f"{encoded[0]} is UTF-16; save it as UTF-8")
     if not kinds:
         raise SourceError(f"no file under {root} is a text table of numbers; expected recordings such as *.csv")
     kind = max(kinds.values(), key=lambda kind: len(kind.names))
@@ -90,6 +93,8 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     files = guess_files(kind.names, [*wanted, *(["sensor"] if by_file else [])])
     seen = f"written by looking at {root.name}: {len(kind.names)} files of this layout, {others} of others"
     found = Draft({"files": files}, [seen])
+    if encoded:
+        found.remarks.append(f"{len(encoded)} files are UTF-16 and cannot be read, such as {encoded[0]!r}")
     _layout(kind, found)
     for meaning, guess in columns.words.items():
         found.guesses[meaning] = guess
@@ -102,9 +107,10 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     return found
 
 
-def _kinds(root: Path) -> dict[object, _Kind]:
-    """Sort the files under root by their layouts."""
+def _kinds(root: Path) -> tuple[dict[object, _Kind], list[str]]:
+    """Sort the files under root by their layouts; return those in UTF-16 too."""
     kinds: dict[object, _Kind] = {}
+    encoded: list[str] = []
     with unpacking(str(root)):
         for member in walk(root, lambda archive: True):
             read = sum(len(kind.layouts) for kind in kinds.values())
@@ -112,13 +118,15 @@ def _kinds(root: Path) -> dict[object, _Kind]:
                 continue
             with unpacking(member.name), member.open() as stream:
                 head = stream.read(HEAD_BYTES)
+            if head.startswith(UTF_16):
+                encoded.append(member.name)
             layout = guess_layout(head + b"\n" if len(head) < HEAD_BYTES else head)
             if layout is not None and layout.rows:
                 what = layout.separator, layout.header or len(layout.rows[0]), layout.trailing
                 kind = kinds.setdefault(what, _Kind())
                 kind.names.append(member.name)
                 kind.layouts.append(layout)
-    return kinds
+    return kinds, encoded
 
 
 def _sensor_by_file(kind: _Kind) -> bool:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from har_pipeline.description.text import as_utf8
+
 SEPARATORS = (",", ";", "\t", "|", "whitespace")
 COMMENTS = ("#", "%", "//")
 TRAILING = (";", ",", "\t", "|")
@@ -32,7 +34,8 @@ def guess_layout(head: bytes) -> TextLayout | None:
     """Guess from a file's first bytes, whose last line may be cut off; None where they are no table of numbers."""
     if b"\0" in head:
         return None
-    lines = head.decode("utf-8-sig", "replace").splitlines()
+    whole, newline, cut = head.rpartition(b"\n")
+    lines = (as_utf8(whole) + newline + cut).decode("utf-8-sig", "replace").splitlines()
     lines = lines[:-1] if len(lines) > 2 else lines
     found = [(number, line.strip(" \r")) for number, line in enumerate(lines, 1) if line.strip()]
     comment = next((mark for mark in COMMENTS if any(line.startswith(mark) for _, line in found)), "")

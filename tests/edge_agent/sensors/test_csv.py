@@ -160,6 +160,25 @@ def test_an_unknown_activity_leaves_its_file_out_and_says_so(tmp_path: Path) -> 
     assert (ignoring.counts, ignoring.skipped) == ({"": 22, "walking": 22}, {})  # b.csv is in once, not twice
 
 
+def test_damaged_files_are_left_out_and_said_and_cost_no_other(tmp_path: Path) -> None:
+    write(tmp_path / "all" / "a.csv").write_text("")
+    write(tmp_path / "all" / "b.csv")
+    standing = write(tmp_path / "all" / "c.csv")
+    times = [float(line.split(";")[0]) for line in standing.read_text().splitlines()[1:]]
+    stands = f"{times[-1]!r};0;0;1;0;0;0;walking\n" * 100  # a clock that stands still is met when windows were made
+    standing.write_text(standing.read_text() + stands)
+    config = configured(tmp_path, tmp_path / "all", BY_COLUMN)
+    found = Taken(config)
+    assert (found.counts, isinstance(found.event, DataReady)) == ({"walking": 22}, True)
+    assert found.skipped.keys() == {"a.csv", "c.csv"}
+    assert "a.csv is empty" in found.skipped["a.csv"][0]
+    assert "carry the same time" in found.skipped["c.csv"][0]
+    told = {each.found: each.level for each in check_sensors(config, running=True) if "a.csv is empty" in each.found}
+    assert set(told.values()) == {Level.WARNING}
+    write(tmp_path / "all" / "a.csv")
+    assert Taken(config).counts == {"walking": 44}  # a file that was repaired is taken
+
+
 def test_a_replay_that_was_interrupted_begins_that_file_again_and_no_file_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

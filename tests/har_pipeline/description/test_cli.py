@@ -82,6 +82,29 @@ def test_pauses_between_the_times_count_for_neither_rate_nor_minutes(call, tmp_p
     assert "1 clients, 1.0 min" in shown
 
 
+def test_times_that_are_rounded_leave_the_rate_as_it_is(call, tmp_path):
+    data, toml = tmp_path / "data", tmp_path / "data.toml"
+    data.mkdir()
+    (data / "walk.csv").write_text("\n".join(["s,ax,ay,az", *(f"{round(row / 64, 2)},0,0,9.8" for row in range(3000))]))
+    toml.write_text('time = "s"\nacc = { columns = ["ax", "ay", "az"] }\n')
+    shown = call("info", "--describe", toml, "--root", data).output
+    assert re.search(r"walk\.csv\s*│ walk\s*│ acc\s*│ 64\s*│ 0\.8", shown)  # no gyroscope is read, so none is shown
+    assert "gyro " not in shown
+
+
+def test_many_files_of_one_fault_are_one_line_and_none_at_all_is_an_error(call, tmp_path):
+    data, toml = tmp_path / "data", tmp_path / "data.toml"
+    data.mkdir()
+    for number in range(40):
+        (data / f"{number}.csv").write_text("t,x,y,z\n" + "0,1,2,three\n" * (20 + number))
+    toml.write_text('time = "t"\nacc = { columns = ["x", "y", "z"] }\n')
+    result = call("info", "--describe", toml, "--root", data)
+    assert result.exit_code == 1
+    assert result.output.count("not read") == 1
+    assert "'three' in column 'z' is no number (and 19 of 20 rows more) (and 39 files more" in result.output
+    assert "none of the files can be read" in result.output
+
+
 def test_a_file_of_a_header_alone_is_named(call, tmp_path):
     data, toml = tmp_path / "data", tmp_path / "data.toml"
     data.mkdir()

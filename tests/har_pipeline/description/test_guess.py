@@ -97,6 +97,22 @@ def test_who_did_it_is_not_taken_for_what_was_done(tmp_path, name, header, clien
     assert sorted(set[str]().union(*(report.clients for report in reports))) == clients
 
 
+def test_other_encodings_are_guessed_or_named(tmp_path):
+    rows = ["t;Acc X;Acc Y;Acc Z;Aktivität", *(f"{row / 50};0;0;9.81;gehen – schräg" for row in range(200)), ""]
+    (tmp_path / "x.csv").write_bytes("\n".join(rows).encode("windows-1252"))
+    found = draft(tmp_path).to_json()
+    assert (found["activity"], found["labels"]) == ("Aktivität", ["gehen – schräg"])
+    (tmp_path / "y.csv").write_bytes("\n".join(rows).encode("utf-16"))
+    assert "1 files are UTF-16 and cannot be read, such as 'y.csv'" in draft(tmp_path).remarks
+    with pytest.raises(SourceError, match=r"y\.csv is UTF-16; save it as UTF-8"):
+        draft(tmp_path / "y.csv")
+
+
+def test_an_open_quotation_mark_ends_no_guess(tmp_path):
+    (tmp_path / "x.csv").write_text("t,ax,ay,az,label\n" + '0,0,0,9.81,"walk\n' * 300)
+    assert "a quotation mark is opened and not closed" in draft(tmp_path).problems[0]
+
+
 def test_what_holds_no_accelerometer_is_refused(tmp_path):
     with pytest.raises(SourceError, match="does not exist"):
         draft(tmp_path / "none")

@@ -145,8 +145,16 @@ def test_an_empty_cell_or_a_short_row_is_a_lost_sample(tmp_path):
     assert np.isnan(acc.values).any(axis=1).tolist() == [False, True, True, True, False]
 
 
-DAMAGED = {3: "3,one,2,3", 5: "5,1,inf,3", 8: "8,1,2,3,4,5", 11: "11,1", 14: "noon,1,2,3", 17: "1e300,1,2,3"}
-"""By its number, what stands in place of a row: a word, an infinite number, too many cells, too few, two times."""
+DAMAGED = {
+    3: "3,one,2,3",
+    5: "5,1,inf,3",
+    8: "8,1,2,3,4,5",
+    11: "11,1",
+    14: "noon,1,2,3",
+    17: "1e300,1,2,3",
+    20: "20,-1e308,1e308,3",
+}
+"""What stands in place of a row: a word, an infinite number, too many cells, too few, two times, huge numbers."""
 
 
 @pytest.mark.parametrize("separator", [",", " "])
@@ -159,7 +167,7 @@ def test_a_few_damaged_rows_are_lost_samples_and_the_others_stay(tmp_path, separ
     assert np.flatnonzero(lost).tolist() == list(DAMAGED)
     good = np.setdiff1d(np.arange(60), list(DAMAGED))
     np.testing.assert_array_equal(times[good], good)
-    np.testing.assert_array_equal(acc[good], np.stack([np.ones(54), np.full(54, 2), good], axis=1))
+    np.testing.assert_array_equal(acc[good], np.stack([np.ones(53), np.full(53, 2), good], axis=1))
 
 
 def test_a_row_that_was_cut_off_is_of_the_client_before(tmp_path):
@@ -190,6 +198,7 @@ def test_where_half_of_the_rows_are_damaged_the_file_is_refused_and_they_are_cou
         ("t,x,y,z\n0,1,2,3,4\n1,1,2,3\n", {}, r"line 2: not a row of 4 columns"),
         ("t,x,y,z\n0,1,2,3\n\n1,one,2,3\n", {}, r"line 4: 'one' in column 'x' is no number"),
         ("t,x,y,z\n0,1,2,inf\n", {}, r"line 2: infinite"),
+        ("t,x,y,z\n0,1,2,1e308\n", {}, r"line 2: 1, 2, 1e\+308 .* beyond 1,000,000 .*; are unit and scale right"),
         ("t,x,y,z\n0,,,\n1,,,\n", {}, "no row has a number"),
         ("t,x,y,z\n1600000000000,1,2,3\n", {}, r"thousands of years away; is time.unit 's' right"),
         ("t,x,y,z\nnoon,1,2,3\n", {"time": {"column": "t", "unit": "date"}}, r"line 2: 'noon' .* is no date"),
@@ -216,6 +225,32 @@ def test_a_pattern_that_never_ends_is_ended(tmp_path, monkeypatch):
     write(tmp_path, "t,x,y,z\n0,1,2,3\n", f"{'a' * 60}.csv")
     with pytest.raises(SettingsError, match="avoid repeats within repeats"):
         find_files(description_of({**PLAIN, "files": r"(a+)+b"}), tmp_path)
+
+
+def test_a_quotation_mark_too_many_damages_its_row_alone(tmp_path):
+    rows = ["t,x,y,z,what", *(f"{row},1,2,{row},{chr(34) if row == 7 else ''}walk" for row in range(40)), ""]
+    acc, _ = read(write(tmp_path, "\n".join(rows)), {**PLAIN, "activity": "what"})["a/x.csv"]
+    assert np.flatnonzero(np.isnan(acc.values).any(axis=1)).tolist() == [7]
+    assert [word for word in words(acc) if word] == ["walk"] * 39
+    with pytest.raises(SourceError, match=r"line 3: a quotation mark is opened and not closed .* \(and 9 of 20 rows"):
+        read(write(tmp_path, "t,x,y,z\n" + '0,1,2,3\n1,1,2,"3\n' * 10), PLAIN)
+
+
+def test_words_of_digits_stay_as_they_are_written(tmp_path):
+    """Read as numbers, 01 would be 1 where all cells are numbers, and 01 where one is empty."""
+    rows = "".join(f"{row},1,2,3,01\n" for row in range(30))
+    for more in ("", "30,1,2,3,\n"):
+        found = read(write(tmp_path, "t,x,y,z,who\n" + rows + more), {**PLAIN, "client": "who"})["a/x.csv"]
+        assert {each.client for each in found} == {"01"}
+
+
+@pytest.mark.parametrize("encoded", ["windows-1252", "utf-8", "utf-8-sig"])
+def test_texts_of_windows_programs_and_lines_of_old_macs_are_read(tmp_path, encoded):
+    rows = ["t;x;y;z;Aktivität", *(f"{row};1;2;3;gehen – schräg" for row in range(30)), ""]
+    options = {**PLAIN, "separator": ";", "activity": "Aktivität", "labels": ["gehen – schräg"]}
+    for ending in ("\n", "\r\n", "\r"):
+        acc, _ = read(write(tmp_path, ending.join(rows).encode(encoded)), options)["a/x.csv"]
+        assert words(acc) == ["gehen – schräg"] * 30
 
 
 @pytest.mark.ci

@@ -83,6 +83,7 @@ def lost(count: int) -> np.ndarray:
     return np.flatnonzero(np.random.default_rng(1).random(count) > 0.3)
 
 
+HUGE = "rows_without_numbers", "acc", "1 rows"
 FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     "g": (values_of("acc", lambda v: v / G), "gravity", "acc", "looks like g"),
     "mg": (values_of("acc", lambda v: v / G * 1000), "gravity", "acc", "looks like mg"),
@@ -128,6 +129,13 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "switched off",
     ),
     "nan": (values_of("acc", some_nan), "rows_without_numbers", "acc", "10 rows"),
+    "huge": (values_of("acc", lambda v: np.where(np.arange(len(v))[:, None] == 9, 1e308, v)), *HUGE),
+    "spikes": (
+        values_of("acc", lambda v: np.where(np.arange(len(v))[:, None] % 500 == 9, 3e5, v)),
+        "spikes",
+        "acc",
+        "reach 300,000 m/s²",
+    ),
 }
 
 
@@ -148,6 +156,15 @@ def test_clean_recordings_raise_nothing_at_any_rate_of_theirs(clean):
     assert findings([rows(lambda n: np.arange(0, n, 4))(each) for each in clean]) == []
     synthetic = list(recordings("synthetic", None, options={"subjects": 3, "phones": 2, "minutes": 2.0}))
     assert findings(synthetic) == []
+
+
+def test_a_gyroscope_is_not_judged_by_an_accelerometer_in_another_unit(clean):
+    """Shaking in g is ten times smaller, and turning by 8 rad/s no more likely to be in degrees for that."""
+    turning = values_of("gyro", lambda v: v / np.quantile(np.linalg.norm(v, axis=1), 0.95) * 8)
+    in_g = values_of("acc", lambda v: v / G)
+    assert [each.code for each in findings([in_g(turning(each)) for each in clean])] == ["gravity"]
+    in_counts = values_of("acc", lambda v: v * 1671)
+    assert [each.code for each in findings([in_counts(each) for each in clean])] == ["gravity"]
 
 
 def test_the_accelerometers_numbers_in_the_gyroscopes_place_are_noticed(clean):
@@ -187,6 +204,7 @@ def test_findings_that_all_clients_have_are_one_line():
         ("error", "s3, gyroscope", "25000"),
         ("warning", "all 24 clients, accelerometer", "1 at rest"),
     ]
+    assert grouped(same[:2], 2)[0][1] == "both clients, accelerometer"
     assert grouped(same[:2], 24) == [("warning", "2 clients, such as s0, accelerometer", "1 at rest")]
 
 
@@ -195,6 +213,8 @@ def test_findings_that_all_clients_have_are_one_line():
     [
         (lambda read: [each for each in read if each.sensor == "acc"], "the gyroscope gave no samples"),
         (lambda read: [times(lambda t: t / 1000)(each) for each in read], "times in seconds"),
+        (lambda read: [times(np.floor)(each) for each in read], "leave the column of times out and give rate_hz"),
+        (lambda read: [rows(lambda n: np.arange(1))(each) for each in read], "never meet in time"),
         (
             lambda read: [each._replace(times_s=each.times_s + 1e6 * (each.sensor == "gyro")) for each in read],
             "never meet in time",
