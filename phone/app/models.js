@@ -58,8 +58,8 @@ export class Models {
     const prepared = this.participation.agent?.work.prepared ?? this.found?.prepared;
     if (!this.model || !prepared || prepared.train.y.length) return "";
     return (
-      "This phone has no labelled windows to check it with: what others have measured of it decided, if anything was. " +
-      "Label some minutes under Collect, and the next one is checked here."
+      "This phone has no labelled windows to check it with. Label some minutes under Collect, and the next one is " +
+      "checked here."
     );
   }
 
@@ -93,7 +93,7 @@ export class Models {
   /** @param {() => Promise<string>} work of one of the choices */
   async carryOut(work) {
     const words = await work();
-    this.done = { words, model: this.model };
+    this.done = { words: capital(words), model: this.model };
   }
 
   /** What came of the last choice, as long as its model is in use. */

@@ -1,9 +1,13 @@
-"""Two phones in Chromium and two agents in one federation: all of them count in every round, and the phones adopt."""
+"""Two phones in Chromium and two agents in one federation: all of them count in every round, and the phones adopt.
+
+A phone also learns by itself, and goes back to the model before.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aggregator_api.web.phone import RUNTIME, files
+from aggregator_api.web.phone import RUNTIME, files, version
 from federation.plan import Plan
 from federation.protocol.enrolment_uri import EnrolmentUri
 from har_pipeline import PipelineSettings, StreamPipeline, dataset_labels, recordings
@@ -37,10 +41,10 @@ BEGAN_MS = 1.78e12
 HOUR_MS = 3.6e6
 
 
-def a_plan() -> Plan:
+def a_plan(clients: int = len(DEVICES) + len(PHONES)) -> Plan:
     """Class means alone, without training, so that browsers can take part."""
     plan = plan_of(experiment_for("fedproto", minutes=MINUTES))
-    rounds = plan.rounds.model_copy(update={"rounds": ROUNDS, "minimum_clients": len(DEVICES) + len(PHONES)})
+    rounds = plan.rounds.model_copy(update={"rounds": ROUNDS, "minimum_clients": clients})
     method = {"name": "fedproto", "backbone": "frozen"}
     # a head of two units for each class says which prototype is nearest
     model = {"name": "har_cnn", "options": {**CNN, "hidden": 16}}
@@ -90,18 +94,14 @@ def test_phones_and_agents_finish_a_federation_together(
     tmp_path: Path, phones: dict[str, Page], faults: list[str]
 ) -> None:
     with fleet(tmp_path, broker=embedded) as here:
-        create(here)
+        create(here, a_plan())
         for device, transport in zip(DEVICES, ("mqtt", "http"), strict=True):
             here.add_device(
                 agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, "", transport), "--until-finished"
             )
         for name, page in phones.items():
             join(here, page, name)
-            page.goto(f"{here.url}/phone/#data")
-            file = {"name": f"{name}.csv", "mimeType": "text/csv", "buffer": exported(PHONES[name])}
-            page.get_by_label("A file of this app").set_input_files(file)
-            page.get_by_role("button", name="Import").click()
-            page.get_by_text("windows came in").wait_for()
+            bring_windows(here, page, name)
             page.goto(f"{here.url}/phone/#take-part")
         here.wait_for(lambda: has_ended(here), "the federation does not finish")
         everybody = {(client, round) for client in (*DEVICES, *PHONES) for round in range(1, ROUNDS + 1)}
@@ -116,9 +116,17 @@ def test_phones_and_agents_finish_a_federation_together(
         adopts_and_recognizes(here, phones["phone-1"])
 
 
-def create(here: Fleet) -> None:
+def bring_windows(here: Fleet, page: Page, name: str) -> None:
+    page.goto(f"{here.url}/phone/#data")
+    file = {"name": f"{name}.csv", "mimeType": "text/csv", "buffer": exported(PHONES[name])}
+    page.get_by_label("A file of this app").set_input_files(file)
+    page.get_by_role("button", name="Import").click()
+    page.get_by_text("windows came in").wait_for()
+
+
+def create(here: Fleet, plan: Plan) -> None:
     """Make the federation; the server exports the phones' model meanwhile, for which it loads the exporter."""
-    body = json.dumps({"name": "live", "plan": a_plan().model_dump(mode="json")}).encode()
+    body = json.dumps({"name": "live", "plan": plan.model_dump(mode="json")}).encode()
     request = urllib.request.Request(here.url + "/v1/federations", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status == 201
@@ -158,3 +166,53 @@ def adopts_and_recognizes(here: Fleet, page: Page) -> None:
     page.goto(f"{here.url}/phone/#recognize")
     page.reload()
     page.get_by_text("Ready:").wait_for()
+
+
+MADE_WORSE = """async (version) => {
+  const { Store } = await import(`/phone/${version}/collection/store.js`);
+  const store = await Store.open();
+  const kept = await store.get("model");
+  const { round, sha256 } = kept.model;
+  const [classes, dim] = [(await store.get("agent")).plan.labels.length, 16];
+  const [prototypes, known] = [new Float32Array(classes * dim).fill(1e3), new Float32Array(classes).fill(1)];
+  prototypes.fill(0, 0, dim); // the first one is nearest to everything
+  const model = { prototypes, known, round, sha256 };
+  await store.set("model", { model, release: 0, before: { model: kept.model, release: 0, before: null } });
+}"""
+"""A model that is of no use, before which another one was in use."""
+
+
+def test_a_phone_learns_by_itself_and_goes_back_without_the_server(tmp_path: Path, phones: dict[str, Page]) -> None:
+    """Both are the owner's to do; what is in use then is so after a reload."""
+    page = phones["phone-1"]
+    with fleet(tmp_path, broker=embedded) as here:
+        create(here, a_plan(clients=1))
+        join(here, page, "phone-1")
+        bring_windows(here, page, "phone-1")
+        page.goto(f"{here.url}/phone/#take-part")
+        page.get_by_text("The federation has ended.").wait_for()
+        page.get_by_text("after round").first.wait_for()
+        here.server.stop()
+        learns_by_itself_and_goes_back(here, page)
+
+
+def learns_by_itself_and_goes_back(here: Fleet, page: Page) -> None:
+    page.evaluate(MADE_WORSE, version())
+    page.goto(f"{here.url}/phone/#take-part")
+    page.reload()
+    card = page.get_by_role("region", name="The model in use")
+    theirs = card.get_by_text(re.compile("^The federation's model after round"))
+    theirs.wait_for()
+    card.get_by_role("button", name="Learn from this phone's windows").click()
+    said = card.get_by_role("status")
+    said.get_by_text("the present model does not work").wait_for()
+    own = re.compile("^A classifier that this phone has learnt after round|^The averages of this phone's own windows")
+    card.get_by_text(own).wait_for()
+    card.get_by_role("button", name="Learn from this phone's windows").click()
+    said.get_by_text("not adopted").wait_for()  # the same again is no better
+    card.get_by_text(own).wait_for()
+    card.get_by_role("button", name="Go back to the federation's model after round").click()
+    said.get_by_text("In use: the federation's model after round").wait_for()
+    theirs.wait_for()
+    page.reload()
+    theirs.wait_for()

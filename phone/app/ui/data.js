@@ -175,6 +175,7 @@ function deleted(app) {
     if (!participation.membership) return "";
     done.textContent = "Telling the server …";
     const untold = await participation.leave();
+    leaving.hidden = !participation.membership;
     const then = untold
       ? ` The server could not be told (${untold}); it will find the phone silent, and take it for offline.`
       : " The server knows it.";

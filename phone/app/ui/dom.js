@@ -100,6 +100,11 @@ export function clock(ms) {
   return new Date(ms).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }
 
+/** The time of day, and which day where that is another than today. @param {number} ms Unix time */
+export function moment(ms) {
+  return day(ms) === day(Date.now()) ? clock(ms) : `${clock(ms)} on ${day(ms)}`;
+}
+
 /** @param {number} ms Unix time */
 export function day(ms) {
   return new Date(ms).toLocaleDateString("en-GB", {

@@ -1,6 +1,6 @@
 /** The views by the address's fragment, how they follow what they show, and notes about the app itself. */
 
-import { action, clock, element, fill } from "./dom.js";
+import { action, element, fill, moment } from "./dom.js";
 
 const REFRESH_MS = 1000;
 /** While a button is at work, its view is left as it is. */
@@ -96,8 +96,8 @@ export function gone(participation) {
     element(
       "p",
       { class: "reason" },
-      `The server has not answered since ${clock(retry.sinceMs)}, and may be gone for good. ` +
-        `This phone tries again at about ${clock(retry.nextMs)}.`,
+      `The server has not answered since ${moment(retry.sinceMs)}, and may be gone for good. ` +
+        `This phone tries again at about ${moment(retry.nextMs)}.`,
     ),
     action("Try now", () => participation.hurry()),
   );
