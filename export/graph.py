@@ -1,6 +1,7 @@
 """From a torch module to ONNX, with the normalisation and the metadata inside."""
 
 import copy
+import gc
 import logging
 import warnings
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def float32_graph(deployed: Deployed, metadata: ModelMetadata) -> onnx.ModelProt
     """Export with a free batch, one file, opset 18 and IR of at most 10; the metadata is in the file."""
     # A batch of two or more: with one, torch.export would take the batch for a constant.
     example = torch.zeros(4, *metadata.input.shape)
-    with quiet():
+    with quiet(), _uncollected():
         program = torch.onnx.export(
             deployed,
             (example,),
@@ -101,6 +102,18 @@ def quiet() -> Iterator[None]:
     finally:
         registration.setLevel(level)
         logging.getLogger().removeFilter(hint)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: most of what an export makes is in use, and looking through it takes a quarter."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _PreprocessingHint(logging.Filter):

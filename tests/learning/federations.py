@@ -21,8 +21,11 @@ SMALLEST_HART = ("model.feature_dim=48", "model.blocks=2", "model.head_width=128
 
 
 def settings_of(**options: Any) -> Experiment:
-    """Return the settings of `python -m sim run` with these options; training on all training windows."""
-    common = {"validation_share": 0.0, "engine": "processes", "normalization": "federated"}
+    """Return the settings of `python -m sim run` with these options; training on all training windows.
+
+    In one process: others give the same numbers, and tests run beside each other, where forks only cost.
+    """
+    common = {"validation_share": 0.0, "engine": "serial", "normalization": "federated"}
     given = {**common, **options, "set": [*UNSCREENED, *options.get("set", ())]}
     chosen = with_defaults(None, given)
     return build_experiment(chosen, source_named(chosen["data"]).labels({}), None)

@@ -23,11 +23,17 @@ REAL = [name for name, one in FEDERATIONS.items() if not one.is_generated]
 GENERATED = [name for name, one in FEDERATIONS.items() if one.is_generated]
 ALWAYS = ("MotionSense", "fedavg on generated recordings")
 """Federations of the default run: a convolution in time, and what a clone without data sees."""
+SLOW = ("HART",)
+"""CI has the same blocks in HART with ALP, and HART itself beside plain torch (`test_witness`)."""
+
+# one process reads the recordings, which takes as long as two of these federations
+pytestmark = pytest.mark.xdist_group("learning")
 
 
 def watched(names: list[str]) -> list[ParameterSet]:
     """Return the names, those that are not always run left to CI."""
-    return [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.ci) for name in names]
+    kinds = {**dict.fromkeys(names, pytest.mark.ci), **dict.fromkeys(SLOW, pytest.mark.slow)}
+    return [pytest.param(name, marks=() if name in ALWAYS else kinds[name]) for name in names]
 
 
 BOTH_WAYS = ("fedavg", "fedali", "scaffold")

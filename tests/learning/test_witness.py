@@ -66,6 +66,7 @@ CASES = {
 
 @pytest.mark.data
 @pytest.mark.ci  # half a minute each
+@pytest.mark.xdist_group("learning")  # which reads the same recordings
 @pytest.mark.parametrize("name", CASES)
 def test_simulation_and_plain_torch_come_to_the_same_scores(
     name: str, gaitway_data: Path, record_property: Callable[[str, object], None]

@@ -20,11 +20,12 @@ EXPORTS = ("fedali", "frozen")
 @pytest.mark.parametrize(
     ("method", "models", "transports"),
     [
-        # the kills and the network's faults run it as well
+        # the kills (one device over each transport) and the network's faults run it as well
         pytest.param("fedavg", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedavg-mqtt"),
-        pytest.param("fedavg", ("", ""), ("mqtt", "http"), marks=pytest.mark.ci, id="fedavg-mixed"),
+        pytest.param("fedavg", ("", ""), ("mqtt", "http"), marks=pytest.mark.slow, id="fedavg-mixed"),
         # what the devices adopt they export first
-        pytest.param("fedali", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.ci, id="fedali-mqtt"),
+        pytest.param("fedali", ("", ""), ("mqtt", "http"), marks=pytest.mark.ci, id="fedali-mixed"),
+        pytest.param("fedali", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedali-mqtt"),
         pytest.param("fedproto", ("", "hart"), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedproto-mqtt"),
         pytest.param("fedproto", ("", "hart"), ("http", "http"), marks=pytest.mark.slow, id="fedproto-http"),
         # nobody trains; the server exports for light clients, and the devices what they adopt

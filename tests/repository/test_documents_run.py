@@ -40,8 +40,8 @@ def _marks(file: Path) -> list[pytest.MarkDecorator]:
 )
 def test_a_documents_commands_work_in_their_order(file: Path, tmp_path: Path) -> None:
     shell = _shell()
-    for name in (*PACKAGES, "demo", "docs", "deploy"):
-        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (*PACKAGES, "demo", "docs", "deploy"):  # with what is compiled, which a dozen programs then need not do
+        shutil.copytree(REPOSITORY / name, tmp_path / name)
     blocks = [block for block in shell_blocks(file) if not block.not_run]
     assert blocks
     script = tmp_path / "document.sh"
