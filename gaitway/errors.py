@@ -26,7 +26,9 @@ class Invalid(Protocol):
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` resembles most, or None where it resembles none."""
-    near = difflib.get_close_matches(name[:_COMPARED], list(known), n=1, cutoff=0.5)
+    names = list(known)
+    same = next((each for each in names if each.lower() == name[:_COMPARED].lower()), None)
+    near = [same] if same else difflib.get_close_matches(name[:_COMPARED], names, n=1, cutoff=0.5)
     return near[0] if near else None
 
 

@@ -51,6 +51,16 @@ def _three(given: object) -> object:
     return given
 
 
+def _matrix(given: object) -> object:
+    if not isinstance(given, list | tuple) or [_length(row) for row in given] != [3, 3, 3]:
+        raise ValueError("expected three rows of three numbers, as in [[0, 1, 0], [-1, 0, 0], [0, 0, 1]]")
+    return tuple(tuple(_number(each) for each in row) for row in given)
+
+
+def _length(row: object) -> int:
+    return len(row) if isinstance(row, list | tuple) else 0
+
+
 def _unit(units: Mapping[str, float], given: object, more: str) -> str | float:
     if isinstance(given, str):
         if given in (*units, *([DATE] if units is TIME_UNITS else [])):
@@ -123,6 +133,7 @@ Number = Annotated[float, BeforeValidator(_number)]
 Axes = Annotated[tuple[float, ...], BeforeValidator(_three_numbers)]
 Triple = Annotated[tuple[Column, Column, Column], BeforeValidator(_three)]
 Row = tuple[Number, Number, Number]
+Matrix = Annotated[tuple[Row, Row, Row], BeforeValidator(_matrix)]
 Word = Annotated[str, BeforeValidator(_word)]
 TimeUnit = Annotated[
     str | float, BeforeValidator(lambda given: _unit(TIME_UNITS, given, 'date, or a number: the seconds of "1"'))

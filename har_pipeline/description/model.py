@@ -26,8 +26,8 @@ from har_pipeline.description.keys import (
     Axes,
     Column,
     GyroUnit,
+    Matrix,
     Pattern,
-    Row,
     Separator,
     TimeUnit,
     Triple,
@@ -41,6 +41,12 @@ from har_pipeline.recording import UNLABELLED
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 MOST_DESCRIBED_BYTES = 1 << 20
+HOW = {
+    "acc": 'acc = { columns = ["ax", "ay", "az"], unit = "g" }',
+    "columns": 'columns = ["ax", "ay", "az"]',
+    "column": 'column = "timestamp"',
+}
+"""How the keys that must be there are written."""
 
 
 class Strict(BaseModel):
@@ -57,6 +63,11 @@ class Strict(BaseModel):
             for key in given:
                 if key not in cls.model_fields:
                     raise ValueError(f"unknown key {str(key)[:100]!r}; {did_you_mean(str(key), cls.model_fields)}")
+            missing = next(
+                (key for key, each in cls.model_fields.items() if each.is_required() and key not in given), ""
+            )
+            if missing:
+                raise ValueError(f"{missing} is missing; write it as in {HOW[missing]}")
         return given
 
 
@@ -140,7 +151,7 @@ class SensorColumns(Strict):
     add: Triple | None = None
     scale: Axes = (1.0, 1.0, 1.0)
     offset: Axes = (0.0, 0.0, 0.0)
-    matrix: tuple[Row, Row, Row] | None = None
+    matrix: Matrix | None = None
     sensor: Word | None = None
 
     @model_validator(mode="after")

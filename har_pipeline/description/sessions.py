@@ -29,7 +29,8 @@ RESTART_S = 1.0
 """A clock that goes back by more has been set anew; by less, samples came late."""
 MOST_RESTARTS = 1000
 PAUSE_S = 10.0
-CHUNK_S = 600.0
+CHUNK_S, CHUNK_ROWS = 600.0, 2_000_000
+"""What of a piece is in memory at once; more rows than these have no times that could be right."""
 PART_ROWS = 32_768
 
 
@@ -233,7 +234,7 @@ class _Cursor:
     def until(self, end_s: float) -> np.ndarray:
         """Take the rows up to a time."""
         parts = [np.empty(0, ROW)]
-        while self.next_s <= end_s:
+        while self.next_s <= end_s and sum(map(len, parts)) < CHUNK_ROWS:
             rows = self._more() if self._rows is None else self._rows
             high = int(np.searchsorted(rows["time"], end_s, side="right"))
             parts.append(rows[:high])

@@ -27,7 +27,7 @@ from har_pipeline.errors import SourceError
 ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
 ARCHIVE_FOLDER = re.compile(rf"{ARCHIVE.pattern[:-1]}/", re.IGNORECASE)
 SPOOL_BYTES = 64 << 20
-UNPACKED_BYTES, UNPACKED_RATIO = 4 << 30, 50
+UNPACKED_BYTES, UNPACKED_RATIO = 256 << 20, 50
 DEEPEST = 5
 """Archives within archives."""
 DAMAGED = (

@@ -12,11 +12,16 @@ from har_pipeline.description.guess.layout import TextLayout
 from har_pipeline.recording import Sensor
 
 Column = str | int
+MOST_JUDGED = 16
+"""Files whose numbers are looked at for columns without names."""
 LEAST_ROWS = 50
 """Fewer say nothing of columns without names."""
-STANDARD = {"acc": ("acc", "accel"), "gyro": ("gyr", "rotation", "angular", "omega")}
+STANDARD = {"acc": ("acc", "accel", "beschl"), "gyro": ("gyr", "rotation", "angular", "omega")}
 GRAVITY, WITHOUT_GRAVITY = ("grav",), ("user", "linear", "lin")
-TIME_NAMES = re.compile(r"(.*_)?(time|timestamp|ts|t|epoch|date|datetime|clock|ms|sec|seconds|millis)([ _(\[].*)?$")
+TIME_NAMES = re.compile(
+    r"(.*_)?(time|timestamp|ts|t|epoch|date|datetime|clock|ms|sec|seconds|millis|datum|zeit|zeitstempel|uhrzeit|fecha|"
+    r"tiempo)([ _(\[].*)?$"
+)
 WORD_NAMES = {
     "activity": re.compile(
         r"(.*_)?(a[ck]tivit\w+|t(ä|ae)tigkeit|actividad|label|klasse|class|gt|ground_truth|action|annotation)(_?name)?$"
@@ -58,9 +63,14 @@ class Columns(NamedTuple):
     spare: tuple[tuple[Column, ...], ...] = ()
 
 
-def guess_columns(layout: TextLayout) -> Columns:
-    """Guess from the header, or without one from the numbers alone."""
-    return _by_name(layout) if layout.header else _by_numbers(layout)
+def guess_columns(layouts: Sequence[TextLayout]) -> Columns:
+    """Guess from the header, or without one from the numbers of the file that tells most: in some nobody moves."""
+    longest = max(layouts, key=lambda layout: len(layout.rows))
+    if longest.header:
+        return _by_name(longest)
+    few = (layouts[at * len(layouts) // MOST_JUDGED] for at in range(MOST_JUDGED))
+    guesses = (_by_numbers(layout) for layout in [longest, *dict.fromkeys(few)])
+    return max(guesses, key=lambda columns: len(columns.sensors))
 
 
 def numbers_of(layout: TextLayout, columns: Sequence[Column]) -> np.ndarray:
@@ -97,8 +107,9 @@ def _by_name(layout: TextLayout) -> Columns:
         sensors["acc"] = Guess(kinds["user"], False, "gravity may be missing in them, which the pipeline expects")
     if "gyro" in kinds:
         sensors["gyro"] = Guess(kinds["gyro"], True, "by their names")
-    if not sensors and len(triples) == 1:
-        sensors["acc"] = Guess(next(iter(triples.values())), False, "the only three columns named as axes")
+    unknown = [columns for kind, columns in kinds.items() if kind.startswith("other ")]
+    if "acc" not in sensors and len(unknown) == 1:
+        sensors = {"acc": Guess(unknown[0], False, "the only three columns of axes without another name"), **sensors}
     used = {column for guess in (*sensors.values(), *([add] if add else [])) for column in guess.value}
     lower = {name: name.strip().lower().replace(" ", "_") for name in layout.header if name and name not in used}
     words = {
@@ -171,11 +182,11 @@ def _by_numbers(layout: TextLayout) -> Columns:
     if acc is not None:
         why = f"their size stays near {levels[acc][1]:.4g}, as gravity does"
         sensors["acc"] = Guess(tuple(map(name, acc)), False, why)
-        others = [run for run in runs if run != acc]
-        gyro = max(others, key=lambda run: levels[run][0], default=None)
-        if gyro is not None and levels[gyro][0] > 0.3:
+        runs = [run for run in runs if run != acc]
+        gyro = max(runs, key=lambda run: levels[run][0], default=None)
+        if gyro is not None and (levels[gyro][0] > 0.3 or _about_zero(all_numbers[:, gyro])):
             sensors["gyro"] = Guess(tuple(map(name, gyro)), False, "they turn about zero")
-        runs = [run for run in others if run != gyro]
+            runs.remove(gyro)
     words = {}
     unread = [at for at in range(width) if np.isnan(all_numbers[:, at]).all()]
     texts = [at for at in unread if any(row[at].strip() for row in layout.rows)]
@@ -200,6 +211,12 @@ def _runs_of_three(columns: Sequence[int]) -> list[tuple[int, int, int]]:
         else:
             at += 1
     return runs
+
+
+def _about_zero(values: np.ndarray) -> bool:
+    """Whether vectors (n, 3) point everywhere and vary in size, as turns do; gravity and the earth's field do not."""
+    size, median = _level(values)
+    return size > 0.15 and float(np.linalg.norm(np.nanmean(values, axis=0))) < 0.3 * median
 
 
 def _level(values: np.ndarray) -> tuple[float, float]:

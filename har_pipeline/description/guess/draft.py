@@ -6,8 +6,9 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ BINARY = re.compile(
     r"\.(jpe?g|png|gif|bmp|pdf|docx?|xlsx?|npz|npy|mat|h5|hdf5|parquet|py|pyc|md|html?|json|toml|ya?ml|mp4|avi|onnx|bin)$",
     re.IGNORECASE,
 )
+DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d")
+CLOCKS = ("%H:%M:%S.%f", "%H:%M:%S,%f", "%H:%M:%S", "%I:%M:%S.%f %p", "%I:%M:%S %p")
 EPOCHS = {"s": (1e8, 1e10), "ms": (1e11, 1e13), "us": (1e14, 1e16), "ns": (1e17, 1e19)}
 STEPS = {"s": (1e-3, 0.5), "ms": (0.5, 500.0), "us": (500.0, 5e5), "ns": (5e5, 5e8)}
 
@@ -82,7 +85,7 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
         raise SourceError(f"no file under {root} is a text table of numbers; expected recordings such as *.csv")
     kind = max(kinds.values(), key=lambda kind: len(kind.names))
     others = sum(len(other.names) for other in kinds.values()) - len(kind.names)
-    columns = guess_columns(max(kind.layouts, key=lambda layout: len(layout.rows)))
+    columns = guess_columns(kind.layouts)
     if "acc" not in columns.sensors:
         raise SourceError(
             f"{kind.names[0]}: no three columns look like an accelerometer; its columns are "
@@ -98,8 +101,9 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     _layout(kind, found)
     for meaning, guess in columns.words.items():
         found.guesses[meaning] = guess
-    _time(kind, columns, found)
-    _sensors(kind, columns, found, by_file=by_file)
+    parts = _by_sensor(kind, columns, by_file=by_file)
+    _time(parts["acc"], columns, found)
+    _sensors(parts, columns, found)
     if columns.spare:
         spare = "; ".join(" ".join(map(str, three)) for three in columns.spare)
         found.remarks.append(f"columns that are not used, perhaps further sensors: {spare}")
@@ -148,21 +152,40 @@ def _layout(kind: _Kind, found: Draft) -> None:
             found.guesses[key] = Guess(value, True, "in every line that was looked at")
 
 
-def _time(kind: _Kind, columns: Columns, found: Draft) -> None:
+def _by_sensor(kind: _Kind, columns: Columns, *, by_file: bool) -> dict[Sensor, list[TextLayout]]:
+    """Return the tables of each sensor: those of its files, or the rows that a column says are its; else all."""
+    every: dict[Sensor, list[TextLayout]] = {"acc": kind.layouts, "gyro": kind.layouts}
+    said = columns.words.get("sensor")
+    if by_file:
+        named = list(zip(kind.names, kind.layouts, strict=True))
+        return {sensor: [layout for name, layout in named if _is_of(sensor, name)] for sensor in every}
+    if said is None or said.value not in kind.layouts[0].header:
+        return every
+    at = kind.layouts[0].header.index(said.value)
+    parts: dict[Sensor, list[TextLayout]] = {}
+    for sensor in every:
+        own = [[row for row in each.rows if row[at].strip().lower().startswith(sensor[:3])] for each in kind.layouts]
+        parts[sensor] = [each._replace(rows=tuple(rows)) for each, rows in zip(kind.layouts, own, strict=True) if rows]
+    return parts if all(parts.values()) else every
+
+
+def _time(layouts: Sequence[TextLayout], columns: Columns, found: Draft) -> None:
     if columns.time is None:
         found.guesses["rate_hz"] = Guess(50.0, False, "no column is a time; how many rows a second?")
         return
     column = columns.time.value
     steps, firsts = [], []
-    for layout in kind.layouts:
+    for layout in layouts:
         numbers = numbers_of(layout, (column,))[:, 0]
         numbers = numbers[np.isfinite(numbers)]
         if len(numbers) > 2:
             steps.append(_usual_step(numbers))
             firsts.append(float(numbers[0]))
     if not steps:
-        date = {"column": column, "unit": DATE}
-        found.guesses["time"] = Guess(date, False, "texts; set format if they are not ISO 8601")
+        form = _date_format(layouts[0], column)
+        date = {"column": column, "unit": DATE, **({"format": form} if form else {})}
+        why = "texts; is it the day that stands before the month?" if form else "texts; set format if not ISO 8601"
+        found.guesses["time"] = Guess(date, False, why)
         return
     step, first = float(np.median(steps)), float(np.median(firsts))
     epoch = next((unit for unit, (low, high) in EPOCHS.items() if low < first < high), None)
@@ -174,6 +197,21 @@ def _time(kind: _Kind, columns: Columns, found: Draft) -> None:
     found.guesses["time"] = Guess({"column": column, "unit": epoch or fitting}, sure or columns.time.sure, why)
 
 
+def _date_format(layout: TextLayout, column: str | int) -> str | None:
+    """Return the form in which the first dates are written; None if they are ISO 8601, or of no known form."""
+    at = column - 1 if isinstance(column, int) else layout.header.index(column)
+    texts = [row[at].strip() for row in layout.rows[:20]]
+
+    def fits(form: str) -> bool:
+        try:
+            return all(datetime.strptime(text, form) for text in texts)
+        except ValueError:
+            return False
+
+    days = [day for day in DAYS if any(fits(f"{day} {clock}") for clock in CLOCKS)]
+    return next((form for day in days for clock in CLOCKS if fits(form := f"{day} {clock}")), None)
+
+
 def _usual_step(times: np.ndarray) -> float:
     """Return the mean time from row to row of a file's beginning, pauses left out."""
     steps = np.diff(times)
@@ -181,21 +219,19 @@ def _usual_step(times: np.ndarray) -> float:
     return float(np.mean(kept)) if len(kept) else 0.0
 
 
-def _sensors(kind: _Kind, columns: Columns, found: Draft, *, by_file: bool) -> None:
+def _sensors(parts: Mapping[Sensor, list[TextLayout]], columns: Columns, found: Draft) -> None:
+    apart = parts["acc"] != parts["gyro"]
     for sensor, guess in columns.sensors.items():
         add = columns.add.value if sensor == "acc" and columns.add else None
-        layouts = [
-            layout for name, layout in zip(kind.names, kind.layouts, strict=True)
-            if not by_file or _is_of(sensor, name)
-        ]  # fmt: skip
-        unit = _unit(sensor, guess.value, add, layouts)
+        unit = _unit(sensor, guess.value, add, parts[sensor])
         keys = {"columns": list(guess.value), **({"add": list(add)} if add else {}), **unit.value}
         both = Guess(keys, guess.sure and unit.sure, f"{guess.why}; {unit.why}")
         found.guesses[sensor] = both
-        if by_file and "gyro" not in columns.sensors:
-            gyro = _unit("gyro", guess.value, None, [each for each in kind.layouts if each not in layouts])
+        if apart and "gyro" not in columns.sensors:
+            gyro = _unit("gyro", guess.value, None, parts["gyro"])
             keys = {"columns": list(guess.value), **gyro.value}
-            found.guesses["gyro"] = Guess(keys, False, f"in files of its own; {gyro.why}")
+            where = "rows" if "sensor" in columns.words else "files"
+            found.guesses["gyro"] = Guess(keys, False, f"in {where} of its own; {gyro.why}")
     if "gyro" not in found.guesses:
         found.remarks.append("no gyroscope was found: its channels will be zero")
 
@@ -278,7 +314,7 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         plain = "'" not in value and value.isprintable() and "\\" in value
-        return f"'{value}'" if plain else json.dumps(value, ensure_ascii=True)
+        return f"'{value}'" if plain else json.dumps(value, ensure_ascii=not value.isprintable())
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -108,6 +108,53 @@ def test_other_encodings_are_guessed_or_named(tmp_path):
         draft(tmp_path / "y.csv")
 
 
+def test_a_column_of_sensors_tells_the_gyroscope_too(tmp_path):
+    lines = ["Timestamp;Sensor;X;Y;Z"]
+    for row in range(400):
+        lines += [
+            f"{row * 32};Accelerometer;0;{row % 3};9.8",
+            f"{row * 32 + 3};Gyroscope;{row % 90 - 44.5};0;{row % 60}",
+        ]
+    (tmp_path / "x.csv").write_text("\n".join([*lines, ""]))
+    found = draft(tmp_path)
+    assert found.to_json()["acc"] == {"columns": ["X", "Y", "Z"], "unit": "m/s2"}
+    assert found.to_json()["gyro"] == {"columns": ["X", "Y", "Z"], "unit": "deg/s"}
+    assert "31.25 rows a second" in found.guesses["time"].why
+    assert not any("no gyroscope" in each for each in found.remarks)
+    described = description_of(found.to_json())
+    (report,) = inspect(described, find_files(described, tmp_path))
+    assert report.samples == {"acc": 400, "gyro": 400}
+
+
+@pytest.mark.parametrize("still_first", [True, False])
+def test_a_gyroscope_without_a_name_is_found_in_the_files_in_which_it_turns(tmp_path, still_first):
+    random = np.random.default_rng(1)
+    for number in range(4):
+        still = (number < 3) == still_first
+        phase = np.arange(900) / 20
+        acc = np.array([0, 256, 0]) + random.normal(0, 1, (900, 3)) + (0 if still else 60) * np.sin(phase)[:, None]
+        turns = np.stack([np.sin(phase), np.sin(phase + 1), np.cos(phase)], axis=1)
+        turns *= np.array([900, 300, 200]) * (0 if still else 1)
+        gyro = turns + random.normal(0, 1, (900, 3)) + np.array([9, 4, 7]) * still
+        rows = np.hstack([acc, gyro, 4 * acc]).round().astype(int)
+        np.savetxt(tmp_path / f"D0{number}_S01_R01.txt", rows, "%4d", delimiter=", ", newline=";\n")
+    found = draft(tmp_path)
+    assert found.to_json()["acc"]["columns"] == [1, 2, 3]
+    assert found.to_json()["gyro"]["columns"] == [4, 5, 6]
+    assert "columns that are not used, perhaps further sensors: 7 8 9" in found.remarks
+
+
+def test_german_names_and_dates_are_guessed(tmp_path):
+    rows = [f"31.03.2024 01:30:{row // 50:02d},{row % 50 * 20:03d};0;0;9,81;0,5;{row % 9}" for row in range(600)]
+    header = "Datum;Beschl X;Beschl Y;Beschl Z;Dreh;Aktivität"
+    (tmp_path / "x.csv").write_text("\n".join([header, *rows, ""]))
+    found = draft(tmp_path)
+    assert found.to_json()["time"] == {"column": "Datum", "unit": "date", "format": "%d.%m.%Y %H:%M:%S,%f"}
+    assert found.to_json()["acc"]["columns"] == ["Beschl X", "Beschl Y", "Beschl Z"]
+    assert 'activity = "Aktivität"' in found.toml()
+    assert found.problems == []
+
+
 def test_an_open_quotation_mark_ends_no_guess(tmp_path):
     (tmp_path / "x.csv").write_text("t,ax,ay,az,label\n" + '0,0,0,9.81,"walk\n' * 300)
     assert "a quotation mark is opened and not closed" in draft(tmp_path).problems[0]

@@ -39,6 +39,11 @@ XYZ = {"columns": ["x", "y", "z"]}
         ({"acc": {**XYZ, "scale": 0}}, "scale is 0"),
         ({"acc": {**XYZ, "scale": float("nan")}}, r"acc\.scale: expected a number"),
         ({"acc": {**XYZ, "matrix": [[1, 0, 0], [0, 1, 0], [1, 1, 0]]}}, "no inverse"),
+        ({"acc": {**XYZ, "matrix": [[1, 0, 0], [0, 1, 0]]}}, r"acc\.matrix: expected three rows of three numbers"),
+        ({"acc": {**XYZ, "matrix": "y,-x,z"}}, r"acc\.matrix: expected three rows of three numbers"),
+        ({"acc": {**XYZ, "unit": "G"}}, r"acc\.unit: unknown unit; did you mean 'g'"),
+        ({"acc": {"unit": "g"}}, "acc: columns is missing; write it as in columns ="),
+        ({"time": {"unit": "ms"}}, "time: column is missing; write it as in column ="),
         ({"acc": 5}, "acc: expected keys and values: columns"),
         ({"time": None}, "time: name the column of the times, or give rate_hz"),
         ({"time": {"column": "t", "unit": "min"}}, r"time\.unit: unknown unit"),
@@ -92,3 +97,8 @@ def test_a_file_that_is_no_description_is_named(tmp_path, text):
         read_description(path)
     with pytest.raises(SettingsError, match="expected a description in TOML"):
         read_description(tmp_path / "none.toml")
+
+
+def test_a_description_without_an_accelerometer_says_how_to_write_it():
+    with pytest.raises(SettingsError, match=r"description: acc is missing; write it as in acc = \{ columns ="):
+        description_of({"time": "t"})

@@ -156,6 +156,17 @@ def test_without_a_gyroscope_its_channels_are_zero(tmp_path):
     assert (windows.x[..., 1] > 1.9).all()
 
 
+def test_rows_that_all_have_one_time_do_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions_of, "CHUNK_ROWS", 10_000)
+    monkeypatch.setattr(sessions_of, "PART_ROWS", 5_000)
+    (tmp_path / "p1").mkdir()
+    (tmp_path / "p1" / "s1.csv").write_text("t,x,y,z\n" + "7,1,2,3\n" * 60_000)
+    description = description_of(PLAIN)
+    sizes = [len(each.times_s) for each in sessions_of.recordings(description, find_files(description, tmp_path))]
+    assert sum(sizes) == 2 * 60_000
+    assert max(sizes) <= 15_000
+
+
 @pytest.mark.ci
 def test_five_hours_of_two_sensors_become_windows_in_constant_memory(tmp_path):
     """At 100 Hz 1.8 million rows of each sensor: 115 MB as float64, of which no more than a part is ever held."""
