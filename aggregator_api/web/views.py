@@ -29,7 +29,7 @@ LISTED = 100
 DAY_S = 86_400.0
 
 
-class FederationSummary(NamedTuple):
+class FederationOverview(NamedTuple):
     """A federation on the overview."""
 
     detail: FederationDetail
@@ -59,13 +59,13 @@ class TimedRound(NamedTuple):
         return (self.spans[-1].end or time.time()) - self.spans[0].begin
 
 
-def summary(session: Session, row: FederationRow, history: HistoryReader) -> FederationSummary:
+def summary(session: Session, row: FederationRow, history: HistoryReader) -> FederationOverview:
     """Tell where a federation stands."""
     detail = queries.federation(session, row, history.versions)
     latest = [each.number for each in round_history.latest_rounds(session, row, 3)]
     scores = history.scores(session, row, latest)
     number = max(scores, default=0)
-    return FederationSummary(
+    return FederationOverview(
         detail,
         repositories.open_round(session, row),
         metric_of(detail.plan)[1],
@@ -77,7 +77,7 @@ def summary(session: Session, row: FederationRow, history: HistoryReader) -> Fed
 
 def summaries(
     session: Session, only: str | None, history: HistoryReader, page: PageParams
-) -> tuple[list[FederationSummary], int | None]:
+) -> tuple[list[FederationOverview], int | None]:
     """Tell where the federations stand that a key may see, and the cursor of those that follow."""
     found = queries.federations(session, only, page)
     rows = [repositories.federation_named(session, each.name) for each in found.items]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -252,9 +250,6 @@ ALSO_OURS = {
 COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package
 COMMAND_LINE_MODULES = ("__main__", "cli")
 
-PRIVATE = re.compile(r"_[a-zA-Z]")
-FORBIDDEN_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "types", "manager"})
-
 
 def _below(name: str, roots: Iterable[str]) -> bool:
     return any(name == root or name.startswith(f"{root}.") for root in roots)
@@ -334,23 +329,6 @@ def test_each_departure_is_still_needed(table: dict[str, dict[str, str]]) -> Non
     for name, packages in table.items():
         for package in packages:
             assert any(_below(e.module, [name]) and _below(e.target, [package]) for e in all_imports()), (name, package)
-
-
-def test_no_module_has_a_name_that_says_nothing() -> None:
-    assert [name for name in modules() if FORBIDDEN_NAMES & set(name.split("."))] == []
-
-
-def test_no_test_imports_or_replaces_a_private_name_of_ours() -> None:
-    """Ruff's SLF001 sees the attributes; this is about `from x import _y` and `setattr(x, "_y", …)`."""
-    found = []
-    for file in (*(REPOSITORY / "tests").rglob("*.py"), *(REPOSITORY / "benchmarks").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            match node:
-                case ast.ImportFrom(names=names):
-                    found += [(file, each.name) for each in names if PRIVATE.match(each.name)]
-                case ast.Call(func=ast.Attribute(attr="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
-                    found += [(file, name)] if PRIVATE.match(name) else []
-    assert found == []
 
 
 @pytest.mark.ci
