@@ -160,6 +160,50 @@ for _floor, _below_it in FLOORS.items():
         ours=(*TABLE["aggregator_api"].ours, *(f"aggregator_api.{name}" for name in (*GROUND, *_below_it))),
     )
 
+# The floors of the other packages: what each folder may import of its own package. Below federation.methods nothing
+# knows the table of methods, below sim.reports and sim.cli nothing knows what people see, but for the listed places.
+INSIDE = {
+    "har_pipeline": {
+        "signals": ("recording",),
+        "streaming": ("errors", "origin", "recording", "settings", "signals"),
+        "readers": ("description", "errors", "origin", "recording", "settings", "streaming"),
+        "description": ("errors", "readers", "recording", "signals", "units"),
+    },
+    "models": {"layers": ("errors", "model"), "image": ("errors", "layers", "model")},
+    "federation": {
+        "protocol": ("errors", "plan"),
+        "tasks": ("described", "errors", "records"),
+        "aggregation": ("errors", "linear_head", "method", "plan", "records", "tasks", "tree"),
+        "privacy": ("errors", "method", "plan", "records"),
+        "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
+        "training": ("aggregation", "errors", "method", "plan", "records", "seeds", "tasks", "tree"),
+        "wire": ("aggregation", "errors", "method", "plan", "protocol", "records", "tree"),
+    },
+    "sim": {
+        "memory": ("errors",),
+        "engines": ("errors", "experiment", "memory"),
+        "client_store": ("experiment", "memory"),
+        "networks": ("errors", "experiment"),
+        "data": ("errors", "experiment"),
+        "presets": ("data", "errors", "experiment"),
+        "sweep": ("engines", "errors", "experiment"),
+        "results": (
+            *("best_round", "checkpoint", "data", "errors", "evaluation", "experiment", "networks", "simulation"),
+        ),
+        "reports": ("data", "errors", "evaluation", "experiment", "results", "run", "sweep"),
+    },
+}
+for _package, _folders in INSIDE.items():
+    for _folder, _below_it in _folders.items():
+        TABLE[f"{_package}.{_folder}"] = replace(
+            TABLE[_package],
+            ours=(
+                *(name for name in TABLE[_package].ours if name != _package),
+                *(f"{_package}.{name}" for name in _below_it),
+            ),
+        )
+TABLE["federation.protocol"] = replace(TABLE["federation.protocol"], outside=())
+
 # Where the code departs from the table, and why.
 VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
@@ -227,6 +271,11 @@ ALSO_OURS = {
         "har_pipeline.description": "what says how their files are laid out",
         "har_pipeline.units": "the units in its help",
     },
+    "sim.data.partitions.plot": {"sim.reports.figures.style": "a picture of the partition in the report's colours"},
+    "sim.results.segmented_pictures": {
+        "sim.reports.analysis.entropy": "maps of entropy, as the report shows them"
+    },
+    "sim.reports.report": {"sim.cli.repeat": "the command that repeats the run"},
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
     **{
         f"aggregator_api.{name}.service": {
@@ -315,6 +364,11 @@ def test_every_package_was_read(name: str) -> None:
         ("aggregator_api.db.models", "from aggregator_api.rounds import coordinator"),
         ("aggregator_api.devices.tags", "from aggregator_api import app"),
         ("sim.engine", "from fastapi import FastAPI"),
+        ("sim.engines.serial", "from sim.simulation import Simulation"),
+        ("sim.data.holdout", "from sim.reports.report import write_report"),
+        ("federation.training.local_round", "from federation.methods import METHODS"),
+        ("federation.protocol.messages", "import torch"),
+        ("har_pipeline.streaming.windows", "from har_pipeline.readers import READERS"),
         ("sim.engine", "from edge_agent.machine.agent import Agent"),
         ("federation.methods.fedavg", "from ..server_round import typer\nimport typer"),
     ],
