@@ -272,9 +272,7 @@ ALSO_OURS = {
         "har_pipeline.units": "the units in its help",
     },
     "sim.data.partitions.plot": {"sim.reports.figures.style": "a picture of the partition in the report's colours"},
-    "sim.results.segmented_pictures": {
-        "sim.reports.analysis.entropy": "maps of entropy, as the report shows them"
-    },
+    "sim.results.segmented_pictures": {"sim.reports.analysis.entropy": "maps of entropy, as the report shows them"},
     "sim.reports.report": {"sim.cli.repeat": "the command that repeats the run"},
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
     **{
