@@ -17,7 +17,7 @@ from edge_agent.serving.classifier import describe_live
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.files import tolerate_full_disk, write_file
 from edge_agent.storage.repair import ASIDE
-from edge_agent.storage.state_store import RoundRecord, StateStore
+from edge_agent.storage.state_store import RememberedRound, StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
 from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, Release, ReleaseReport
@@ -115,7 +115,7 @@ _WHY = {
 }
 
 
-def _round(row: RoundRecord) -> dict[str, Any]:
+def _round(row: RememberedRound) -> dict[str, Any]:
     metrics, metric = row.result.get("metrics", {}), row.result.get("metric", DEFAULT_METRIC)
     measured = [name for task in METRICS.values() if metric in task for name in task]
     names = [f"{name}_{when}" for name in measured for when in ("before", "after")]

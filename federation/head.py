@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from federation.errors import SettingsError
+from gaitway.input_spec import HEAD
 
-_HEAD = "head."
 HEAD_LR_FACTOR = 10.0
 """The head's learning rate over the base's, where each trains alone: as in FedPAC's and in FedAli's authors' code."""
 
 
 def is_head(name: str) -> bool:
     """Whether a parameter belongs to the classifier; its input is the feature."""
-    return name.startswith(_HEAD)
+    return name.startswith(HEAD)
 
 
 def is_base(name: str) -> bool:

@@ -1,4 +1,6 @@
-"""What a network takes: one example's shape, its channels with their units, and how raw values become its input.
+"""What all packages know of any network: what it takes, and which of its parameters are the head.
+
+What it takes is one example's shape, its channels with their units, and how raw values become its input.
 
 Checkpoints and exported models carry it, and the inference session, which knows neither torch nor `models`, reads it.
 """
@@ -21,6 +23,8 @@ PIXELS = "pixel / 255"
 DEVICE_AXES = "x right, y up, z out of the screen, right-handed; at rest the axis that points up shows +9.81 m/s^2"
 """A phone's axes as Android and W3C have them, seen from its front; a board has its own, turned to these."""
 GYROSCOPE = SENSOR_CHANNELS[3:]
+HEAD = "head."
+"""How the names of a classifier's parameters begin, in every network; what comes before it makes the features."""
 SMALLEST_STD = 1e-3
 """Below the resolution of any phone's sensor (m/s² or rad/s): a constant channel comes out as zeros, not as noise."""
 _COLOURS = {1: ("grey",), 3: ("red", "green", "blue")}

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gaitway.input_spec import HEAD
 from models.errors import OptionError
 from models.hart import CHANNELS, PATCH, TOKENS, WINDOW, Block, Hart
 from models.layers.dropout import lowbias32, uniform_words
-from models.model import HEAD, Model
+from models.model import Model
 
 KERNELS = (3, 7, 7, 15)
 ENCODER = "encoder."

@@ -9,9 +9,6 @@ from torch import Tensor, nn
 from gaitway.input_spec import InputKind, InputSpec
 from models.errors import OptionError
 
-HEAD = "head."
-"""How the names of a classifier's parameters begin, in every network."""
-
 
 class ModelOutput(NamedTuple):
     """Features (B, D), what enters the head, and logits (B, classes); of pixels (B, D, h, w) and (B, classes, H, W)."""

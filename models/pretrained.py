@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gaitway.input_spec import HEAD
 from models.checkpoint import MAX_BYTES, check_size, read_tensors
 from models.errors import CheckpointError
-from models.model import HEAD, Model, Published
+from models.model import Model, Published
 from models.registry import starting_from_published
 
 _COUNTER = "num_batches_tracked"

@@ -143,14 +143,14 @@ def participants(session: Session, row: RoundRow, page: PageParams) -> resources
 
 def metrics(
     session: Session, row: FederationRow, round_number: int | None, page: PageParams
-) -> resources.Page[resources.Metric]:
+) -> resources.Page[resources.ReportedMetric]:
     """List what the devices of a federation measured, in all rounds or in one."""
     query = select(MetricRow).where(MetricRow.federation_id == row.id)
     if round_number is not None:
         query = query.where(MetricRow.round_number == round_number)
 
-    def view(metric: MetricRow) -> resources.Metric:
-        return resources.Metric.model_validate({**_columns(metric), "device": metric.device.name})
+    def view(metric: MetricRow) -> resources.ReportedMetric:
+        return resources.ReportedMetric.model_validate({**_columns(metric), "device": metric.device.name})
 
     return paginate(session, query, MetricRow.id, page, view)
 

@@ -29,7 +29,7 @@ LISTED = 100
 DAY_S = 86_400.0
 
 
-class FederationSummary(NamedTuple):
+class FederationOverview(NamedTuple):
     """A federation on the overview."""
 
     detail: FederationDetail
@@ -61,7 +61,7 @@ class TimedRound(NamedTuple):
         return (self.spans[-1].end or time.time()) - self.spans[0].begin
 
 
-def summary(session: Session, row: FederationRow, history: HistoryReader) -> FederationSummary:
+def summary(session: Session, row: FederationRow, history: HistoryReader) -> FederationOverview:
     """Tell where a federation stands."""
     detail = queries.federation(session, row, history.versions)
     latest = [each.number for each in round_history.latest_rounds(session, row, 3)]
@@ -69,7 +69,7 @@ def summary(session: Session, row: FederationRow, history: HistoryReader) -> Fed
     number = max(scores, default=0)
     current = repositories.open_round(session, row)
     rests = current is not None or row.status != "running"
-    return FederationSummary(
+    return FederationOverview(
         detail,
         current,
         metric_of(detail.plan)[1],
@@ -82,7 +82,7 @@ def summary(session: Session, row: FederationRow, history: HistoryReader) -> Fed
 
 def summaries(
     session: Session, only: str | None, history: HistoryReader, page: PageParams
-) -> tuple[list[FederationSummary], int | None]:
+) -> tuple[list[FederationOverview], int | None]:
     """Tell where the federations stand that a key may see, and the cursor of those that follow."""
     found = queries.federations(session, only, page)
     rows = [repositories.federation_named(session, each.name) for each in found.items]

@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS pairs (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 _TABLES = ("outbox", "rounds", "adoptions", "pairs")
 
 
-class RoundRecord(NamedTuple):
+class RememberedRound(NamedTuple):
     """A round as the device remembers it; status: trained (not answered yet), accepted, refused, or left out.
 
     `epoch` is the server's: after a restore the same round may be trained once more.
@@ -192,11 +192,11 @@ class StateStore:
             raise StoreError(f"update {update_id} is not in the outbox")
         return read(UpdateManifest, rows[0][0])
 
-    def rounds(self) -> list[RoundRecord]:
+    def rounds(self) -> list[RememberedRound]:
         """Return all rounds, oldest first."""
         columns = "epoch, round, base, update_id, status, reason, result, at"
         rows = self._rows(f"SELECT {columns} FROM rounds ORDER BY rowid")
-        return [RoundRecord(r[0], r[1], r[2], r[3], r[4], r[5], json.loads(r[6]), r[7]) for r in rows]
+        return [RememberedRound(r[0], r[1], r[2], r[3], r[4], r[5], json.loads(r[6]), r[7]) for r in rows]
 
     # ---- the server's epoch
 

@@ -49,7 +49,7 @@ HOW = {
 """How the keys that must be there are written."""
 
 
-class Strict(BaseModel):
+class DescriptionPart(BaseModel):
     """Frozen, and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,7 +71,7 @@ class Strict(BaseModel):
         return given
 
 
-class WordSource(Strict):
+class WordSource(DescriptionPart):
     """Where a row's client, session, activity or sensor is read: in a column, or nowhere, since it is always one."""
 
     column: Column | None = None
@@ -87,7 +87,7 @@ class WordSource(Strict):
 Said = Annotated[WordSource, BeforeValidator(column_alone)]
 
 
-class Labels(Strict):
+class Labels(DescriptionPart):
     """The activities in the order of their indices, and what becomes of the words that stand in the files."""
 
     names: Words = ()
@@ -122,7 +122,7 @@ class Labels(Strict):
         return label if label in self.names or not self.names else None
 
 
-class TimeColumn(Strict):
+class TimeColumn(DescriptionPart):
     """The column of times, and what its numbers or texts mean."""
 
     column: Column
@@ -141,7 +141,7 @@ class TimeColumn(Strict):
         return TIME_UNITS[self.unit] if isinstance(self.unit, str) else self.unit
 
 
-class SensorColumns(Strict):
+class SensorColumns(DescriptionPart):
     """Three columns of one sensor: value = matrix · ((columns + add − offset) · scale · unit)."""
 
     units: ClassVar[Mapping[str, float]] = {}
@@ -191,7 +191,7 @@ class Gyroscope(SensorColumns):
     unit: GyroUnit = "rad/s"
 
 
-class Description(Strict):
+class Description(DescriptionPart):
     """One folder, archive or file of recordings: which files, what their columns are, and what the labels mean."""
 
     files: Pattern = r"[^/]+\.csv(?:\.gz)?"

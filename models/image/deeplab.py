@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gaitway.input_spec import HEAD
 from models.errors import OptionError
 from models.image.mobilenet import QUARTER, check_width, convolution, inverted_residuals, norm_named, started
 from models.image.segmentation import Segmenter, resized
@@ -59,7 +60,7 @@ class DeepLabV3Plus(Segmenter):
     ReLU6 throughout, as in the encoder.
     """
 
-    published = Published("classifier.", unused=("features.18.",), fresh=("pyramid.", "quarter.", "decoder.", "head."))
+    published = Published("classifier.", unused=("features.18.",), fresh=("pyramid.", "quarter.", "decoder.", HEAD))
 
     def __init__(
         self,

@@ -5,10 +5,9 @@ import torch
 
 from federation.head import is_base, is_head
 from federation.tasks import TASKS
-from gaitway.input_spec import InputSpec
+from gaitway.input_spec import HEAD, InputSpec
 from models import MODELS, UnknownModelError, build
 from models.layers.alp import ALP
-from models.model import HEAD
 from models.registry import alp_models, family, learners, models_for, with_alp
 from tests.models.small_models import SMALL
 

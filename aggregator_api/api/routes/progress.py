@@ -14,9 +14,9 @@ from aggregator_api.api.schemas.resources import (
     Device,
     DeviceHistory,
     EnrolmentState,
-    Metric,
     Page,
     Participant,
+    ReportedMetric,
     RoundDetail,
     RoundView,
     UpdateStatus,
@@ -71,7 +71,7 @@ def metrics(
     name: FederationName,
     page: PageDep,
     round_number: Annotated[int | None, Query(alias="round", ge=1, le=MAX_ID, description="only this round's")] = None,
-) -> Page[Metric]:
+) -> Page[ReportedMetric]:
     """List what the devices measured themselves, of all rounds or of one."""
     with database.read() as session:
         federation = service.named(session, name)

@@ -181,7 +181,7 @@ class UpdateView(View):
     received_at: float
 
 
-class Metric(View):
+class ReportedMetric(View):
     """One figure that a client reported about one round."""
 
     id: int

@@ -34,7 +34,7 @@ BLOCK_CHARS = 1 << 16
 DEEPEST = 4
 
 
-class Reading(NamedTuple):
+class ExportedRow(NamedTuple):
     """One reading, as `message.Entry`."""
 
     name: str
@@ -63,7 +63,7 @@ def platform_of(path: Path) -> str | None:
     return None
 
 
-def rows_of(path: Path) -> Generator[Reading, None, None]:
+def rows_of(path: Path) -> Generator[ExportedRow, None, None]:
     """Yield an export's readings of all sensors in order of time.
 
     Raises:
@@ -74,14 +74,14 @@ def rows_of(path: Path) -> Generator[Reading, None, None]:
         yield from merge(*(_rows(path, name, read(name)) for name in SENSORS), key=lambda row: row.time)
 
 
-def _rows(path: Path, name: str, records: Iterator[dict[str, Any]]) -> Iterator[Reading]:
+def _rows(path: Path, name: str, records: Iterator[dict[str, Any]]) -> Iterator[ExportedRow]:
     for record in records:
         try:
             time = int(record["time"])
         except (KeyError, TypeError, ValueError) as error:
             came = str(record.get("time"))[:50]
             raise SensorError(f"{path}: {came!r} in column time of {name} is no number of nanoseconds") from error
-        yield Reading(name.lower(), time, record)
+        yield ExportedRow(name.lower(), time, record)
 
 
 Read = Callable[[str], Iterator[dict[str, Any]]]
@@ -193,8 +193,8 @@ class ExportSource(FileSource[Part]):
         return []
 
 
-def _chunks(rows: Iterable[Reading]) -> Iterator[list[Reading]]:
-    found: list[Reading] = []
+def _chunks(rows: Iterable[ExportedRow]) -> Iterator[list[ExportedRow]]:
+    found: list[ExportedRow] = []
     for row in rows:
         if found and (len(found) == CHUNK or row.time - found[-1].time > PAUSE_NS):
             yield found

@@ -12,8 +12,8 @@ from scipy.signal import resample_poly
 from har_pipeline import PipelineSettings, StreamPipeline, Window
 from har_pipeline.streaming.interpolate import interpolate_at
 from har_pipeline.streaming.sensor_buffer import native_rate
+from tests.har_pipeline.streaming.test_stream import wander
 from tests.har_pipeline.streams import LABELS, both, cut, run
-from tests.har_pipeline.test_stream import wander
 
 SLOW_HZ = (12.5, 20.0, 25.0, 31.25, 40.0)
 FAST_HZ = (50.0, 100.0, 200.0, 400.0)

@@ -17,7 +17,7 @@ from federation.tree import map_tree
 from federation.wire.schema import check_tree, upload_schema
 from models.registry import learners
 from tests.federation.federated import SIZES, Federation, federation
-from tests.federation.test_contract import as_tree, difference
+from tests.federation.methods.test_contract import as_tree, difference
 
 TINY = [
     (task, method, None)

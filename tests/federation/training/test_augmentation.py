@@ -18,7 +18,7 @@ from federation.training.augmentation import DRAWS, augmented, changed_pictures,
 from federation.training.client_round import train_one
 from federation.training.schedule import schedule, stack_schedules
 from tests.federation.federated import Federation, federation
-from tests.federation.test_callbacks import Notes, assert_equal, through_bytes
+from tests.federation.training.test_callbacks import Notes, assert_equal, through_bytes
 
 NEVER, MOST = 0.75, 0.999
 """Draws: above a probability of a half, and the last place of a range."""

@@ -15,7 +15,7 @@ from federation.protocol import topics
 from federation.protocol.over_http import LINE_BYTES, EventReader, path_of, stream_path
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "http_transport.json").read_text())
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "http_transport.json").read_text())
 WHO = VECTORS["federation"], VECTORS["device"]
 PAIR = Ed25519PrivateKey.from_private_bytes(base64.b64decode(VECTORS["key_pair"]["seed"]))
 

@@ -18,8 +18,8 @@ from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from federation.training.pixels import Moments, network_input
 from federation.training.prediction import measure, measure_each, measure_stacked, predict
-from tests.federation.test_callbacks import assert_equal
 from tests.federation.tiny_networks import WIDTH, TinySegmenter
+from tests.federation.training.test_callbacks import assert_equal
 
 MOMENTS = Moments((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
