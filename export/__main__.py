@@ -70,6 +70,11 @@ def onnx_command(
     console = Console()
     with _told("export"), console.status("exporting, and comparing ONNX Runtime with torch"):
         module, info = load_checkpoint(checkpoint)
+        if info.fresh_head:
+            raise InputError(
+                f"{checkpoint} was pretrained without labels, and nobody has trained its head: start a federation with "
+                f"labels from it (python -m sim run --init {checkpoint} …), and export that one's model"
+            )
         x, y, origin = _examples(examples, metadata_of(info))
         result = export_onnx(
             module, out, metadata=metadata_of(info), examples=x, labels=y, examples_from=origin,

@@ -40,6 +40,8 @@ class CheckpointInfo:
     parent_sha256: str = ""
     scores: dict[str, float] = field(default_factory=dict)
     task: dict[str, Any] = field(default_factory=lambda: {"name": "classification"})
+    fresh_head: bool = False
+    """Whether nobody has trained the head: of an encoder that was pretrained without labels."""
 
     @property
     def classes(self) -> int:
@@ -47,7 +49,10 @@ class CheckpointInfo:
 
     def to_json(self) -> str:
         """Return the metadata's JSON."""
-        return json.dumps({"schema": SCHEMA, "classes": self.classes} | asdict(self) | {"input": self.input.to_json()})
+        values = {"schema": SCHEMA, "classes": self.classes} | asdict(self) | {"input": self.input.to_json()}
+        if not self.fresh_head:  # as all files were before there were others
+            del values["fresh_head"]
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> "CheckpointInfo":
@@ -169,6 +174,7 @@ def _check_fields(values: dict[str, Any]) -> None:
         raise CheckpointError(f"metadata {_KEY!r}: missing or unknown: {', '.join(wrong)}")
     kinds: dict[str, type] = {
         "labels": list, "input": dict, "options": dict, "scores": dict, "task": dict, "model": str, "round": int,
+        "fresh_head": bool,
     }  # fmt: skip
     for name, kind in kinds.items():
         if name in values and not isinstance(values[name], kind):

@@ -9,12 +9,15 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 from aggregator_api.errors import ConflictError, UnavailableError, UnprocessableError
 from aggregator_api.federations.initial_state import initial_client_of
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan
+from federation.tasks.classification import Classification
+from federation.training.forward import initial_model
 from gaitway.input_spec import SENSOR_CHANNELS, SMALLEST_STD, InputSpec
 
 ONNX_TIMEOUT_S = 300.0
@@ -28,33 +31,44 @@ def checkpoint(
 ) -> bytes:
     """Return a version as a checkpoint, with its origin and scores.
 
-    Where each device normalizes by its own statistics, the model has none: it then takes normalized windows.
+    Where each device normalizes by its own statistics, the model has none: it then takes normalized windows. Of a
+    federation that pretrains without labels it is the encoder, with a fresh head, for `sim run --init`.
 
     Raises:
         ConflictError: if the method has no model for all.
     """
-    from models.checkpoint import CheckpointInfo, save_checkpoint  # only an export needs it
+    # only an export needs them
+    from models import Model, build
+    from models.checkpoint import CheckpointInfo, save_checkpoint
+    from models.mae import encoder_state, is_autoencoder_state
 
     method = method_from_json(plan.method)
     if not method.has_global_model:
         raise ConflictError(f"{method.name} has no global model: every device has its own, and exports that")
     initial = method.init_client_state(initial_client_of(plan, plan.model, sys.maxsize), plan.training)
     client = method.serving_model(method.global_model(initial, wire.decode(broadcast, limit_bytes=len(broadcast))))
+    state = {**client.params, **client.buffers}
+    if pretrained := is_autoencoder_state(state):
+        fresh = initial_model(
+            lambda: build(plan.model.name, classes=len(plan.labels), **plan.model.options), plan.training.seed
+        )
+        state = encoder_state(state, cast("Model", fresh))
     info = CheckpointInfo(
         model=plan.model.name,
         options=plan.model.options,
         labels=plan.labels,
-        task=plan.task,
+        task={"name": Classification.name} if pretrained else plan.task,
         input=_input_spec(plan),
         method=method.name,
         round=round_number,
         federation=federation,
         parent_sha256=sha256,
-        scores=scores,
+        scores={} if pretrained else scores,
+        fresh_head=pretrained,
     )
     with tempfile.TemporaryDirectory(prefix="gaitway-checkpoint-") as folder:
         path = Path(folder) / "model.safetensors"
-        save_checkpoint(path, {**client.params, **client.buffers}, info)
+        save_checkpoint(path, state, info)
         return path.read_bytes()
 
 

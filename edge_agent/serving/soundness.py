@@ -130,7 +130,7 @@ class ClassSoundness(Soundness):
         return int((self.matrix.sum(1) > 0).sum())
 
     def _metric_of(self, matrix: Counts) -> float:
-        return scores_of(matrix).macro_f1
+        return float(scores_of(matrix)._asdict()[self.metric])
 
     @property
     def score(self) -> float | None:
@@ -222,7 +222,7 @@ class PixelSoundness(ClassSoundness):
         return self.pictures
 
     def _metric_of(self, matrix: Counts) -> float:
-        return pixel_scores_of(matrix).mean_iou
+        return float(pixel_scores_of(matrix)._asdict()[self.metric])
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ def _save(
     out: Path, name: str, client: Client, network: Architecture, settings: Experiment, simulation: Simulation
 ) -> None:
     taken = source_named(settings.dataset).input_spec(settings.dataset_options, settings.data.pipeline)
+    served = network.setup.method.serving_model(client)
+    state = {**served.params, **served.buffers}
+    pretrained = is_autoencoder_state(state)
     info = CheckpointInfo(
         model=network.model.name,
         options=network.model.options,
@@ -47,10 +50,9 @@ def _save(
         round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
         federation=f"sim-{settings.dataset}",
         task=settings.task if network.setup.task.has_classes else {"name": Classification.name},
+        fresh_head=pretrained,
     )
-    served = network.setup.method.serving_model(client)
-    state = {**served.params, **served.buffers}
-    if is_autoencoder_state(state):
+    if pretrained:
         state = _encoder(state, network, settings)
     save_checkpoint(out / "models" / f"{name}.safetensors", state, info)
 

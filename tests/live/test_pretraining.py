@@ -14,6 +14,7 @@ from sqlalchemy import select
 from aggregator_api.db import repositories
 from aggregator_api.db.models import EventRow
 from aggregator_api.errors import NotFoundError, UnprocessableError
+from aggregator_api.federations import exports
 from aggregator_api.federations.requests import NewFederation, VersionReference
 from aggregator_api.rounds.announcements import announcement
 from edge_agent.machine.commands import StartJob
@@ -26,6 +27,7 @@ from federation import wire
 from federation.plan import ModelSpec, Plan
 from federation.records import Examples
 from har_pipeline import ChannelStatistics
+from models.checkpoint import load_checkpoint
 from sim.data.federated_data import ClientData, FederatedData
 from sim.experiment import Experiment
 from sim.networks.initialization import initialization
@@ -88,6 +90,23 @@ def trained(server: Bench, name: str, device: Device) -> dict[str, Any]:
     return wire.decode(data, limit_bytes=len(data))
 
 
+def assert_taken_away(server: Bench, plan: Plan, folder: Path) -> None:
+    """The operator's file is the encoder as a simulation leaves it, and no classifier."""
+    with server.runtime.database.read() as session:
+        row = repositories.federation_named(session, FEDERATION)
+        assert row is not None
+        sha256 = repositories.current_version(session, row).broadcast_sha256
+    made = exports.checkpoint(plan, FEDERATION, 1, sha256, server.runtime.blobs.read(sha256), {"mse": 0.5})
+    (folder / "taken.safetensors").write_bytes(made)
+    (taken, info), (own, _) = (
+        load_checkpoint(path) for path in (folder / "taken.safetensors", folder / "run/models/global.safetensors")
+    )
+    assert info.fresh_head
+    assert_same(dict(taken.state_dict()), dict(own.state_dict()), "the encoder with its fresh head")
+    with pytest.raises(UnprocessableError, match="nobody has trained its head"):
+        exports.onnx(made)
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("method", ["fedavg", "fedali"])
 def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tmp_path: Path) -> None:
@@ -111,6 +130,7 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
     federations.create(NewFederation(name="labelled", plan=plan_of(labelled), start_from=start))
     run(masked, data, tmp_path / "run")
     few = held_by(devices, plan_of(labelled))
+    assert_taken_away(server, plan_of(masked), tmp_path)
     after = build_simulation(labelled.model_copy(update={"init": initialization(tmp_path / "run")}), few)
     assert_same(first_state(server, "labelled"), after.state, "what the second federation starts from")
     with pytest.raises(AssertionError):

@@ -17,6 +17,7 @@ def write_page(folder: Path, title: str, sections: Sequence[AnalysisSection], mi
 
     `missing` says of each analysis that could not be made why; it is shown and written too.
     """
+    folder.mkdir(parents=True, exist_ok=True)  # there may be nothing to draw
     uris = {section.name: _drawn(section, folder) for section in sections}
     values = {"schema": 1, "title": title, **{section.name: section.values for section in sections}}
     text = json.dumps({**values, "missing": dict(missing)}, indent=1) + "\n"

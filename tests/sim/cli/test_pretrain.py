@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+from export.__main__ import app as export_app
 from models.checkpoint import load_checkpoint
 from sim.cli.app import app
 from sim.results.run_directory import RunDirectory
@@ -81,6 +82,11 @@ def test_a_federation_starts_from_another_ones_encoder(method: str, model: str, 
     masked = settings_for(method, task="masked_reconstruction", model=model, rounds=2, set=sets + DECODER)
     summary = run(masked, data, out)
     assert 0 < summary["global"]["mse"] < 2
+    checkpoint = out / "models" / "global.safetensors"
+    export = ["onnx", "--checkpoint", str(checkpoint), "--out", str(tmp_path / "model.onnx")]
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(export_app, export)
+    assert done.exit_code == 1
+    assert "nobody has trained its head" in done.output
     started = build_simulation(settings_for(method, init=out, **given), data)
     random, theirs = build_simulation(fresh, data).initial, state_of(out / "models" / "global.safetensors")
     assert any(not torch.equal(theirs[name], value) for name, value in random.params.items() if "head." not in name)

@@ -14,6 +14,7 @@ from sim.cli.app import app
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse
 from sim.reports.analysis.finished import FinishedRun, open_run
+from sim.reports.analysis.page import write_page
 from sim.reports.analysis.tokens import alp_layers, watched
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished
@@ -124,6 +125,12 @@ def test_the_command_explains_what_is_missing(finished: Finished, cache: Path) -
     assert (code, "no global model in a run of fedper" in output) == (2, True)
     code, output = invoked(path, "--against", path)
     assert (code, "give --centralized DIR too" in output) == (2, True)
+
+
+def test_a_run_that_gives_nothing_to_draw_has_a_page_of_reasons(tmp_path: Path) -> None:
+    """Such as one of masked pretraining: no class has a feature, a mask or a prototype."""
+    page = write_page(tmp_path / "run" / "analysis", "Nothing", [], {"pixels": "this run learnt something else"})
+    assert "this run learnt something else" in page.read_text()
 
 
 def test_the_command_draws_sensitivity(tmp_path: Path) -> None:
