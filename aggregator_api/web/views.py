@@ -81,8 +81,8 @@ def standing(session: Session, row: FederationRow, look: Look) -> Standing:
 
 
 def standings(session: Session, only: str | None, look: Look, page: PageParams) -> tuple[list[Standing], int | None]:
-    """Tell where the federations stand that a key may see, and the cursor of those that follow."""
-    found = queries.federations(session, only, page)
+    """Tell where the federations stand that a key may see, the newest first, and the cursor of those that follow."""
+    found = queries.federations(session, only, page, newest_first=True)
     rows = [repositories.federation_named(session, each.name) for each in found.items]
     return [standing(session, row, look) for row in rows if row is not None], found.next_cursor
 

@@ -44,7 +44,7 @@ def _found(
     with database.read() as session:
         found, following = views.standings(session, caller.federation, look, wanted)
         own = attention.of_server(session, readiness, time.time()) if caller.federation is None else []
-    urgent = [*own, *(one for each in found for one in each.attention)]
+    urgent = attention.worst_first([*own, *(one for each in found for one in each.attention)])
     shown: dict[str, Any] = {"standings": found, "next_cursor": following, "cursor": cursor.cursor}
     shown["may_create"] = may_act(caller, None)
     return {**shown, "attention": urgent, "unfinished": look.is_unfinished}
