@@ -64,6 +64,11 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
         *_quarantine(session, row, now),
         *_devices(session, row),
     ]
+    return worst_first(found)
+
+
+def worst_first(found: list[Attention]) -> list[Attention]:
+    """Sort by level; what is as bad stays in its order."""
     order: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda one: order[one.level])
 

@@ -47,12 +47,15 @@ class PageParams(NamedTuple):
     limit: int
 
 
-def federations(session: Session, only: str | None, page: PageParams) -> resources.Page[resources.FederationSummary]:
+def federations(
+    session: Session, only: str | None, page: PageParams, *, newest_first: bool = False
+) -> resources.Page[resources.FederationSummary]:
     """List the federations, or only the one of that name."""
     query = select(FederationRow)
     if only is not None:
         query = query.where(FederationRow.name == only)
-    return paginate(session, query, FederationRow.id, page, resources.FederationSummary.model_validate)
+    view = resources.FederationSummary.model_validate
+    return paginate(session, query, FederationRow.id, page, view, newest_first=newest_first)
 
 
 def federation(

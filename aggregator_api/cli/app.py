@@ -99,7 +99,7 @@ def serve(
     Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder.
 
     Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`, then open
-    http://127.0.0.1:8080/docs
+    http://127.0.0.1:8080/
     """
     from aggregator_api.serving import run_server  # torch takes a second, which --help need not
 

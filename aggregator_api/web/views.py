@@ -83,8 +83,8 @@ def summary(session: Session, row: FederationRow, history: HistoryReader) -> Fed
 def summaries(
     session: Session, only: str | None, history: HistoryReader, page: PageParams
 ) -> tuple[list[FederationOverview], int | None]:
-    """Tell where the federations stand that a key may see, and the cursor of those that follow."""
-    found = queries.federations(session, only, page)
+    """Tell where the federations stand that a key may see, the newest first, and the cursor of those that follow."""
+    found = queries.federations(session, only, page, newest_first=True)
     rows = [repositories.federation_named(session, each.name) for each in found.items]
     return [summary(session, row, history) for row in rows if row is not None], found.next_cursor
 

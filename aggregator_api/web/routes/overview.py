@@ -44,7 +44,7 @@ def _found(
     with database.read() as session:
         found, following = views.summaries(session, caller.federation, history, wanted)
         own = attention.of_server(session, readiness, time.time()) if caller.federation is None else []
-    urgent = [*own, *(one for each in found for one in each.attention)]
+    urgent = attention.worst_first([*own, *(one for each in found for one in each.attention)])
     shown: dict[str, Any] = {"summaries": found, "next_cursor": following, "cursor": cursor.cursor}
     shown["may_create"] = may_act(caller, None)
     return {**shown, "attention": urgent, "unfinished": history.is_unfinished}

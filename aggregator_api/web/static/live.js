@@ -55,7 +55,12 @@ class Part {
   }
 }
 
-/** Say how long ago the moments on the page were, in the reader's language. */
+/** A moment of the reader's clock as ISO 8601 writes it, as Swedes do too. @param {string} moment @param {boolean} to_second */
+function written(moment, to_second) {
+  return new Date(moment).toLocaleString("sv-SE", to_second ? {} : { dateStyle: "short" });
+}
+
+/** Say how long ago the moments on the page were. */
 function tellTimes() {
   /** @type {[Intl.RelativeTimeFormatUnit, number][]} */
   const units = [["day", 86400], ["hour", 3600], ["minute", 60]];
@@ -64,8 +69,8 @@ function tellTimes() {
     const seconds = (new Date(element.dateTime).getTime() - Date.now()) / 1000;
     const unit = units.find(([, size]) => Math.abs(seconds) >= size);
     const far = unit && unit[0] === "day" && Math.abs(seconds) > 14 * 86400;
-    element.title = new Date(element.dateTime).toLocaleString();
-    element.textContent = far ? new Date(element.dateTime).toLocaleDateString()
+    element.title = written(element.dateTime, true);
+    element.textContent = far ? written(element.dateTime, false)
       : unit ? words.format(Math.round(seconds / unit[1]), unit[0])
       : Math.abs(seconds) < 5 ? "now" : words.format(Math.trunc(seconds), "second");
   }

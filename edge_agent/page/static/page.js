@@ -67,8 +67,8 @@ const row = (...cells) => {
 const list = (id, lines) => $(id).replaceChildren(...lines.map((line) => make("li", line)));
 /** @param {string} activity */
 const nameOf = (activity) => activity || "(none)";
-/** @param {number} s */
-const time = (s) => new Date(s * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "medium" });
+/** A moment of the reader's clock as ISO 8601 writes it, as Swedes do too: days are told so as well. @param {number} s */
+const time = (s) => new Date(s * 1000).toLocaleString("sv-SE");
 /** @param {string} words */
 const say = (words, bad = false) => { $("said").textContent = words; $("said").className = bad ? "bad" : "good"; };
 
@@ -204,9 +204,14 @@ function showStretches(found) {
 
 // ---- models, status, doctor
 
+/** A cell with a score, with as many digits as in the words about models. @param {number | null} value */
+function score(value) {
+  return make("td", value == null ? "–" : value.toFixed(3), "n");
+}
+
 /** @param {Models} found */
 function showModels(found) {
-  body("models").replaceChildren(...found.models.map((one) => row(one.adopted ? "yes" : "", one.name + (one.whole ? "" : " (gone)"), one.score == null ? "–" : Number(one.score.toFixed(3)), one.sha256.slice(0, 16))));
+  body("models").replaceChildren(...found.models.map((one) => row(one.adopted ? "yes" : "", one.name + (one.whole ? "" : " (gone)"), score(one.score), one.sha256.slice(0, 16))));
   $("roll-back").hidden = found.models.length < 2;
   list("judged", [...found.judged, ...found.released]);
 }

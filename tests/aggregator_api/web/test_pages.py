@@ -10,19 +10,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from aggregator_api.api.middleware.security_headers import PAGES as POLICY
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys
+from aggregator_api.db.models import DeviceRow, RolloutRow
 from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import FederationService
+from aggregator_api.federations.service import FederationService, named
 from aggregator_api.settings import Settings
 from aggregator_api.web.files import SHOWN, url_of
 from federation.tasks import TASKS
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient, problem
-from tests.aggregator_api.web.seeded import HOSTILE, LABELS, plan
-from tests.aggregator_api.web.visitors import Visitor, key_of
+from tests.aggregator_api.web.seeded import HOSTILE, LABELS, Seeder, plan
+from tests.aggregator_api.web.visitors import HTML, Visitor, key_of
 
 WALKS = "/federations/walks"
 SHOWS = {
@@ -224,6 +226,43 @@ def test_the_first_minute_says_what_to_do(tmp_path: Path) -> None:
         assert 'make one under <a href="/federations/first/enrolment">Enrolment</a>.' in shown
         assert "agent.toml" not in shown  # a device needs a token here
         assert "0 of the 2 devices that a round needs are online" in operator.get("/").text
+
+
+def test_with_many_federations_the_newest_come_first_and_the_worst_is_on_top(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False), Wires)
+    with TestClient(app) as client:
+        for name in ("oldest", "warned", "broken"):
+            client.runtime.federations.create(NewFederation(name=name, plan=plan()))
+        with client.runtime.database.write() as session:
+            Seeder(session, named(session, "broken"), 4).fill(2)
+            Seeder(session, named(session, "warned"), 4).fill(2)
+            session.execute(update(RolloutRow).where(RolloutRow.federation_id == 2).values(phase="completed"))
+        text = client.get("/", headers=HTML).text
+        assert re.findall(r'<h3><a href="/federations/(\w+)">', text) == ["broken", "warned", "oldest"]
+        levels = re.findall(r'<li class="(\w+)">', text)
+        assert levels == sorted(levels)
+        assert set(levels) == {"error", "warning"}
+        assert "only those on this page are looked at" not in text
+        first = client.get("/?limit=2", headers=HTML).text
+        assert "only those on this page are looked at" in first
+        following = re.search(r'href="\?cursor=(\d+)" rel="next"', first)
+        assert following is not None
+        rest = client.get(f"/?limit=2&cursor={following[1]}", headers=HTML).text
+        assert re.findall(r'<h3><a href="/federations/(\w+)">', rest) == ["oldest"]
+
+
+def test_who_waits_beyond_the_first_hundred_is_led_to(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False), Wires)
+    with TestClient(app) as client:
+        client.runtime.federations.create(NewFederation(name="many", plan=plan()))
+        with client.runtime.database.write() as session:
+            common = {"federation_id": named(session, "many").id, "state": "collecting", "enrolment": "pending"}
+            common |= {"enrolled_at": 1.0, "seen_at": 1.0, "examples": 0, "detail": ""}
+            session.add_all(DeviceRow(**common, name=f"d{k:03d}") for k in range(101))
+        shown = client.get("/federations/many/enrolment", headers=HTML).text
+        assert 'href="/federations/many/devices?enrolment=pending">All that wait</a>' in shown
+        assert "d099" in shown
+        assert "d100" not in shown
 
 
 def test_what_nobody_has_foreseen_is_told_as_a_page_too(

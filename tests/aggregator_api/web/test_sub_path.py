@@ -9,9 +9,11 @@ import pytest
 from aggregator_api.api.middleware.sub_path import below
 from aggregator_api.app import create_app
 from aggregator_api.errors import ConfigError
+from aggregator_api.federations.requests import NewFederation
 from aggregator_api.settings import Settings, load
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.web.seeded import plan
 
 HTML = {"accept": "text/html"}
 
@@ -30,6 +32,23 @@ def test_a_path_may_be_left_on_or_taken_off(tmp_path: Path) -> None:
         assert 'action="/a/gaitway/login"' in shown
         assert 'href="/a/gaitway/static/' in shown
         assert client.get("/a/gaitwayhealthz").status_code == 401  # another path, which is not open
+
+
+def test_a_form_below_a_path_comes_back_to_its_page_after_a_login(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, aggregation_process=False, root_path="/gaitway")
+    with TestClient(create_app(settings, Wires), follow_redirects=False) as client:
+        headers = {**HTML, "referer": "http://127.0.0.1/gaitway/federations/walks?before=3"}
+        answer = client.post("/gaitway/federations/walks/pause", data={"csrf": "x"}, headers=headers)
+        assert answer.headers["location"] == "/gaitway/login?next=/federations/walks%3Fbefore%3D3"
+
+
+def test_a_page_below_a_path_names_rest_below_it(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, aggregation_process=False, insecure_local=True, root_path="/gaitway")
+    with TestClient(create_app(settings, Wires)) as client:
+        client.runtime.federations.create(NewFederation(name="walks", plan=plan(rollout={"mode": "off"})))
+        shown = client.get("/gaitway/federations/walks/rollouts", headers=HTML).text
+        assert "PATCH /gaitway/v1/federations/walks</code>" in shown
+        assert 'hx-get="/gaitway/live/federations/walks/rollouts"' in shown
 
 
 @pytest.mark.parametrize("path", ["/v1", "/static/x", "/phone", "gaitway", "/a//b", "/a/../b", "/a b", '/"x', "//host"])

@@ -5,6 +5,7 @@ axe-core looks for what keeps people out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,10 @@ def test_a_person_logs_in_labels_deletes_and_goes_back_to_a_model(
     )
     page.screenshot(path=tmp_path / "device-page.png")
     assert barriers(page) == []
+    page.locator("#models").get_by_text("0.800").first.wait_for()  # as the words about models say it
+    times = page.locator("#classes tbody td:nth-child(5)").all_inner_texts()
+    assert times
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", each) for each in times), times
 
     page.get_by_role("button", name="run", exact=True).click()
     page.get_by_text("10 windows are now run.").wait_for()
