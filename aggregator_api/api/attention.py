@@ -67,7 +67,7 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
     return worst_first(found)
 
 
-def worst_first(found: list[Attention]) -> list[Attention]:
+def worst_first(found: list[AttentionItem]) -> list[AttentionItem]:
     """Sort by level; what is as bad stays in its order."""
     order: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda one: order[one.level])
