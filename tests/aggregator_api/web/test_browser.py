@@ -163,7 +163,7 @@ def test_a_federations_life_by_clicks(address: str, operator: Page) -> None:
     operator.get_by_role("button", name="Pause").wait_for()
     operator.get_by_text("Stop…").click()
     operator.get_by_role("button", name="Stop", exact=True).click()
-    operator.get_by_text("Stopped, no round is open", exact=False).wait_for()
+    operator.get_by_text("Stopped, no round has begun yet", exact=False).wait_for()
     assert operator.get_by_role("button", name="Pause").count() == 0
 
 
