@@ -161,14 +161,18 @@ def recognize(
             _refuse_beside_describe(context)
         session = Session.load(model)
         for name in csv or ["-"]:
+            seen = False
             read = read_recordings(name, description, follow=follow, on_warning=note)
             for (client, visit), recordings in groupby(read, lambda each: (each.client, each.session)):
+                seen = True
                 if (describe or len(csv or ()) > 1) and not as_json and client:
                     typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
                 recognizer = Recognizer(session, live=follow, on_warning=note)
                 timeline = Timeline(session.metadata.labels, each=each or follow, as_json=as_json)
                 for line in _lines(recordings, recognizer, timeline):
                     typer.echo(line)
+            if not seen:
+                raise InputError(f"{name} holds no sample; expected rows of numbers below the header")
 
 
 @app.command()

@@ -140,6 +140,13 @@ def test_refusals(model: Path, words: tuple[str, ...], text: str, message: str) 
     assert "Traceback" not in errors
 
 
+def test_a_file_of_a_header_alone_is_no_recording_of_nothing(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "walk.csv").write_text(HEADER)
+    code, shown, said = run(model, tmp_path / "walk.csv")
+    assert (code, shown) == (1, "")
+    assert "walk.csv holds no sample; expected rows of numbers" in said
+
+
 def test_what_looks_wrong_is_said_once_beside_the_answers(model: Path) -> None:
     code, out, errors = run(model, "--units", "s,g,rad/s", stdin=HEADER + two_postures())
     assert code == 0

@@ -14,6 +14,8 @@ from har_pipeline.recording import Sensor
 Column = str | int
 MOST_JUDGED = 16
 """Files whose numbers are looked at for columns without names."""
+HUGE = 1e20
+"""Nanoseconds since 1970 are 2e18; the squares of far larger numbers are infinite."""
 LEAST_ROWS = 50
 """Fewer say nothing of columns without names."""
 STANDARD = {"acc": ("acc", "accel", "beschl"), "gyro": ("gyr", "rotation", "angular", "omega")}
@@ -74,7 +76,7 @@ def guess_columns(layouts: Sequence[TextLayout]) -> Columns:
 
 
 def numbers_of(layout: TextLayout, columns: Sequence[Column]) -> np.ndarray:
-    """Return columns of the rows that were looked at, float64 (n, columns); NaN where a cell is no number."""
+    """Return columns of the rows that were looked at, float64 (n, columns); NaN where a cell is no number, or huge."""
     at = [column - 1 if isinstance(column, int) else layout.header.index(column) for column in columns]
     return np.array([[_number(row[each], layout.decimal) for each in at] for row in layout.rows], dtype=np.float64)
 
@@ -86,9 +88,10 @@ def unit_in_name(name: Column) -> str | None:
 
 def _number(cell: str, decimal: str) -> float:
     try:
-        return float(cell.strip().replace(decimal, "."))
+        number = float(cell.strip().replace(decimal, "."))
     except ValueError:
         return np.nan
+    return number if abs(number) <= HUGE else np.nan
 
 
 def _by_name(layout: TextLayout) -> Columns:

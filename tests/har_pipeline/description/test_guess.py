@@ -155,6 +155,15 @@ def test_german_names_and_dates_are_guessed(tmp_path):
     assert found.problems == []
 
 
+@pytest.mark.parametrize("odd", ["1e308", "inf", "-1e400"])
+def test_numbers_that_no_sensor_measures_are_left_out_of_the_guess(tmp_path, odd):
+    """Warnings of numpy are errors here."""
+    noise = np.random.default_rng(1).normal(0, 0.05, (600, 3)) + np.array([0, 0, 9.8])
+    rows = [f"{row / 50};{odd if row % 9 == 0 else round(x, 4)};{y:.4f};{z:.4f}" for row, (x, y, z) in enumerate(noise)]
+    (tmp_path / "x.csv").write_text("\n".join([*rows, ""]))
+    assert draft(tmp_path).to_json()["acc"] == {"columns": [2, 3, 4], "unit": "m/s2"}
+
+
 def test_an_open_quotation_mark_ends_no_guess(tmp_path):
     (tmp_path / "x.csv").write_text("t,ax,ay,az,label\n" + '0,0,0,9.81,"walk\n' * 300)
     assert "a quotation mark is opened and not closed" in draft(tmp_path).problems[0]
