@@ -28,10 +28,10 @@ from typing import Any
 
 import psutil
 from bench_load import HERE, PLAN, Programs, ask, free_port, mosquitto, wait
-from rich.console import Console
 from rich.table import Table
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
+from gaitway.terminal import Console
 
 LIMIT_MS = 250.0
 KEYS = 20

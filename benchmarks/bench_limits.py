@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench_load import HERE, Programs, ask, free_port, wait
-from rich.console import Console
 from rich.table import Table
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
+from gaitway.terminal import Console
 
 sys.path.insert(0, str(HERE.parent))
 

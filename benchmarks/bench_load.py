@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console
 from rich.table import Table
+
+from gaitway.terminal import Console
 
 HERE = Path(__file__).resolve().parent
 PLAN: dict[str, Any] = {

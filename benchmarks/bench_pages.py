@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
+
+from gaitway.terminal import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

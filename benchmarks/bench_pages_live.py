@@ -26,10 +26,10 @@ from typing import Any
 
 import psutil
 from bench_load import HERE, Programs, ask, free_port, mosquitto, wait
-from rich.console import Console
 from rich.table import Table
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
+from gaitway.terminal import Console
 
 LONGER, CORE_A_PAGE, DELAY_P99_S = 1.5, 0.006, 5.0
 """Limits: of a round's duration with pages to without; of the share of a core that an open page takes; of the delay."""

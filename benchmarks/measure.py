@@ -153,8 +153,9 @@ def report(
 
     `more` goes into the JSON and is printed below the table: rates, counts, all times.
     """
-    from rich.console import Console
     from rich.table import Table
+
+    from gaitway.terminal import Console
 
     console, facts = Console(), machine(packages)
     heads = list(dict.fromkeys(key for row in rows for key in row))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rich.console import Console
-
+from gaitway.terminal import Console
 from phones import say
 from processes import Child, Children, free_port
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import psutil
 import segno
-from rich.console import Console
 from rich.text import Text
 
 from aggregator_api.mqtt.mosquitto.certificates import issue, make_authority
@@ -21,6 +20,7 @@ from aggregator_api.web.phone import RUNTIME, files
 from federation.plan import Plan
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.files import write_file
+from gaitway.terminal import Console
 from processes import DemoError
 from rest import Operator
 

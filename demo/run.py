@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
 
 import look
 import phones
 import scenario
 import show
 import verdict
+from gaitway.terminal import Console
 from models.registry import family
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
 from rest import Operator, Snapshot, connect

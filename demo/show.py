@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gaitway.terminal import Console
 from processes import DemoError
 from rest import Snapshot
 from verdict import weakest

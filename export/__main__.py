@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from export.recognizer import Recognizer
@@ -25,6 +24,7 @@ from export.recording_files import described_columns, read_recordings
 from export.runtime import InputError, ModelMetadata, Session
 from export.timeline import Timeline
 from gaitway.errors import GaitwayError
+from gaitway.terminal import Console
 from har_pipeline import Recording
 from har_pipeline.description import read_description
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gaitway.terminal import Console
 from har_pipeline import cache
 from har_pipeline.combination import COMBINATIONS, Combination, combination_of
 from har_pipeline.description.cli import show_description, write_draft

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from aggregator_api.cli.audit import app as audit_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
@@ -26,6 +25,7 @@ from aggregator_api.ports import is_loopback, require_free
 from aggregator_api.settings import Settings, load
 from federation.logs import JsonLines, TextLines
 from federation.private_files import keep_private
+from gaitway.terminal import Console
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, mom
 from aggregator_api.db import audit
 from aggregator_api.db.audit import Filters
 from aggregator_api.db.models import AuditRow
+from gaitway.terminal import Console
 
 app = typer.Typer(
     help="Who did what, from where and when: entries that are only ever added.",

@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,6 +14,7 @@ from aggregator_api.errors import AggregatorError
 from aggregator_api.mqtt.mosquitto import folders
 from aggregator_api.mqtt.mosquitto.mosquitto import Limits
 from aggregator_api.settings import load
+from gaitway.terminal import Console
 
 OutOption = Annotated[
     Path, typer.Option("--out", help="Folder for the authority, the broker's files and the server's.")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import select
@@ -32,6 +31,7 @@ from aggregator_api.cli.session import (
 from aggregator_api.db.models import DeviceRow, FederationRow
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
+from gaitway.terminal import Console
 
 app = typer.Typer(
     help="The devices of federations: list, let in, put out, group.", no_args_is_help=True, rich_markup_mode="markdown"

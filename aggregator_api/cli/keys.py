@@ -6,7 +6,6 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from aggregator_api.api.schemas.credentials import NewKey, NewToken
@@ -16,6 +15,7 @@ from aggregator_api.cli.session import DAY_S, ConfigOption, DataOption, date, fe
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.errors import NotFoundError
 from aggregator_api.settings import load
+from gaitway.terminal import Console
 
 FederationOption = Annotated[str | None, typer.Option("--federation", help="Only for this one; else the whole server.")]
 

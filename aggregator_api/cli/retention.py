@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import select
@@ -27,6 +26,7 @@ from aggregator_api.db import audit
 from aggregator_api.db.models import ModelVersionRow
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
+from gaitway.terminal import Console
 
 retention_app = typer.Typer(
     help="What is removed by age: keep_versions, keep_updates_days, keep_events_days.",

@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from aggregator_api.cli.session import ConfigOption, DataOption, date, federation_named, note, reading, writing
+from gaitway.terminal import Console
 
 if TYPE_CHECKING:
     from federation.rounds.rollout import Event

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -21,6 +20,7 @@ from aggregator_api.db.models import FederationRow
 from aggregator_api.errors import AggregatorError, BrokerError, ConfigError, NotFoundError, UnavailableError
 from aggregator_api.settings import Settings, load
 from gaitway.errors import first_problem
+from gaitway.terminal import Console
 
 DAY_S = 24 * 3600
 FAILED = 2

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import load
+from gaitway.terminal import Console
 
 CONFIG_ERROR, PROBLEMS = 2, 1
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]

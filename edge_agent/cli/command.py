@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError, ConfigError, LabelError
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
+from gaitway.terminal import Console
 
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
 

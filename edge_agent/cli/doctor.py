@@ -6,10 +6,10 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from edge_agent.cli.command import ConfigOption
 from edge_agent.doctor import Level, examine
+from gaitway.terminal import Console
 
 STYLE = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from edge_agent.cli.command import ConfigOption, refused
 from edge_agent.config.settings import load
@@ -23,6 +22,7 @@ from edge_agent.transport.enrolment import (
     warning_about,
 )
 from edge_agent.transport.enrolment import enrol as enrol_with
+from gaitway.terminal import Console
 
 
 def enrol(

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, cli_errors, duration_s, moment, open_windows, shown
@@ -25,6 +24,7 @@ from edge_agent.storage.labels import (
     vocabulary,
 )
 from edge_agent.storage.window_store import WindowStore
+from gaitway.terminal import Console
 
 MOST_SHOWN = 50
 MOST_SESSIONS = 1000

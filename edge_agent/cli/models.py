@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, cli_errors
@@ -18,6 +17,7 @@ from edge_agent.status import describe_release
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.metrics import metric_of
+from gaitway.terminal import Console
 
 
 def models(

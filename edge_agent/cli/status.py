@@ -6,7 +6,6 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, refused
@@ -18,6 +17,7 @@ from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.metrics import metric_of
+from gaitway.terminal import Console
 
 
 def status(

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, cli_errors, moment, open_windows, shown
 from edge_agent.errors import AgentError
 from edge_agent.storage.window_listing import ClassRow, Selection, by_class, by_day, delete, export, name_of
 from edge_agent.storage.window_store import UNLABELLED, WindowStore
+from gaitway.terminal import Console
 
 DAY_S = 86_400.0
 

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gaitway.files import write_file
+from gaitway.terminal import Console
 from har_pipeline.description.files import DescribedFiles, find_files
 from har_pipeline.description.guess.draft import draft
 from har_pipeline.description.inspection import FileReport, inspect

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from gaitway.terminal import Console
 from sim.errors import SettingsError, SimError
 from sim.results.records import Selection
 from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition

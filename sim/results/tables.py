@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gaitway.metrics import Metric
+from gaitway.terminal import Console
 from sim.results.records import SELECTIONS, MeanStd, SelectedRound, Selection, Spread, Summary
 from sim.results.run_directory import RunDirectory
 

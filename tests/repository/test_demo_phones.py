@@ -12,12 +12,12 @@ import pytest
 import segno
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from rich.console import Console
 
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from aggregator_api.settings import load as server_settings
 from federation.protocol.enrolment_uri import read_enrolment_uri
+from gaitway.terminal import Console
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 
@@ -49,6 +49,12 @@ def test_the_demos_authority_vouches_for_one_server_and_has_no_key(phones: Modul
     assert [(path.name, path.stat().st_mode & 0o777) for path in keys] == [("https.key", 0o600)]
     own = serialization.load_pem_private_key(keys[0].read_bytes(), None).public_key()
     assert own == certificate.public_key() != authority.public_key()
+
+
+def test_a_fingerprint_is_printed_as_it_is(phones: ModuleType) -> None:
+    output = io.StringIO()
+    phones.say(Console(file=output), "76:CD:8A:AB:0F")  # Rich makes pictures of :cd: and :ab:
+    assert output.getvalue() == "76:CD:8A:AB:0F\n"
 
 
 @pytest.mark.ci

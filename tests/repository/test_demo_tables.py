@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import har_pipeline
+from gaitway.terminal import Console
 
 
 def summary(matrix: list[list[int]] | None, macro_f1: float | None) -> dict[str, Any]:

@@ -22,8 +22,10 @@ EVERYWHERE = (
     "gaitway.metrics",
     "gaitway.pictures",
     "gaitway.scores",
+    "gaitway.terminal",
 )
-"""The root of errors, the atomic write, what a network takes, metrics, pictures and scores: for every package."""
+"""For every package: the root of errors, the atomic write, what a network takes, metrics, pictures, scores, and what
+commands print to."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,7 @@ VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "gaitway.scores": {"numpy": ARRAYS},
+    "gaitway.terminal": {"rich": "tables and colours"},
     "gaitway.pictures": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
     "federation.privacy.differential_privacy": {"dp_accounting": "a maintained accountant of ε"},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gaitway.metrics import Metric
+from gaitway.terminal import Console
 from sim.reports.comparison.overhead import NOTE as OVERHEAD_NOTE
 from sim.reports.comparison.overhead import overhead_table
 from sim.reports.comparison.records import SCORES, Comparison, Group, Row, columns_of

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
+from gaitway.terminal import Console
 from sim.cli.app import app
 from sim.cli.options import assignments
 from sim.cli.preset_partitions import deal

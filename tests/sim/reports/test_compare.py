@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from federation.tasks.classification import Classification
+from gaitway.terminal import Console
 from sim.errors import RunDirectoryError
 from sim.reports.comparison.compare import compare
 from sim.reports.comparison.groups import compare_runs

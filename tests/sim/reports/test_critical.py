@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from rich.console import Console
 from scipy import stats
 
+from gaitway.terminal import Console
 from sim.errors import RunDirectoryError
 from sim.reports.comparison import plots
 from sim.reports.comparison.compare import compare

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from federation.methods import METHODS
+from gaitway.terminal import Console
 from sim.data.federated_data import FederatedData
 from sim.presets import PRESETS
 from sim.reports.comparison.compare import compare

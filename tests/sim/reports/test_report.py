@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
+from gaitway.terminal import Console
 from sim.cli import app
 from sim.cli import run as run_command
 from sim.errors import RunDirectoryError

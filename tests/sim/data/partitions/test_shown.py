@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
-from rich.console import Console
 
+from gaitway.terminal import Console
 from sim.data.partitions import Dirichlet, Equal, NWay, Partition, Pool, Shards, class_counts
 from sim.data.partitions.plot import draw_partition, partition_figure
 from sim.data.partitions.table import partition_table
