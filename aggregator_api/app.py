@@ -20,9 +20,9 @@ from aggregator_api.api.middleware import problems
 from aggregator_api.api.middleware.audit import AuditRequests
 from aggregator_api.api.middleware.authentication import AuthMiddleware
 from aggregator_api.api.middleware.concurrency import ConcurrencyLimit
+from aggregator_api.api.middleware.failed_requests import FailedRequests
 from aggregator_api.api.middleware.idempotency import Idempotency
 from aggregator_api.api.middleware.security_headers import SecurityHeaders
-from aggregator_api.api.middleware.storage_errors import StorageErrors
 from aggregator_api.api.middleware.sub_path import SubPath
 from aggregator_api.api.routes import ROUTERS
 from aggregator_api.auth import api_keys
@@ -90,8 +90,7 @@ def create_app(settings: Settings, connect: Connect = MqttDriver) -> FastAPI:
     problems.install(app, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(CoalescedReads)
     app.add_middleware(AuthMiddleware, settings=settings)  # the last one added is asked first
-    app.add_middleware(StorageErrors)
-    app.add_middleware(problems.UnexpectedErrors)
+    app.add_middleware(FailedRequests)
     app.add_middleware(ErrorPages)
     app.add_middleware(HttpTimer)
     app.add_middleware(SecurityHeaders)

@@ -7,7 +7,7 @@ from typing import Any
 import rich.console
 
 
-class Console(rich.console.Console):  # noqa: TID251
+class Console(rich.console.Console):
     """Rich's, which would make pictures of `:cd:` or `:ab:` in a fingerprint, a device's name or a path."""
 
     def __init__(self, **options: Any) -> None:

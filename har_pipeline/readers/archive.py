@@ -32,7 +32,7 @@ DEEPEST = 5
 """Archives within archives."""
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error),
-    *(RuntimeError, NotImplementedError, ValueError, IndexError),  # encrypted, an unknown compression, broken fields
+    *(RuntimeError, ValueError, IndexError),  # encrypted, an unknown compression, broken fields
 )
 """What reading a damaged archive, or a strange one, raises."""
 

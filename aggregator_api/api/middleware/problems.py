@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -13,9 +12,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.schemas.resources import Problem
-from aggregator_api.errors import RequestError, ServerFailedError, TooLargeError
-
-log = logging.getLogger(__name__)
+from aggregator_api.errors import RequestError, TooLargeError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -92,37 +89,6 @@ class BodyLimit:
                 await send_problem(scope, send, TooLargeError(detail))
                 return
         await self._app(scope, replay(bytes(body), receive), send)
-
-
-class UnexpectedErrors:
-    """Answers for what failed without being foreseen, and raises it anew: who serves the application logs it.
-
-    An exception handler of the application would answer outside of all middleware: a browser would get JSON, without
-    the headers that every answer has.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; an answer that has begun can only be cut off."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begun = False
-
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except Exception as error:
-            log.error("request failed path=%s: %r", scope["path"], error)
-            if not begun:
-                await send_problem(scope, send, ServerFailedError("the server failed; its log says why"))
-            raise
 
 
 async def send_problem(scope: Scope, send: Send, error: RequestError) -> None:

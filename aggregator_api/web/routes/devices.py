@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
@@ -43,22 +43,27 @@ class Wanted(NamedTuple):
     tag: str
 
 
+def _wanted(find_name: FindName = "", enrolment: EnrolmentState | None = None, tag: Text = "") -> Wanted:
+    return Wanted(find_name, enrolment, tag)
+
+
+WantedDep = Annotated[Wanted, Depends(_wanted)]
+
+
 @router.get("/federations/{name}/devices")
 def listing(
     request: Request,
     database: DatabaseDep,
     name: FederationName,
     cursor: PageDep,
-    find_name: FindName = "",
-    enrolment: EnrolmentState | None = None,
-    tag: Text = "",
+    wanted: WantedDep,
 ) -> Response:
     """List the devices, of one enrolment state or group; a whole name leads to its device, a beginning lists them."""
     with database.read() as session:
         row = service.named(session, name)
-        if find_name and repositories.device_named(session, row, find_name) is not None:
-            return RedirectResponse(f"/federations/{name}/devices/{find_name}", 303)
-        shown = _listed(session, row, cursor, Wanted(find_name, enrolment, tag))
+        if wanted.find_name and repositories.device_named(session, row, wanted.find_name) is not None:
+            return RedirectResponse(f"/federations/{name}/devices/{wanted.find_name}", 303)
+        shown = _listed(session, row, cursor, wanted)
     return page(request, "devices.html", federation=name, **shown)
 
 
@@ -68,13 +73,11 @@ def live_listing(
     database: DatabaseDep,
     name: FederationName,
     cursor: PageDep,
-    find_name: FindName = "",
-    enrolment: EnrolmentState | None = None,
-    tag: Text = "",
+    wanted: WantedDep,
 ) -> Response:
     """List them anew."""
     with database.read() as session:
-        shown = _listed(session, service.named(session, name), cursor, Wanted(find_name, enrolment, tag))
+        shown = _listed(session, service.named(session, name), cursor, wanted)
     return part(request, "parts/devices.html", federation=name, **shown)
 
 

@@ -146,12 +146,12 @@ def test_beyond_the_limit_steps_run_as_they_are(graphs: list[nn.Module]) -> None
 
 def test_a_compiler_that_fails_is_told_once_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_graph: nn.Module, **_options: Any) -> nn.Module:
-        raise NotImplementedError("no kernel for this\nand a long trace")
+        raise RuntimeError("no kernel for this\nand a long trace")
 
     monkeypatch.setattr(torch, "compile", refuse)
     said: list[str] = []
     assert_same(Stacked(2, compiled=True, say=said.append), jobs("fedavg"), rounds=2)
-    assert said == ["torch.compile failed, so steps run as they are: NotImplementedError: no kernel for this"]
+    assert said == ["torch.compile failed, so steps run as they are: RuntimeError: no kernel for this"]
 
 
 @pytest.mark.slow

@@ -1,23 +1,31 @@
-"""What fails because the store is away, locked or full is answered with 503 or 507 wherever it fails, routes or not."""
+"""What fails is answered wherever it fails, routes or not: outages of the store with 503 or 507, the rest with 500."""
 
 from __future__ import annotations
+
+import logging
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.middleware.problems import send_problem
 from aggregator_api.db.outages import Outage, outage_of
-from aggregator_api.errors import RequestError, StorageFullError, UnavailableError
+from aggregator_api.errors import RequestError, ServerFailedError, StorageFullError, UnavailableError
 from aggregator_api.observability.failure_log import failures
 
+log = logging.getLogger(__name__)
 
-class StorageErrors:
-    """Turns an outage of the store into a problem; an answer that has begun can only be cut off."""
+
+class FailedRequests:
+    """Answers for what failed; what was not foreseen it raises anew, for whoever serves the application to log.
+
+    An exception handler of the application would answer outside of all middleware: a browser would get JSON, without
+    the headers that every answer has.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; answer for it if the store fails it."""
+        """Pass the request on; an answer that has begun can only be cut off."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -31,10 +39,14 @@ class StorageErrors:
         try:
             await self._app(scope, receive, noted)
         except Exception as error:
-            if begun or outage_of(error) is None:
-                raise
-            outage = failures.report(f"{scope['method']} {scope['path']} failed", error)
-            await send_problem(scope, send, _answer(outage))
+            if outage_of(error) is not None and not begun:
+                outage = failures.report(f"{scope['method']} {scope['path']} failed", error)
+                await send_problem(scope, send, _answer(outage))
+                return
+            log.error("request failed path=%s: %r", scope["path"], error)
+            if not begun:
+                await send_problem(scope, send, ServerFailedError("the server failed; its log says why"))
+            raise
 
 
 def _answer(outage: Outage | None) -> RequestError:
