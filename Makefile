@@ -19,8 +19,9 @@ SOURCES := $(PACKAGES) tests demo deploy $(wildcard benchmarks)
 DATA ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
 
-.PHONY: help setup phone check test test-ci test-slow demo bench check-aarch64 walkthrough lock sbom
+.PHONY: help setup phone check test test-ci test-slow demo bench soak check-aarch64 walkthrough lock sbom
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -95,3 +96,6 @@ bench: $(STAMP)  ## run the benchmarks
 	@shopt -s nullglob; found=(benchmarks/bench_*.py); \
 	if [ $${#found[@]} -eq 0 ]; then echo "There are no benchmarks yet: benchmarks/bench_*.py is empty."; exit 0; fi; \
 	for file in "$${found[@]}"; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+soak: $(STAMP)  ## an hour of ordinary work on SQLite and PostgreSQL, after which nothing may have grown (SOAK_ARGS)
+	$(BIN)/python benchmarks/soak.py $(SOAK_ARGS)

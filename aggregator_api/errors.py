@@ -4,6 +4,7 @@ AggregatorError
 ├── ConfigError             the settings, the port or the broker cannot be used
 ├── BlobError               a blob is missing or is not what its name says
 ├── BrokerError             the broker's accounts cannot be managed
+├── LedgerError             the ledger of ended accesses is missing, damaged or another server's
 ├── WorkFailedError         a round's aggregate or broadcasts cannot be made
 │   └── WorkerDiedError     because the process that should make them dies of it
 ├── UpdateRefusedError      an update will not be used
@@ -17,6 +18,7 @@ AggregatorError
     ├── TooManyError        429
     ├── ServerFailedError   500
     ├── UnavailableError    503
+    │   ├── LedgerWriteError
     │   └── OverloadedError
     └── StorageFullError    507
 """
@@ -45,6 +47,10 @@ class BrokerError(AggregatorError):
     """The broker's accounts cannot be managed: it does not answer, or refuses."""
 
 
+class LedgerError(AggregatorError):
+    """The ledger of ended accesses is missing, damaged, or not the one of this database."""
+
+
 class WorkFailedError(AggregatorError):
     """A round's aggregate or broadcasts cannot be made."""
 
@@ -57,12 +63,14 @@ class UpdateRefusedError(AggregatorError):
     """An update will not be used.
 
     `quarantine`: the update itself is bad, and the reason is kept; else it only came at the wrong time.
+    `is_fault`: the device is to blame, and is suspended if it goes on so; by default for what is bad itself.
     """
 
-    def __init__(self, reason: str, *, quarantine: bool = False) -> None:
+    def __init__(self, reason: str, *, quarantine: bool = False, is_fault: bool | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.quarantine = quarantine
+        self.is_fault = quarantine if is_fault is None else is_fault
 
 
 class RequestError(AggregatorError):
@@ -176,6 +184,10 @@ class UnavailableError(RequestError):
     def headers(self) -> dict[str, str]:
         """Say when to come again, in seconds (RFC 9110, 10.2.3)."""
         return {"Retry-After": str(self.retry_after_s)}
+
+
+class LedgerWriteError(UnavailableError):
+    """The end of an access cannot be written into the ledger, and so has not happened."""
 
 
 class OverloadedError(UnavailableError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from federation.plan import Name
+from federation.plan import Name, Strict
 
 Tags = Annotated[list[Name], Field(max_length=32)]
 
@@ -20,3 +20,21 @@ def _whole(given: Any) -> Any:
 
 WHOLE = BeforeValidator(_whole)
 """Stands after a field's bounds, `Annotated[int, Field(ge=1), WHOLE]`: bounds behind it miss the OpenAPI document."""
+
+
+class Override(Strict):
+    """What an operator does against what devices have measured, or without it, and why."""
+
+    force: bool = Field(default=False, description="do it whatever devices have measured; needs a reason")
+    reason: str = Field(default="", max_length=200, description="why, for the journal and the audit; needs force")
+
+    @model_validator(mode="after")
+    def _together(self) -> Override:
+        if self.force != bool(self.reason.strip()):
+            raise ValueError("force and reason go together: say why what devices have measured does not count")
+        return self
+
+    @property
+    def forced(self) -> str:
+        """The reason; empty where the measure counts."""
+        return self.reason.strip()

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import torch
 
+from aggregator_api.auth.open_streams import OpenStreams
 from aggregator_api.auth.server_identity import Identity
 from aggregator_api.auth.signing import Signer
 from aggregator_api.cluster.leadership import Leadership, LeaseLeadership, SoleLeadership
 from aggregator_api.cluster.leases import Leases
 from aggregator_api.db.database import Database
+from aggregator_api.db.ledger import Ledger
 from aggregator_api.device_http.messages import DeviceMessages, DevicePublisher
 from aggregator_api.device_http.streams import DeviceStreams
 from aggregator_api.devices.enrolment import EnrolmentService
@@ -37,6 +39,7 @@ from aggregator_api.observability.refusals import Refusals
 from aggregator_api.observability.timings import MESSAGE_SECONDS
 from aggregator_api.retention import policy
 from aggregator_api.retention.deletion import DeletionService
+from aggregator_api.rollouts.promotion_scheduler import PromotionScheduler
 from aggregator_api.rollouts.scheduler import RolloutScheduler
 from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor, WorkerProcessExecutor
@@ -45,7 +48,7 @@ from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.settings import Settings
-from aggregator_api.storage import garbage_collection
+from aggregator_api.storage import garbage_collection, revocations
 from aggregator_api.storage.blob_cache import BlobCache
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.disk import require_folder
@@ -86,8 +89,10 @@ class Runtime:
         self.settings = settings
         self._elapsed_s = elapsed_s
         require_folder(settings.data_dir.resolve(), "data_dir")
+        require_folder(settings.ledger, "ledger_dir")
         _keep_private(settings.data_dir)
-        self.database = Database(settings.database, wait_s=settings.database_wait_s)
+        self.ledger = Ledger(settings.ledger)
+        self.database = Database(settings.database, wait_s=settings.database_wait_s, ledger=self.ledger)
         self.refusals = Refusals(self.database)
         """Refused requests on their way into the audit."""
         self.blobs = BlobStore(settings.blobs)
@@ -104,6 +109,8 @@ class Runtime:
         self.inbox = Inbox(self._handle, self._tick, settings.inbox_messages, use_one_torch_thread, self._recover)
         self.transport = connect(settings, self.receive, self._on_connected)
         self.streams = DeviceStreams(self.closing, most=settings.max_connections * 3 // 4)
+        self.open_streams = OpenStreams(self.database, self.closing, most_of_a_key=settings.key_streams)
+        """Whose streams are open, REST's, the pages' and the devices'."""
         self._publisher = DevicePublisher(self.transport, self.streams)
         self.leadership = self._make_leadership()
         # one thread: aggregations follow one another, and torch's thread count belongs to the thread that sets it
@@ -124,6 +131,7 @@ class Runtime:
             lost_after_s=settings.lost_after_s,
         )
         self.rollout_scheduler = RolloutScheduler(self.database, self.coordinator, announcer, self.leadership)
+        self.promotion_scheduler = PromotionScheduler(self.database, self.coordinator, self.leadership)
         self._uploads = PartialUploads(settings.data_dir.resolve() / "spool")
         self.ingest = Ingest(
             self.database,
@@ -140,15 +148,22 @@ class Runtime:
         )
         self.federation_settings = SettingsService(self.database, self.coordinator, self.clock)
         self.aliases = AliasService(self.database, self.coordinator)
-        self.enrolment = EnrolmentService(self.database, self.accounts, self.identity)
+        self.enrolment = EnrolmentService(self.database, self.accounts, self.identity, settings.device_broker)
         self.device_tokens = TokenService(self.database)
         self.devices = DeviceService(self.database, self.coordinator, self.accounts, self.forget_device)
         self.rollouts = RolloutService(self.database, self.coordinator, self.clock)
         self.deletion = DeletionService(
-            self.database, self.coordinator, self._publisher, self.accounts, self.forget_device
+            self.database, self.blobs, self.coordinator, self._publisher, self.accounts, self.forget_device
         )
         self.device_messages = DeviceMessages(
-            self.database, self.inbox, self._publisher, self.streams, announcer, self.leadership, self._handle
+            self.database,
+            self.inbox,
+            self._publisher,
+            self.streams,
+            self.open_streams,
+            announcer,
+            self.leadership,
+            self._handle,
         )
         self.downloads = Downloads(self.blobs, BlobCache(self.blobs), self.coordinator.blob_damaged)
         self.readiness = Readiness(settings, self.database, self.blobs, self.transport, self.inbox)
@@ -160,6 +175,7 @@ class Runtime:
     def start(self) -> None:
         """Bring the schema up to date, continue where the rows say, and connect."""
         self.database.migrate()
+        revocations.catch_up(self.database, self.ledger)
         self.identity.load()
         self.blobs.require()
         if self.settings.enrolled_only:
@@ -258,6 +274,7 @@ class Runtime:
         self.device_messages.tick()
         self.refusals.flush()
         self._retire_daily()
+        self.promotion_scheduler.tick()
         self.rollout_scheduler.tick(self.clock())
 
     def _retire_daily(self) -> None:

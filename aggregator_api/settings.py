@@ -7,6 +7,7 @@ import socket
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
@@ -28,6 +29,18 @@ def is_root_path(path: str) -> bool:
     return _ROOT_PATH.fullmatch(path) is not None and path.split("/")[1] not in OWN_PATHS
 
 
+def is_base_url(url: str) -> bool:
+    """Whether it is a URL that paths of this server can be appended to."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and not set(url) & set(' "<>\\^`{|}')
+    nothing_else = not (parts.query or parts.fragment or parts.username or parts.password)
+    return plain and len(url) <= 300 and parts.scheme in ("http", "https") and bool(parts.hostname) and nothing_else
+
+
 class BrokerAccess(NamedTuple):
     """A name and a password at the broker, and the authority that its certificate must come from."""
 
@@ -44,14 +57,16 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=1, le=65_535)
     data_dir: Path = Field(default=Path("runs/server"), description="the database, blobs and half-received updates")
+    ledger_dir: Path | None = Field(
+        default=None,
+        description="where the ends of accesses are written down, which a restore must not undo; none: a folder beside "
+        "data_dir. Servers of one database share it, and backups leave it out",
+    )
     database_url: str | None = Field(default=None, description="none: SQLite in data_dir")
     database_wait_s: float = Field(
         default=10.0, gt=0, le=60, description="how long a write waits for other writers before it is given up"
     )
     blob_url: str | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
-    insecure_local: bool = Field(
-        default=False, description="programs on this machine need no key: for trials; `host` must be a loopback address"
-    )
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
         default=(),
         description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
@@ -70,6 +85,12 @@ class Settings(BaseSettings):
         description="the path below which a reverse proxy shows this server, such as /gaitway; a trusted proxy may "
         "also say it in X-Forwarded-Prefix",
     )
+    public_url: str | None = Field(
+        default=None,
+        max_length=300,
+        description="the base URL that devices reach, such as https://gaitway.example, for links and QR codes; none: "
+        "an address that the server listens on",
+    )
     identity_file: Path | None = Field(
         default=None, description="the server's key pair; none: in data_dir. Servers of one database share it"
     )
@@ -82,6 +103,9 @@ class Settings(BaseSettings):
         "auto: open with a broker on loopback without passwords",
     )
     key_requests_per_s: float = Field(default=50.0, gt=0, description="of one key; twice as many at once")
+    key_streams: int = Field(
+        default=64, ge=1, le=65_536, description="streams of events that a key may have open; pages have one each"
+    )
     address_requests_per_s: float = Field(
         default=200.0, gt=0, description="without a key, of one address; twice as many at once"
     )
@@ -95,6 +119,12 @@ class Settings(BaseSettings):
     )
     broker_host: str = "127.0.0.1"
     broker_port: int = Field(default=1883, ge=1, le=65_535)
+    public_broker_url: str | None = Field(
+        default=None,
+        pattern=r"^mqtts?://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:]{2,45}\])(:[0-9]{1,5})?$",
+        description="the broker as devices reach it, such as mqtts://gaitway.example:8883 (mqtts: with TLS); they are "
+        "told at their enrolment. none: devices on this machine are told of a broker on loopback, others of none",
+    )
     embedded_broker: bool = Field(default=False, description="run a broker inside the server, on loopback")
     mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
     mqtt_username: str | None = None
@@ -158,16 +188,21 @@ class Settings(BaseSettings):
             )
         return path
 
-    @model_validator(mode="after")
-    def _only_on_loopback(self) -> Settings:
-        if self.insecure_local and not is_loopback(self.host):
-            raise ValueError(
-                f"insecure_local lets anybody in who reaches {self.host}:{self.port}, and that is not only this "
-                "machine; leave it out and use keys, or listen on 127.0.0.1"
-            )
-        if self.insecure_local and self.trusted_proxies:
-            raise ValueError("insecure_local takes nothing from proxies; leave it out, or trusted_proxies")
-        return self
+    @field_validator("public_broker_url")
+    @classmethod
+    def _has_a_port(cls, url: str | None) -> str | None:
+        if url is not None:
+            _ = urlsplit(url).port  # raises ValueError above 65535
+        return url
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_a_base_url(cls, given: str | None) -> str | None:
+        if given is None:
+            return None
+        if not is_base_url(given):
+            raise ValueError("expected the server's base URL as devices reach it, such as https://gaitway.example")
+        return given.rstrip("/")
 
     @model_validator(mode="after")
     def _https_has_what_it_needs(self) -> Settings:
@@ -179,9 +214,15 @@ class Settings(BaseSettings):
             raise ValueError("https_host goes with https_port; without it HTTPS is on `host` and `port`")
         if self.https_port == self.port:
             raise ValueError(f"https_port and port are both {self.port}; leave https_port out, or choose another")
-        if self.insecure_local and self.tls_cert_file and self.https_port is None:
-            raise ValueError("insecure_local is for plain HTTP on this machine; give HTTPS its own https_port")
         return self
+
+    @property
+    def own_url(self) -> str:
+        """The address of the pages for a browser on this machine."""
+        host, port = (self.host, self.port) if self.plain_http else self.https_address
+        everywhere = host in ("0.0.0.0", "::", "")
+        shown = "127.0.0.1" if everywhere else f"[{host}]" if ":" in host else host
+        return f"{'http' if self.plain_http else 'https'}://{shown}:{port}{self.root_path}"
 
     @property
     def plain_http(self) -> bool:
@@ -204,6 +245,12 @@ class Settings(BaseSettings):
     def identity(self) -> Path:
         """The file of the server's key pair."""
         return (self.identity_file or self.data_dir / "identity.pem").resolve()
+
+    @property
+    def ledger(self) -> Path:
+        """The folder of the ledger; by default beside data_dir, so that no copy of data_dir holds it."""
+        folder = self.data_dir.resolve()
+        return (self.ledger_dir or folder.with_name(f"{folder.name}-ledger")).resolve()
 
     @property
     def database(self) -> str:
@@ -234,6 +281,17 @@ class Settings(BaseSettings):
     def blobs(self) -> str:
         """URL of the blob store."""
         return self.blob_url or (self.data_dir.resolve() / "blobs").as_uri()
+
+    @property
+    def device_broker(self) -> tuple[str, int, bool] | None:
+        """Host, port and TLS of the broker as devices are told; None: they are told nothing."""
+        if self.public_broker_url is not None:
+            url = urlsplit(self.public_broker_url)
+            tls = url.scheme == "mqtts"
+            return url.hostname or "", url.port or (8883 if tls else 1883), tls
+        if is_loopback(self.broker_host):
+            return self.broker_host, self.broker_port, self.mqtt_ca_file is not None
+        return None
 
     @property
     def mqtt_login(self) -> BrokerAccess:

@@ -44,7 +44,6 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
         port=port,
         chunk_bytes=1 << 20,
         aggregation_process=aggregation_process,
-        insecure_local=True,
     )
     app = create_app(settings, Wires)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False))

@@ -78,9 +78,10 @@ class Programs(dict[str, subprocess.Popen[bytes]]):
 class Watch(threading.Thread):
     """Asks the REST interface all the time, and notes how much memory and processor the programs have taken."""
 
-    def __init__(self, url: str, programs: dict[str, subprocess.Popen[bytes]]) -> None:
+    def __init__(self, url: str, key: str, programs: dict[str, subprocess.Popen[bytes]]) -> None:
         super().__init__(daemon=True)
-        self.url, self.programs = url, programs
+        self.request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+        self.programs = programs
         self.latencies: list[tuple[float, float]] = []  # when, seconds
         self.memory = dict.fromkeys(programs, 0)
         self.seconds = dict.fromkeys(programs, 0.0)
@@ -92,7 +93,7 @@ class Watch(threading.Thread):
         while not self.over.wait(ASK_EVERY_S):
             begun = time.perf_counter()
             try:
-                with urllib.request.urlopen(self.url, timeout=10) as answer:
+                with urllib.request.urlopen(self.request, timeout=10) as answer:
                     answer.read()
                 self.latencies.append((time.time(), time.perf_counter() - begun))
             except OSError:
@@ -119,21 +120,22 @@ def _measure(devices: int, rounds: int, folder: Path, programs: Programs) -> dic
     url = f"http://127.0.0.1:{http}"
 
     programs.start("broker", *mosquitto(folder, mqtt))
-    serve = ("serve", "--insecure-local", "--port", str(http), "--broker-port", str(mqtt))
+    serve = ("serve", "--port", str(http), "--broker-port", str(mqtt))
     programs.start("server", sys.executable, "-m", "aggregator_api", *serve, "--data-dir", str(folder / "data"))
     wait(lambda: bool(ask(f"{url}/readyz")), "the server is not ready")
+    key = (folder / "data" / "operator.key").read_text().strip()
     idle = psutil.Process(programs["server"].pid).memory_info().rss
     plan = {**PLAN, "rounds": {"rounds": rounds, "minimum_clients": devices}}
-    ask(f"{url}/v1/federations", {"name": "load", "plan": plan})
+    ask(f"{url}/v1/federations", {"name": "load", "plan": plan}, key=key)
     thin = (str(HERE / "thin_devices.py"), "--federation", "load", "--devices", str(devices))
-    programs.start("devices", sys.executable, *thin, "--broker", f"127.0.0.1:{mqtt}", "--server", url)
-    watch = Watch(f"{url}/v1/federations/load", programs)
+    programs.start("devices", sys.executable, *thin, "--broker", f"127.0.0.1:{mqtt}", "--server", url, "--key", key)
+    watch = Watch(f"{url}/v1/federations/load", key, programs)
     watch.start()
-    wait(lambda: ask(f"{url}/v1/federations/load")["status"] == "finished", "the federation does not finish")
+    wait(lambda: ask(f"{url}/v1/federations/load", key=key)["status"] == "finished", "the federation does not finish")
     watch.over.set()
     watch.join()
-    played = ask(f"{url}/v1/federations/load/rounds")["items"]
-    bytes_each = ask(f"{url}/v1/federations/load/models")["items"][0]["size"]
+    played = ask(f"{url}/v1/federations/load/rounds", key=key)["items"]
+    bytes_each = ask(f"{url}/v1/federations/load/models", key=key)["items"][0]["size"]
     return _figures(devices, played, bytes_each, idle, watch)
 
 

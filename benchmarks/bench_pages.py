@@ -49,7 +49,7 @@ from aggregator_api.federations.service import named
 from aggregator_api.settings import Settings
 from aggregator_api.web.histories import Histories, Preparation
 from tests.aggregator_api.generated_devices import Wires
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient
 from tests.aggregator_api.web.seeded import LABELS, plan
 
 LIMIT_MS = 300.0
@@ -91,7 +91,8 @@ def fill(session: Session, federation: FederationRow, devices: int, rounds: int)
         session.flush()
         base = version.id
         _round(session, federation, made, devices, begun)
-    session.merge(ModelAliasRow(**mine, alias="stable", version_id=base))
+    for alias in ("latest", "stable"):
+        session.merge(ModelAliasRow(**mine, alias=alias, version_id=base))
 
 
 def _round(session: Session, federation: FederationRow, row: RoundRow, devices: int, begun: float) -> None:
@@ -130,9 +131,9 @@ def _write(session: Session, table: type[Base], rows: Iterator[dict[str, Any]]) 
 
 def measure(folder: Path, devices: int, rounds: int) -> dict[str, dict[str, float]]:
     """Return milliseconds by page and by when it was asked for."""
-    settings = Settings(data_dir=folder, insecure_local=True, aggregation_process=False, lost_after_s=1e9)
+    settings = Settings(data_dir=folder, aggregation_process=False, lost_after_s=1e9)
     app = create_app(settings, Wires)
-    with patch.object(Preparation, "start"), TestClient(app) as client:
+    with patch.object(Preparation, "start"), OperatorClient(app) as client:
         client.runtime.federations.create(NewFederation(name=NAME, plan=plan()))
         with client.runtime.database.write() as session:
             fill(session, named(session, NAME), devices, rounds)
@@ -153,7 +154,7 @@ def measure(folder: Path, devices: int, rounds: int) -> dict[str, dict[str, floa
     return found
 
 
-def _ms(client: TestClient, path: str) -> float:
+def _ms(client: OperatorClient, path: str) -> float:
     begun = time.process_time()
     answer = client.get(path, headers=HTML)
     took = time.process_time() - begun
@@ -162,7 +163,7 @@ def _ms(client: TestClient, path: str) -> float:
     return 1e3 * took
 
 
-def _complete(client: TestClient, path: str, rounds: int) -> None:
+def _complete(client: OperatorClient, path: str, rounds: int) -> None:
     for _ in range(rounds):
         if None not in client.get(path).json()["mean"]:
             return

@@ -24,6 +24,7 @@ PARTS = {
     "journal": {"*"},
 }
 LEAST_S, REST = 1.0, 4.0
+RECONNECT_S, SHORTEST_STREAM_S = 3.0, 5.0
 
 
 class Page:
@@ -39,7 +40,15 @@ class Page:
         self._woken = asyncio.Event()
 
     async def follow(self) -> None:
-        """Read the stream, and note what it says."""
+        """Read the stream, and note what it says; one that has come to its end is opened again, as browsers do."""
+        while True:
+            began = time.monotonic()
+            await self._read_stream()
+            if time.monotonic() - began < SHORTEST_STREAM_S:
+                raise SystemExit("a stream has ended at once")
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _read_stream(self) -> None:
         reader, writer = await asyncio.open_connection(*self.host.split(":"))
         writer.write(f"GET {self.here}/events HTTP/1.1\r\n{self.head}".encode())
         while line := await reader.readline():
@@ -49,7 +58,7 @@ class Page:
             self.told.append((time.time(), " ".join(sorted(subjects))))
             self._stale |= {name for name, shown in PARTS.items() if "*" in shown | subjects or shown & subjects}
             self._woken.set()
-        raise SystemExit("a stream has ended")
+        writer.close()
 
     async def refresh(self) -> None:
         """Ask for the parts that have changed, one after the other on one connection."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 from gaitway.terminal import Console
 from phones import say
-from processes import Child, Children, free_port
+from processes import Child, Children, DemoError, free_port
 
 LOOK_S = 1.0
 
@@ -22,18 +24,23 @@ def page_addresses(devices: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def opening(console: Console, http_port: int, pages: dict[str, str], *, stays: bool) -> None:
-    """Say where to look while the federation runs."""
-    say(
-        console,
-        f"Look while it runs: http://127.0.0.1:{http_port}/ (the operator's page; on this machine without a key)",
-    )
+def opening(console: Console, server: Path, http_port: int, pages: dict[str, str], *, stays: bool) -> None:
+    """Say where to look while the federation runs; `server` is the server's folder."""
+    say(console, "Look while it runs: the operator's page, by a link that logs one browser in, once:")
+    _operators(console, server, http_port)
     _devices(console, pages)
     if not stays:
         say(console, "It ends with the demo; with --stay (make demo DEMO_ARGS=--stay) it stays until Ctrl-C.")
 
 
-def stay(console: Console, children: Children, configs: dict[str, Path], http_port: int, pages: dict[str, str]) -> None:
+def stay(
+    console: Console,
+    children: Children,
+    configs: dict[str, Path],
+    server: Path,
+    http_port: int,
+    pages: dict[str, str],
+) -> None:
     """Run the agents again for their pages, and wait until Ctrl-C.
 
     Raises:
@@ -43,7 +50,8 @@ def stay(console: Console, children: Children, configs: dict[str, Path], http_po
     for device, config in configs.items():
         children.start(f"page-{device}", "edge_agent", "run", "--config", str(config))
     console.rule("Everything stays until Ctrl-C")
-    say(console, f"The operator's page: http://127.0.0.1:{http_port}/")
+    say(console, "The operator's page, for a browser that has not used the link above:")
+    _operators(console, server, http_port)
     _devices(console, pages)
     try:
         while True:
@@ -55,6 +63,14 @@ def stay(console: Console, children: Children, configs: dict[str, Path], http_po
 
 def _finished(children: list[Child]) -> list[Child]:
     return [child for child in children if child.name.startswith("agent-")]
+
+
+def _operators(console: Console, server: Path, http_port: int) -> None:
+    words = ["login-link", "--data-dir", str(server), "--port", str(http_port), "--minutes", "720"]
+    made = subprocess.run([sys.executable, "-m", "aggregator_api", *words], capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise DemoError(f"no link to the operator's page could be made: {made.stderr.strip()}")
+    say(console, f"  {made.stdout.strip()}")
 
 
 def _devices(console: Console, pages: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -48,9 +49,10 @@ class Snapshot:
         return f"round {self.round} of {self.rounds}: {self.phase}, {self.received} of {self.invited} updates"
 
 
-def connect(base_url: str) -> httpx.Client:
-    """Return the connections to a server on this machine; whoever opens them closes them."""
-    return httpx.Client(base_url=base_url, timeout=httpx.Timeout(30.0, read=CREATE_S), trust_env=False)
+def connect(base_url: str, key_file: Path) -> httpx.Client:
+    """Return the connections to a server on this machine, with the key in a file; whoever opens them closes them."""
+    headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
+    return httpx.Client(base_url=base_url, timeout=httpx.Timeout(30.0, read=CREATE_S), trust_env=False, headers=headers)
 
 
 class Operator:
@@ -88,6 +90,15 @@ class Operator:
         """
         path, body = f"/v1/federations/{federation}/enrolment-tokens", {"device": device, "auto_approve": True}
         return str(self._checked(self._http.post(path, json=body)).json()["token"])
+
+    def device_key(self) -> str:
+        """Make a key that fetches models and nothing else, for devices that do not enrol.
+
+        Raises:
+            DemoError: with the server's words if it refuses.
+        """
+        body = {"name": "demo-devices", "scopes": ["device"], "federation": self._federation}
+        return str(self._checked(self._http.post("/v1/keys", json=body)).json()["key"])
 
     def snapshot(self) -> Snapshot:
         """Ask where the federation stands.

@@ -18,6 +18,8 @@ import phones
 import scenario
 import show
 import verdict
+from aggregator_api.auth.api_keys import OPERATOR_FILE
+from aggregator_api.auth.server_identity import write_secret
 from gaitway.terminal import Console
 from models.registry import family
 from processes import Child, Children, DemoError, free_port, require_port, wait_for_port
@@ -109,8 +111,9 @@ def main(
         pages = look.page_addresses(chosen.clients) if stay else {}
         with Children(folder / "logs") as children:
             operator = _start_server(children, folder, http_port, mqtt_port, https, console)
-            look.opening(console, http_port, pages, stays=stay)
+            look.opening(console, folder / "server", http_port, pages, stays=stay)
             operator.create(plan)
+            write_secret(folder / "devices" / "server.key", operator.device_key().encode())
             configs = _start_agents(children, folder, chosen, http_port, mqtt_port, pages)
             folders = {device: config.parent for device, config in configs.items()}
             finished = _watch(children, operator, folders, console, timeout_s)
@@ -124,10 +127,10 @@ def main(
             more = f"--rounds {ROUNDS} of --epochs {chosen.suited.epochs}" if short else ""
             works = _judge(console, summaries, least, folder / "logs", more)
             if https is not None:
-                phones.invite(console, operator, plan, https, FEDERATION, folder / "server" / "operator.key")
+                phones.invite(console, operator, plan, https, FEDERATION, folder / "server" / OPERATOR_FILE)
             operator.close()
             if stay:
-                look.stay(console, children, configs, http_port, pages)
+                look.stay(console, children, configs, folder / "server", http_port, pages)
         if not works:
             raise typer.Exit(1)
     except DemoError as error:
@@ -174,12 +177,12 @@ def _start_server(
         broker = children.start("broker", "aggregator_api", "broker", "--port", str(mqtt_port))
         wait_for_port(mqtt_port, broker, 30)
         server = children.start(
-            "server", "aggregator_api", "serve", "--insecure-local",
+            "server", "aggregator_api", "serve",
             "--port", str(http_port), "--broker-port", str(mqtt_port), "--data-dir", str(folder / "server"),
             *(["--config", str(https.settings)] if https else []),
         )  # fmt: skip
         wait_for_port(http_port, server, 60)
-    return Operator(connect(f"http://127.0.0.1:{http_port}"), FEDERATION)
+    return Operator(connect(f"http://127.0.0.1:{http_port}", folder / "server" / OPERATOR_FILE), FEDERATION)
 
 
 def _start_agents(

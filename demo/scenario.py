@@ -15,7 +15,7 @@ from processes import DemoError
 
 FEDERATION = "demo"
 
-# Sized for two cores and a few hundred windows a device, which a wide network learns by heart; docs/results.md and
+# Sized for two cores and a few hundred windows a device, which a wide network learns by heart; the presets of
 # `python -m sim` have the papers' sizes.
 MODELS: dict[str, dict[str, Any]] = {
     "har_cnn_alp": {"channels": [32, 48], "feature_dim": 96, "hidden": 64, "prototypes": [32], "dropout": 0.6},
@@ -127,7 +127,7 @@ def write_agent_config(
     """Write a device's agent.toml, with its own page at the address `page`; its data lie beside it."""
     settings: dict[str, dict[str, Any]] = {
         "agent": {"device": device, "federation": FEDERATION, "data_dir": "."} | ({"page": page} if page else {}),
-        "server": {"url": f"http://127.0.0.1:{http_port}"},
+        "server": {"url": f"http://127.0.0.1:{http_port}", "key_file": "../server.key"},
         "broker": {"host": "127.0.0.1", "port": mqtt_port},
         "sensors": {"dataset": scenario.dataset, "options": scenario.options}
         | ({"root": str(scenario.root)} if scenario.root else {}),

@@ -21,7 +21,7 @@ RUN if [ -n "${TORCH_INDEX}" ]; then \
 FROM ${PYTHON_IMAGE}
 RUN groupadd --gid 10001 gaitway \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/gaitway --shell /usr/sbin/nologin gaitway \
-    && install -d -o gaitway -g gaitway -m 0700 /var/lib/gaitway
+    && install -d -o gaitway -g gaitway -m 0700 /var/lib/gaitway /var/lib/gaitway-ledger
 COPY --from=build /opt/gaitway /opt/gaitway
 ENV PATH=/opt/gaitway/bin:${PATH} \
     PYTHONUNBUFFERED=1 \
@@ -31,7 +31,7 @@ ENV PATH=/opt/gaitway/bin:${PATH} \
     GAITWAY_LOG_FORMAT=json
 USER 10001:10001
 WORKDIR /var/lib/gaitway
-VOLUME /var/lib/gaitway
+VOLUME /var/lib/gaitway /var/lib/gaitway-ledger
 EXPOSE 8080
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]

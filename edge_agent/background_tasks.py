@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer
+from gaitway.threads import run_in_thread
 from har_pipeline import PipelineError
 
 
@@ -54,11 +54,17 @@ class BackgroundTasks:
 
     def fetch(self, model: BlobPointer) -> None:
         """Download a broadcast and verify it."""
-        _in_background(lambda: self._fetch(model))
+        run_in_thread(
+            "download", lambda: self._fetch(model), lambda failure: self.post(BlobFailed(model.sha256, failure.error))
+        )
 
     def evaluate(self, plan: Plan, memory: str, command: Evaluate) -> None:
         """Compare a job's candidate with the present model."""
-        _in_background(lambda: self._evaluate(plan, memory, command))
+        run_in_thread(
+            "evaluation",
+            lambda: self._evaluate(plan, memory, command),
+            lambda failure: self.post(_failed(memory, command, failure.error)),
+        )
 
     def _fetch(self, model: BlobPointer) -> None:
         try:
@@ -72,11 +78,11 @@ class BackgroundTasks:
         try:
             verdict = evaluate_job(self.config, plan, command)
         except (AgentError, PipelineError, OSError) as error:
-            number, kind = command.round, command.kind
-            why = f"round {number}: the candidate cannot be judged: {error}"
-            verdict = Verdict(number, kind, "failed", why, release=command.release)
-        self.post(Evaluated(memory, command, verdict))
+            self.post(_failed(memory, command, str(error)))
+        else:
+            self.post(Evaluated(memory, command, verdict))
 
 
-def _in_background(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, daemon=True).start()
+def _failed(memory: str, command: Evaluate, reason: str) -> Evaluated:
+    why = f"round {command.round}: the candidate cannot be judged: {reason}"
+    return Evaluated(memory, command, Verdict(command.round, command.kind, "failed", why, release=command.release))

@@ -1,21 +1,61 @@
-"""An HTTP server for a small device: a bound on connections, on silence, and on how long a body may take."""
+"""An HTTP server for a small device: a bound on connections, on silence, and on how long headers and a body may take.
+
+Where all places are taken a new connection gets that of the one which has waited longest without a request, of the
+address that has most of them. So whoever opens connections and says nothing keeps nobody out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import socketserver
 import threading
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any
 
+from gaitway.threads import SupervisedThread
+
 CONNECTIONS = 16
+PER_ADDRESS = 8
+"""Connections of one address at a time."""
 SILENCE_S = 10.0
 """Without a byte, after which a connection is closed."""
+MAX_IDLE_S = 10.0
+"""From a connection's beginning, or its last answer, to the end of the next request's headers, whatever their pace."""
+MAKE_ROOM_S = 1.0
 REQUEST_S = 30.0
 """For one whole request, whatever its pace."""
 BLOCK_BYTES = 1 << 16
+
+
+@dataclass(eq=False)
+class _Connection:
+    """An open connection, and since when it is without a request; None while one is answered."""
+
+    socket: Any
+    address: str
+    idle_since: float | None = field(default_factory=time.monotonic)
+
+
+class BoundedRequest(BaseHTTPRequestHandler):
+    """Says when a request's headers are there, and when it is answered: a connection between the two is not closed."""
+
+    server: BoundedServer
+
+    def parse_request(self) -> bool:
+        """Read the headers."""
+        is_request = super().parse_request()
+        self.server.note_busy(self.connection, is_busy=is_request)
+        return is_request
+
+    def handle_one_request(self) -> None:
+        """Answer one request."""
+        super().handle_one_request()
+        self.server.note_busy(self.connection, is_busy=False)
 
 
 class BoundedServer(ThreadingHTTPServer):
@@ -24,15 +64,17 @@ class BoundedServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = CONNECTIONS
 
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, host: str, port: int, handler: type[BoundedRequest]) -> None:
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._open: dict[Any, _Connection] = {}  # the oldest first
+        self._guard = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), handler)
 
     def begin(self, name: str) -> None:
         """Serve in a thread of this name."""
-        threading.Thread(target=self.serve_forever, args=(0.2,), name=name, daemon=True).start()
+        SupervisedThread(name, lambda: self.serve_forever(0.2)).start()
 
     @property
     def port(self) -> int:
@@ -50,14 +92,16 @@ class BoundedServer(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread, or close it if there are too many."""
-        if not self._slots.acquire(blocking=False):
+        """Hand a connection to a thread, in the place of an idle one if there are too many, or close it."""
+        if not self._make_room(client_address[0]):
             self.shutdown_request(request)
             return
+        with self._guard:
+            self._open[request] = _Connection(request, client_address[0])
         try:
             super().process_request(request, client_address)
         except RuntimeError:
-            self._slots.release()
+            self._forget(request)
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -65,10 +109,51 @@ class BoundedServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            self._forget(request)
+
+    def note_busy(self, request: Any, *, is_busy: bool) -> None:
+        """Note that a request of a connection has come, or was answered."""
+        with self._guard:
+            if request in self._open:
+                self._open[request].idle_since = None if is_busy else time.monotonic()
+
+    def service_actions(self) -> None:
+        """Close connections that have been without a request for too long."""
+        with self._guard:
+            limit = time.monotonic() - MAX_IDLE_S
+            over = [one for one in self._open.values() if one.idle_since is not None and one.idle_since < limit]
+        for one in over:
+            _end(one.socket)
+
+    def _make_room(self, address: str) -> bool:
+        """Take a place for a connection of an address; False if none can be had."""
+        with self._guard:
+            counts = Counter(one.address for one in self._open.values())
+            own = address if counts[address] >= PER_ADDRESS else None
+            is_full = len(self._open) >= CONNECTIONS
+            idle = [one for one in self._open.values() if one.idle_since is not None and own in (None, one.address)]
+            if own is not None or is_full:
+                if not idle:
+                    return False
+                most = max(counts[one.address] for one in idle)
+                victim = next(one for one in idle if counts[one.address] == most)
+                del self._open[victim.socket]  # so that it is not chosen again until its thread has ended
+                _end(victim.socket)
+        return self._slots.acquire(timeout=MAKE_ROOM_S)
+
+    def _forget(self, request: Any) -> None:
+        with self._guard:
+            self._open.pop(request, None)
+        self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away, or speaks no HTTP, is none of our trouble."""
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection that another thread reads from; that thread closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def body_length(header: str, most_bytes: int) -> int | None:

@@ -9,7 +9,6 @@ import logging
 import os
 import resource
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from edge_agent.errors import ConfigError
 from edge_agent.machine.state import Agent, status_of
+from gaitway.threads import SupervisedThread, thread_failures
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,9 @@ def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
     for answer in ANSWERS:
         about = "1 for what became of the last model that it might have used"
         yield Gauge("gaitway_device_adoption", about, answered == answer, f'{{answer="{answer}"}}')
+    for thread, count in thread_failures.counts().items():
+        about = "unexpected failures of a thread since the start; it was started again"
+        yield Gauge("gaitway_device_thread_failures", about, count, f'{{thread="{thread}"}}')
     yield Gauge("gaitway_device_disk_free_bytes", "free where its data lie", shutil.disk_usage(data_dir).free)
     yield Gauge("process_resident_memory_bytes", "memory of the supervisor", _resident_bytes())
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -92,7 +95,7 @@ def exporter(
         server = HTTPServer(("127.0.0.1", port), Answer)
     except OSError as error:
         raise ConfigError(f"[agent] metrics_port {port} cannot be listened on: {error.strerror}") from error
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread = SupervisedThread("metrics", server.serve_forever)
     thread.start()
     try:
         yield

@@ -43,7 +43,7 @@ def load_agent(store: StateStore) -> Agent:
         done=frozenset((row.round, row.base) for row in rows if row.epoch == epoch),
         outbox=tuple(store.outbox()),
         candidates=load_candidates(store),
-        final=store.get("final"),
+        judged_global=store.get("judged_global"),
         offer=store.release_offer(),
         report=store.release_report(),
         adoption=store.adoption_report(),

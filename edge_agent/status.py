@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from edge_agent.errors import StoreError
 from edge_agent.machine.releases import offered_to, valid_offer
 from edge_agent.machine.state import Agent, Stage, status_of
 from edge_agent.serving.classifier import describe_live
-from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.storage.files import tolerate_full_disk, write_file
 from edge_agent.storage.repair import ASIDE
 from edge_agent.storage.state_store import RememberedRound, StateStore
@@ -22,6 +23,7 @@ from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
 from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, Release, ReleaseReport
 from gaitway.metrics import METRICS
+from gaitway.threads import ThreadFailure, thread_failures
 
 FILE_NAME = "summary.json"
 MOST_LEFT_OUT = 5
@@ -39,6 +41,7 @@ def summary(store: StateStore, device: str) -> dict[str, Any]:
         "device": device,
         "rounds": [_round(row) for row in trained],
         "model": registry.present(),
+        "serving": describe_served(store),
         "compared": _compared(registry),
         "judged": judged and judged.model_dump(exclude={"instance"}),
         "not_adopted": judged.reason if judged and judged.answer != "adopted" else None,
@@ -75,7 +78,8 @@ def save_activity(store: StateStore, agent: Agent, *, left: bool = False) -> Non
     words = short_status(agent)
     blockers = () if agent.work and agent.work.stage is Stage.BLOCKED else agent.blockers  # else it is among the words
     with tolerate_full_disk("what the device is doing"):
-        store.put(doing=json.dumps({"words": words, "left": left, "at": time.time(), "blockers": blockers}))
+        doing = {"words": words, "left": left, "at": time.time(), "blockers": blockers}
+        store.put(doing=json.dumps({**doing, "failures": [asdict(each) for each in thread_failures.recent()]}))
 
 
 def describe_device(store: StateStore, device: str, *, running: bool) -> list[str]:
@@ -92,12 +96,26 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
         *([f"It would not train now: {'; '.join(doing['blockers'])}."] if running and doing.get("blockers") else []),
         f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
+        *(ThreadFailure(**each).describe(time.time()) for each in doing.get("failures", []) if running),
         *filter(None, [describe_restore(store)]),
+        describe_served(store),
         *describe_release(store, device),
         *_left_alone(store),
         *(describe_live(store.folder) if running else []),
         *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]
+
+
+def describe_served(store: StateStore) -> str:
+    """Say which model the device uses, and why."""
+    present = ModelRegistry(store).present()
+    if present is None:
+        return (
+            "It uses no model yet: the federation's comes once one was trained and half a minute of motion was "
+            "recorded here, and the device may work."
+        )
+    why = present.get("why")
+    return f"It uses the {name_of(present)}" + (f"; {why}." if why else ".")
 
 
 def _left_alone(store: StateStore) -> list[str]:

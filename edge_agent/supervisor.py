@@ -45,7 +45,7 @@ from edge_agent.persistence import (
     save_round,
 )
 from edge_agent.serving.classifier import Classifier
-from edge_agent.serving.model_registry import ModelRegistry, Verdict
+from edge_agent.serving.model_registry import ModelRegistry, Verdict, name_of
 from edge_agent.status import save_activity, short_status, write_summary
 from edge_agent.storage.files import tolerate_full_disk
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
@@ -53,6 +53,7 @@ from edge_agent.training.job import JobEnded, JobLine, make_job
 from edge_agent.transport.link import Delivered, Unreadable
 from federation.logs import about
 from federation.protocol.messages import Announcement
+from gaitway.threads import thread_failures
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Supervisor:
         self._jobs, self._background, self._manager = drivers.jobs, drivers.background, drivers.service_manager
         self._serving: str | None = None  # what the store says about the present model; None: not read yet
         self._code: int | None = None
+        self._failures = 0  # of threads, when the status was saved last
 
     @classmethod
     def open(cls, config: Config, until: Literal["never", "round", "finished"] = "never") -> Supervisor:
@@ -191,6 +193,9 @@ class Supervisor:
         self._serve()
         self._step(Tick())
         self._manager.alive(short_status(self.agent))
+        if (failures := sum(thread_failures.counts().values())) != self._failures:
+            self._failures = failures
+            save_activity(self.store, self.agent)
 
     def _serve(self) -> None:
         """Classify with the present model; `models --rollback` changes it from another process."""
@@ -199,7 +204,8 @@ class Supervisor:
             present = ModelRegistry(self.store).present()
             self._classifier.serve(present)
             used = present or {}
-            self._mailbox.put(ModelInUse(used.get("rollout", 0), used.get("score"), used.get("metric", "")))
+            name = name_of(present) if present else ""
+            self._mailbox.put(ModelInUse(used.get("rollout", 0), used.get("score"), used.get("metric", ""), name))
 
     def _delivered(self, mid: int) -> None:
         if event := self._uploads.delivered(mid):
@@ -237,7 +243,10 @@ class Supervisor:
         with tolerate_full_disk(f"the judgement of round {verdict.round}"):
             registry.commit(verdict)
         self._write_summary()
-        said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric)
+        with_global = verdict.shared is not None and verdict.shared.answer != "undecided"
+        if verdict.shared:
+            log.info("%s", verdict.shared.reason)
+        said = (verdict.answer, verdict.reason, verdict.score, verdict.trivial, verdict.metric, with_global)
         self._step(CandidateEvaluated(verdict.round, verdict.kind, *said))
 
     # ---- the state machine's commands
@@ -315,8 +324,8 @@ class Supervisor:
             case do.SaveAdoptionReport(report):
                 self.store.save_message(ADOPTION_REPORT, report)
                 self._write_summary()
-            case do.FinalModelHandled(sha256):
-                self.store.put(final=sha256)
+            case do.GlobalModelJudged(sha256):
+                self.store.put(judged_global=sha256)
                 self._write_summary()
             case _:
                 raise StoreError(f"no driver carries out {type(command).__name__}")

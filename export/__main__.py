@@ -124,6 +124,13 @@ def recognize(
             help="The sensor's axes that are the device's x, y and z: right, up, out of the screen; such as y,-x,z."
         ),
     ] = "x,y,z",
+    acceleration: Annotated[
+        str,
+        typer.Option(
+            help="Which way the accelerometer's numbers point: 'specific force' (face up, z is +9.8: Android, most "
+            "boards), 'gravity points down' (−9.8: Apple) or 'without gravity'."
+        ),
+    ] = "specific force",
     separator: Annotated[str, typer.Option(help="Between the cells of a row.")] = ",",
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with a file that grows, or a pipe, and answer at once.")
@@ -155,7 +162,7 @@ def recognize(
 
     with _told("recognize"):
         if describe is None:
-            description = described_columns(time, acc, gyro, units, axes, separator)
+            description = described_columns(time, acc, gyro, units, axes, separator, acceleration)
         else:
             description = read_description(describe)
             _refuse_beside_describe(context)
@@ -242,7 +249,7 @@ def _lines(recordings: Iterable[Recording], recognizer: Recognizer, timeline: Ti
 
 
 def _refuse_beside_describe(context: typer.Context) -> None:
-    for name in ("time", "acc", "gyro", "units", "axes", "separator"):
+    for name in ("time", "acc", "gyro", "units", "axes", "acceleration", "separator"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InputError(f"--describe says what --{name} does; leave one of the two out")

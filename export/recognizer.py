@@ -85,7 +85,7 @@ class Recognizer:
         """What was said, by its kind."""
         self._session, self._on_warning = session, on_warning
         self._heard: set[str] = set()
-        self._checks, self._judged_s = SignalChecks(), -np.inf
+        self._checks, self._judged_s = SignalChecks(acceleration=self.units.acceleration), -np.inf
         self._answered = False
         self._begin()
 
@@ -137,7 +137,7 @@ class Recognizer:
             raise InputError(
                 f"{SENSORS[sensor]}: times {times_s.shape} and values {found.shape}; expected (n,) and (n, 3)"
             )
-        found = self.units.acceleration(found) if sensor == "acc" else self.units.rotation(found)
+        found = self.units.to_specific_force(found) if sensor == "acc" else self.units.to_angular_rate(found)
         answers: list[Answer] = []
         for stretch in self._between_restarts(sensor, times_s):
             if self._restarted(sensor, times_s[stretch]):

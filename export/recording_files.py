@@ -27,10 +27,12 @@ AT_ONCE = 4096
 POLL_S = 0.1
 
 
-def described_columns(time: str, acc: str, gyro: str, units: str, axes: str, separator: str) -> Description:
+def described_columns(
+    time: str, acc: str, gyro: str, units: str, axes: str, separator: str, acceleration: str
+) -> Description:
     """Describe CSV files with a header by the names of their columns, as the command's options give them.
 
-    Raises InputError and SettingsError for what names no three columns, no units and no axes.
+    Raises InputError and SettingsError for what names no three columns, no units, no axes and no convention.
     """
     names = [unit.strip() for unit in units.split(",")]
     if len(names) != 3:
@@ -42,6 +44,7 @@ def described_columns(time: str, acc: str, gyro: str, units: str, axes: str, sep
             "files": "[^/]+",
             "separator": separator,
             "time": {"column": time, "unit": names[0]},
+            "acceleration": acceleration,
             **{
                 sensor: {"columns": each.split(","), "unit": unit, **turned} for sensor, (each, unit) in sensors.items()
             },

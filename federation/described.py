@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from federation.errors import SettingsError, unknown_name
+from gaitway import plugins
 from gaitway.errors import first_problem
 
 
@@ -39,12 +40,17 @@ def from_description(
     fields = dict(description)
     name = str(fields.pop("name", ""))
     if name not in table:
-        raise unknown_name(kind, name, table)
-    known = {field.name for field in dataclasses.fields(table[name])}
+        group = f"{kind}s"
+        raise SettingsError(f"{unknown_name(kind, name, table)}{plugins.hint(group, name)}")
+    try:
+        entry = table[name]
+    except plugins.PluginError as error:
+        raise SettingsError(str(error)) from error
+    known = {field.name for field in dataclasses.fields(entry)}
     for key in fields:
         if key not in known:
             raise unknown_name(f"{field_kind} of {name}", key, known)
     try:
-        return TypeAdapter(table[name]).validate_python(fields)
+        return TypeAdapter(entry).validate_python(fields)
     except ValidationError as error:
         raise SettingsError(f"{name}: {first_problem(error, input_shown=True)}") from error

@@ -5,9 +5,6 @@ from __future__ import annotations
 from federation.errors import SettingsError
 from gaitway.input_spec import HEAD
 
-HEAD_LR_FACTOR = 10.0
-"""The head's learning rate over the base's, where each trains alone: as in FedPAC's and in FedAli's authors' code."""
-
 
 def is_head(name: str) -> bool:
     """Whether a parameter belongs to the classifier; its input is the feature."""

@@ -9,7 +9,7 @@ them over clients. The server half is pure functions of the server's state, a tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
@@ -89,6 +89,11 @@ class Method:
     def has_global_model(self) -> bool:
         """Whether the server has one model for all."""
         return True
+
+    @property
+    def keeps_uploads(self) -> bool:
+        """Whether the server's state has what single clients sent last, under their names: see `forget_clients`."""
+        return False
 
     @property
     def mixes_architectures(self) -> bool:
@@ -217,6 +222,13 @@ class Method:
         if accumulator is None or not accumulator.weight > 0:
             raise RoundError("a round needs at least one update with examples to aggregate; none came")
         return self.finish(state, accumulator)
+
+    def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
+        """Return the state without what it keeps of single clients under their names, as far as that can be taken out.
+
+        The same state where nothing of them is kept.
+        """
+        return state
 
     def weight(self, update: Update) -> float:
         """Weight of an update in the mean; a stale one counts less."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gaitway import plugins
 from gaitway.errors import did_you_mean
 from gaitway.input_spec import Fit
 from gaitway.metrics import METRICS, is_served
@@ -106,11 +107,14 @@ class ModelSpec(Strict):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+MAX_CLIENTS = 10**9
+
+
 class RoundSettings(Strict):
     """How the cohort of a round is selected and when the round closes."""
 
-    rounds: int = Field(default=10, ge=1, le=1_000_000)
-    clients_per_round: int | None = Field(default=None, ge=1, description="none: every client")
+    rounds: int = Field(default=10, ge=1, le=1_000_000, description="to publish; those that fail do not count")
+    clients_per_round: int | None = Field(default=None, ge=1, le=MAX_CLIENTS, description="none: every client")
     sampling: Literal["uniform", "examples"] = Field(
         default="uniform", description="examples: a client is drawn in proportion to how many it has"
     )
@@ -118,7 +122,7 @@ class RoundSettings(Strict):
         default=(), max_length=32, description="draw only from devices in one of these groups; none: from all"
     )
     over_selection: float = Field(default=1.0, ge=1, le=10, description="invite this many times more")
-    minimum_clients: int = Field(default=1, ge=1, description="updates needed at the deadline")
+    minimum_clients: int = Field(default=1, ge=1, le=MAX_CLIENTS, description="updates needed at the deadline")
     deadline_s: float | None = Field(default=None, gt=0, description="none: wait for every client")
     interval_s: float = Field(
         default=0.0,
@@ -150,7 +154,20 @@ class RoundSettings(Strict):
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="the δ at which ε is stated")
     norm_after: int = Field(
-        default=8, ge=1, description="updates of earlier rounds before their median refuses others as they arrive"
+        default=8,
+        ge=1,
+        le=10**9,
+        description="updates of earlier rounds before their median refuses others as they arrive",
+    )
+    max_refused_updates: int | None = Field(
+        default=3,
+        ge=1,
+        le=1_000_000,
+        description="suspend a client after so many of its updates in a row were refused, quarantined or left out for "
+        "what they hold; none: never",
+    )
+    max_failed_rounds: int = Field(
+        default=5, ge=1, le=1_000_000, description="pause the federation after so many failed rounds in a row"
     )
 
 
@@ -213,10 +230,29 @@ class RolloutSettings(Strict):
         return self.mode != "off"
 
 
+class PromotionSettings(Strict):
+    """When the name `stable` moves to a newer version by itself, and a rollout's version becomes `released`."""
+
+    min_devices: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="so many devices must have measured the version, and both it and the one that it replaces; none: a "
+        "tenth of those that a round asks, but at least two, or the only one",
+    )
+    margin: float = Field(
+        default=0.02,
+        ge=0,
+        le=1e6,
+        description="by so much of the task's metric it may be worse, on average over the devices that measured both; "
+        "0.02 of macro-F1 are two points",
+    )
+
+
 class DataStatistics(Strict):
     """Count of samples, and the sum and square sum of each channel, which all clients are normalized with."""
 
-    count: int = Field(ge=0)
+    count: int = Field(ge=0, le=2**53)
     total: tuple[float, ...]
     square: tuple[float, ...]
 
@@ -283,6 +319,7 @@ class Plan(Strict):
     training: TrainingConfig
     rounds: RoundSettings = RoundSettings()
     rollout: RolloutSettings = RolloutSettings()
+    promotion: PromotionSettings = PromotionSettings()
     data: DataSpec = DataSpec()
     light_clients: bool = Field(
         default=False,
@@ -291,6 +328,25 @@ class Plan(Strict):
         description="devices that cannot train, such as a phone's browser, may join: the server makes the model for "
         'them when it creates the federation. For {"name": "fedproto", "backbone": "frozen"} alone',
     )
+    packages: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=64,
+        exclude_if=operator.not_,
+        description='packages whose entries the plan names: {"methods:feddyn": "gaitway-feddyn 0.1"}',
+    )
+
+
+def with_packages(plan: Plan) -> Plan:
+    """Say in a plan which packages its method, task and models come from, where they are not ours."""
+    names = {"methods": [plan.method.get("name")], "tasks": [plan.task.get("name")]}
+    names["models"] = [spec.name for spec in (plan.model, *plan.alternatives)]
+    found = {
+        f"{group}:{name}": plugin.describe()
+        for group, known in names.items()
+        for name in known
+        if (plugin := plugins.provider(group, str(name))) is not None
+    }
+    return plan.model_copy(update={"packages": found})
 
 
 def light_obstacle(plan: Plan) -> str | None:
@@ -312,6 +368,8 @@ def light_obstacle(plan: Plan) -> str | None:
 def live_obstacle(plan: Plan) -> str | None:
     """Say in words what of a plan devices cannot do, and what to do about it; None where they can do all of it."""
     data, task = plan.data, plan.task.get("name")
+    if package := plugins.missing(plan.packages):
+        return package
     if task not in METRICS:
         return f"task.name = {task!r}: {did_you_mean(str(task), METRICS)}"
     if task == "segmentation" and data.input is None:

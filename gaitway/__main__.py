@@ -39,8 +39,9 @@ Federated learning for motion sensors: devices learn from their own movements an
 Programs (each has --help, and so has each of its commands):
 {programs}
 
-Options:
+Also:
   --version  Print the version.
+  plugins    List what installed packages add: methods, models, readers …
   --help     Show this.
 
 A server and its first device, on one machine:
@@ -60,6 +61,10 @@ def main(words: Sequence[str] | None = None) -> None:
         print(help_text(), end="")
     elif first in ("--version", "-V", "version"):
         print(f"gaitway {version()}")
+    elif first == "plugins":
+        from gaitway.plugin_list import main as list_plugins  # some milliseconds, which only it needs
+
+        raise SystemExit(list_plugins(rest))
     elif first in PROGRAMS:
         _run(first, rest)
     else:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 SHOWN_INPUT = 200
 """Characters of a wrong value that a message repeats."""
 _PLAIN = (str, int, float, list, tuple, type(None))
+_SAME_CLASS, _BEGINNING = 0.75, 4  # lying and walking: 0.67, upstairs and downstairs: 0.67; walk and walking: 4 letters
 _COMPARED = 200  # of a name; comparing takes time in its square, and names come from outside
 
 
@@ -32,12 +33,41 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
+def closest_class(name: str, known: Iterable[str]) -> str | None:
+    """Return the class that `name` is a misspelling of, or None: classes resemble one another (lying, walking).
+
+    Each word of the name must be nearly one of the class's, in the same order, or the beginning of one.
+    """
+    words = _words(name[:_COMPARED])
+    near = ((each, _words(each)) for each in known)
+    return next((each for each, others in near if words and len(words) == len(others) and _alike(words, others)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the known name that `name` resembles most, if any, and list them all in the order given."""
     names = list(known)
-    near = closest(name, names)
+    return _suggestion(closest(name, names), names)
+
+
+def unknown_class(name: str, known: Iterable[str]) -> str:
+    """Suggest the class that was meant, if `name` is nearly one, and list all of them in the order given."""
+    names = list(known)
+    return _suggestion(closest_class(name, names), names)
+
+
+def _suggestion(near: str | None, names: Sequence[str]) -> str:
     listed = f"Known: {', '.join(names)}" if names else "There are none"
     return listed if near is None else f"did you mean {near!r}? {listed}"
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().replace("_", " ").replace("-", " ").split()
+
+
+def _alike(words: Sequence[str], others: Sequence[str]) -> bool:
+    pairs = list(zip(words, others, strict=True))
+    begins = all(min(len(a), len(b)) >= _BEGINNING and (a.startswith(b) or b.startswith(a)) for a, b in pairs)
+    return begins or all(difflib.SequenceMatcher(None, a, b).ratio() >= _SAME_CLASS for a, b in pairs)
 
 
 def first_problem(error: Invalid, *, input_shown: bool = False) -> str:

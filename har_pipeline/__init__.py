@@ -15,7 +15,14 @@ from har_pipeline.preparation import (
 from har_pipeline.recording import CHANNELS, Recording, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import Finding, SignalChecks
-from har_pipeline.splits import Split, cut_validation, leave_devices_out, leave_subjects_out, split_client
+from har_pipeline.splits import (
+    Split,
+    cut_validation,
+    leave_devices_out,
+    leave_subjects_out,
+    split_client,
+    time_folds,
+)
 from har_pipeline.streaming.stream import StreamPipeline, Window
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 from har_pipeline.units import SampleUnits
@@ -54,4 +61,5 @@ __all__ = [
     "recordings",
     "split_client",
     "subject_of",
+    "time_folds",
 ]

@@ -17,10 +17,13 @@ from rich.table import Table
 
 from gaitway.terminal import Console
 from har_pipeline import cache
+from har_pipeline.apps.cli import show_exports, show_found
+from har_pipeline.apps.reader import AppReader, AppSource
 from har_pipeline.combination import COMBINATIONS, Combination, combination_of
 from har_pipeline.description.cli import show_description, write_draft
 from har_pipeline.description.model import read_description
 from har_pipeline.errors import PipelineError, SettingsError
+from har_pipeline.gravity import MEANINGS
 from har_pipeline.preparation import (
     DATASETS,
     dataset_labels,
@@ -28,7 +31,8 @@ from har_pipeline.preparation import (
     prepare,
     reader_of,
 )
-from har_pipeline.readers import READERS, described
+from har_pipeline.readers import APPS, READERS, described
+from har_pipeline.readers.reader import RecordingReader
 from har_pipeline.signals.checks import grouped
 from har_pipeline.splits import split_client
 from har_pipeline.streaming.windows import WindowedDataset
@@ -79,12 +83,12 @@ def info(
             show_description(read_description(describe), root, console)
         return
     if dataset is None:
-        table = Table("name", "what", "expected under --root")
+        table = Table("name", "what", "acceleration", "expected under --root")
         for reader in READERS.values():
-            table.add_row(reader.name, reader.summary, reader.expected(reader.defaults))
+            table.add_row(reader.name, reader.summary, _acceleration(reader), reader.expected(reader.defaults))
         for name, known in COMBINATIONS.items():
             summary = f"{' + '.join(known.members)}, same activities merged"
-            table.add_row(name, summary, "the files of its members")
+            table.add_row(name, summary, "that of its members", "the files of its members")
         console.print(table)
         return
     with _told():
@@ -104,12 +108,15 @@ def describe_command(
 ) -> None:
     """Look at unknown recordings, and write a first description of them, with a comment on how sure each guess is.
 
-    Guessed are separator, header, columns, units (by gravity's size at rest and how fast bodies turn), rate and time
-    unit, and what the names of files and folders say. Check the lines that say so, then apply it with `info`. Example:
+    What phones' apps write is known by name, and needs none: that is said instead. Else guessed are separator, header,
+    columns, units (by gravity's size at rest and how fast bodies turn), rate and time unit, and what the names of files
+    and folders say. Check the lines that say so, then apply it with `info`. Example:
 
     `python -m har_pipeline describe DATA --out data.toml`
     """
     with _told():
+        if show_exports(APPS, path, console):
+            return
         write_draft(path, out, console)
 
 
@@ -204,8 +211,13 @@ def _json(text: str) -> dict[str, Any]:
 def _describe(dataset: str, root: Path | None) -> None:
     reader = reader_of(dataset)
     console.print(f"[bold]{reader.name}[/]: {reader.summary}")
-    labels = ", ".join(reader.labels(reader.defaults)) or "as the description says"
+    if isinstance(reader, AppReader):
+        labels = "those of option labels"
+    else:
+        labels = ", ".join(reader.labels(reader.defaults)) or "as the description says"
     console.print(f"labels    {labels}")
+    meaning = "" if reader.name == described.NAME else f": {MEANINGS[reader.acceleration]}"
+    console.print(f"acceleration  {_acceleration(reader)}{meaning}", markup=False, soft_wrap=True)
     console.print(f"expected  {reader.expected(reader.defaults)}", markup=False)
     console.print(f"settings  {json.dumps(reader.settings.to_json())}")
     if reader.defaults:
@@ -214,6 +226,12 @@ def _describe(dataset: str, root: Path | None) -> None:
         source = reader.open(root, reader.options(None))
         where = f"{source.count} files in {source.root}/{source.base}" if source else "needs no files"
         console.print(f"found     {where}", markup=False)
+        if isinstance(reader, AppReader) and isinstance(source, AppSource):
+            show_found(reader, source, console)
+
+
+def _acceleration(reader: RecordingReader) -> str:
+    return "as the description says" if reader.name == described.NAME else reader.acceleration
 
 
 def _merging(dataset: str, combination: Combination) -> Table:

@@ -2,6 +2,7 @@
 
 PipelineError
 ├── SourceError    files: not found, not in the published layout, a cell that is no number
+│   └── UnpackingError   a file or archive that cannot be unpacked
 ├── SignalError    samples: broken clocks, infinite values, out of order beyond the reorder window
 └── SettingsError  a setting, option, label or name that does not exist or does not fit
     └── LabelError   a word in a file that a description neither names, nor maps, nor ignores
@@ -18,6 +19,10 @@ class PipelineError(GaitwayError):
 
 class SourceError(PipelineError):
     """A file or archive is missing or not in the layout that its reader expects."""
+
+
+class UnpackingError(SourceError):
+    """A file or archive is cut off, or cannot be unpacked for another reason; among others it is left out, and said."""
 
 
 class SignalError(PipelineError):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaitway.errors import did_you_mean
+from gaitway.plugins import PluginError, hint
 from har_pipeline import cache
 from har_pipeline.combination import (
     COMBINATIONS,
@@ -41,8 +42,12 @@ Progress = Callable[[int, str], None]
 def reader_of(dataset: str) -> RecordingReader:
     """Return a reader by name; SettingsError names the nearest known one."""
     if dataset not in READERS:
-        raise SettingsError(f"unknown data set {dataset!r}; {did_you_mean(dataset, DATASETS)}")
-    return READERS[dataset]
+        near = did_you_mean(dataset, DATASETS)
+        raise SettingsError(f"unknown data set {dataset!r}; {near}{hint('readers', dataset)}")
+    try:
+        return READERS[dataset]
+    except PluginError as error:
+        raise SettingsError(str(error)) from error
 
 
 def dataset_labels(dataset: str, options: dict[str, Any] | None = None) -> tuple[str, ...]:
@@ -88,7 +93,7 @@ def recordings(
         return
     reader = reader_of(dataset)
     chosen_options = reader.options(options)
-    yield from reader.recordings(reader.open(root, chosen_options), clients, chosen_options)
+    yield from reader.read(reader.open(root, chosen_options), clients, chosen_options)
 
 
 def prepare(
@@ -119,7 +124,12 @@ def prepare(
     source = reader.open(root, chosen_options)
     if cache_dir is None:
         return _build(reader, source, settings, wanted, chosen_options, progress)
-    request = {"settings": settings.to_json(), "clients": wanted, "options": chosen_options}
+    request = {
+        "settings": settings.to_json(),
+        "clients": wanted,
+        "options": chosen_options,
+        "acceleration": reader.convention(chosen_options),
+    }
     key = cache.cache_key(dataset, source.inputs if source else (), request)
     path = Path(cache_dir) / f"{dataset}-{key}.npz"
     kept = cache.load(path)
@@ -166,16 +176,16 @@ def _build(
     options: dict[str, Any],
     progress: Progress | None,
 ) -> WindowedDataset:
-    labels, checks = reader.labels(options), SignalChecks(reader.declared_hz(options))
+    labels, checks = reader.labels(options), SignalChecks(reader.declared_hz(options), reader.convention(options))
     if reader.windows is not None:
         if settings != reader.settings:
             raise SettingsError(f"{reader.name} is published as windows; its settings cannot be changed")
-        windows = reader.windows(source, wanted, options)
+        windows = reader.read_windows(source, wanted, options)
         for client in windows.values():
             for recording in _as_recordings(client, settings):
                 checks.add(recording)
     else:
-        windows = _cut(reader.recordings(source, wanted, options), settings, labels, progress, checks)
+        windows = _cut(reader.read(source, wanted, options), settings, labels, progress, checks)
     missing = sorted(set(wanted or ()) - set(windows))
     if missing:
         raise SettingsError(f"{reader.name} has no client {missing[0]!r} ({len(missing)} of those asked for)")

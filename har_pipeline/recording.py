@@ -53,9 +53,10 @@ class Categorical:
 class Recording(NamedTuple):
     """A stretch of one sensor: a whole session or a chunk of it.
 
-    times_s (n,) float64 in seconds on the client's clock; values (n, 3) float, total acceleration in m/s² with
-    gravity or angular rate in rad/s. activity is one name or one per sample; "" and "null" mean unlabelled.
-    source and line (of the first sample) are there for error messages.
+    times_s (n,) float64 in seconds on the client's clock; values (n, 3) float, specific force in m/s² (at rest, face
+    up, +9.81 on z; what readers themselves yield has the convention that they declare) or angular rate in rad/s.
+    activity is one name or one per sample; "" and "null" mean unlabelled. source and line (of the first
+    sample) are there for error messages.
     """
 
     client: str

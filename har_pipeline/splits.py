@@ -95,6 +95,26 @@ def cut_validation(
     return left, validation
 
 
+def time_folds(windows: ClientWindows, folds: int, window_s: float) -> list[Split]:
+    """Split one client's windows `folds` times: fold k tests on the k-th part in time of each class.
+
+    The parts of a class are contiguous and differ by one window at most. Windows that overlap a test window are dropped
+    from the training. A fold without training windows of two classes or without test windows is left out.
+    """
+    number = np.zeros(len(windows), np.int64)
+    for label in np.unique(windows.y):
+        members = np.flatnonzero(windows.y == label)
+        members = members[np.argsort(windows.start_s[members], kind="stable")]
+        number[members] = np.arange(len(members)) * folds // len(members)
+    found = []
+    for fold in range(folds):
+        test = number == fold
+        train = ~test & ~overlaps(windows.start_s, windows.start_s[test], window_s)
+        if test.any() and len(np.unique(windows.y[train])) > 1:
+            found.append(Split(np.flatnonzero(train), np.flatnonzero(test), leaks=False))
+    return found
+
+
 def overlaps(start_s: np.ndarray, other_s: np.ndarray, window_s: float) -> np.ndarray:
     """Tell for each window that starts at start_s (n,) whether it shares time with one of other_s (m,)."""
     if not len(other_s):

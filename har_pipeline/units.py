@@ -15,6 +15,7 @@ import numpy as np
 
 from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError
+from har_pipeline.gravity import AccelerationConvention, check_convention, specific_force
 from har_pipeline.recording import STANDARD_GRAVITY
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -66,29 +67,35 @@ def _matrix_of_names(axes: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SampleUnits:
-    """What a source's numbers mean: units by name, and its axes. The defaults are the pipeline's own."""
+    """What a source's numbers mean: units by name, its axes, and which way its accelerations point.
+
+    The defaults are the pipeline's own.
+    """
 
     time: str = "s"
     acc: str = "m/s2"
     gyro: str = "rad/s"
     axes: str | Sequence[Sequence[float]] = "x,y,z"
+    acceleration: AccelerationConvention = "specific force"
 
     def __post_init__(self) -> None:
-        """Refuse what is no unit and no axes; raises SettingsError."""
+        """Refuse what is no unit, no axes and no convention; raises SettingsError."""
         scale_of("time unit", self.time, TIME_UNITS)
         scale_of("acc unit", self.acc, ACC_UNITS)
         scale_of("gyro unit", self.gyro, GYRO_UNITS)
         axes_matrix(self.axes)
+        check_convention("acceleration", self.acceleration)
 
     def seconds(self, times: np.ndarray) -> np.ndarray:
         """Turn times (n,) into seconds."""
         return np.asarray(times, dtype=np.float64) * TIME_UNITS[self.time]
 
-    def acceleration(self, values: np.ndarray) -> np.ndarray:
-        """Turn readings (n, 3) of the accelerometer into m/s² in the device's axes."""
-        return self._turned(np.asarray(values, dtype=np.float64) * ACC_UNITS[self.acc])
+    def to_specific_force(self, values: np.ndarray) -> np.ndarray:
+        """Turn readings (n, 3) of the accelerometer into specific force in m/s², in the device's axes."""
+        readings = np.asarray(values, dtype=np.float64) * ACC_UNITS[self.acc]
+        return self._turned(specific_force(readings, self.acceleration))
 
-    def rotation(self, values: np.ndarray) -> np.ndarray:
+    def to_angular_rate(self, values: np.ndarray) -> np.ndarray:
         """Turn readings (n, 3) of the gyroscope into rad/s in the device's axes."""
         return self._turned(np.asarray(values, dtype=np.float64) * GYRO_UNITS[self.gyro])
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.alp import ALP
+from models.layers.alp import ALP, UPDATES, check_update
 from models.layers.channels_last import Conv1d, GroupNorm
 from models.layers.dropout import Dropout
 from models.model import Model, ModelOutput
@@ -82,14 +82,15 @@ class HarCnnAlp(HarCnn):
         *,
         prototypes: Sequence[int] = (64,),
         alp: dict[str, Any] | None = None,
+        alp_update: str = UPDATES[0],
         feature_dim: int = 192,
         **sizes: Any,
     ) -> None:
         super().__init__(classes, feature_dim=feature_dim, **sizes)
         if len(prototypes) != 1:
             raise OptionError(f"prototypes={list(prototypes)}: the CNN has one ALP layer, so one count")
-        self.options |= {"prototypes": list(prototypes), "alp": dict(alp or {})}
-        self.alp = ALP(feature_dim, prototypes[0], **(alp or {}))
+        self.options |= {"prototypes": list(prototypes), "alp": dict(alp or {}), "alp_update": alp_update}
+        self.alp = ALP(feature_dim, prototypes[0], update=check_update(alp_update), **(alp or {}))
         self.norm = nn.LayerNorm(feature_dim)
 
     def align(self, tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gaitway.errors import did_you_mean
 from gaitway.input_spec import InputSpec
+from gaitway.plugins import EntryTable, PluginError, hint
 from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
 from models.har_cnn import HarCnn, HarCnnAlp
@@ -19,24 +20,35 @@ from models.image.vit import Vit, VitAlp
 from models.layers.alp import ALP
 from models.model import Model
 
-MODELS: dict[str, type[Model]] = {
-    "hart": Hart,
-    "hart_alp": HartAlp,
-    "har_cnn": HarCnn,
-    "har_cnn_alp": HarCnnAlp,
-    "dense": Dense,
-    "mnist_cnn": MnistCnn,
-    "femnist_cnn": FemnistCnn,
-    "margin_cnn": MarginCnn,
-    "celeba_cnn": CelebaCnn,
-    "public_cnn": PublicCnn,
-    "vit_tiny": Vit,
-    "vit_tiny_alp": VitAlp,
-    "resnet18": ResNet18,
-    "mobilenet_v2": MobileNetV2,
-    "segmenter_small": SegmenterSmall,
-    "deeplab_v3plus": DeepLabV3Plus,
-}
+
+def _check(name: str, entry: object) -> str:
+    if isinstance(entry, type) and issubclass(entry, Model):
+        return ""
+    return f"expected a subclass of models.Model, came {entry!r}"
+
+
+MODELS: EntryTable[type[Model]] = EntryTable(
+    "models",
+    {
+        "hart": Hart,
+        "hart_alp": HartAlp,
+        "har_cnn": HarCnn,
+        "har_cnn_alp": HarCnnAlp,
+        "dense": Dense,
+        "mnist_cnn": MnistCnn,
+        "femnist_cnn": FemnistCnn,
+        "margin_cnn": MarginCnn,
+        "celeba_cnn": CelebaCnn,
+        "public_cnn": PublicCnn,
+        "vit_tiny": Vit,
+        "vit_tiny_alp": VitAlp,
+        "resnet18": ResNet18,
+        "mobilenet_v2": MobileNetV2,
+        "segmenter_small": SegmenterSmall,
+        "deeplab_v3plus": DeepLabV3Plus,
+    },
+    check=_check,
+)
 
 
 def build(name: str, *, classes: int, **options: Any) -> Model:
@@ -45,12 +57,17 @@ def build(name: str, *, classes: int, **options: Any) -> Model:
     Raises UnknownModelError or OptionError, with the nearest known name; values may come from JSON.
     """
     if name not in MODELS:
-        raise UnknownModelError(f"model {name!r} is not known; {did_you_mean(name, sorted(MODELS))}")
+        near = did_you_mean(name, sorted(MODELS))
+        raise UnknownModelError(f"model {name!r} is not known; {near}{hint('models', name)}")
+    try:
+        network = MODELS[name]
+    except PluginError as error:
+        raise UnknownModelError(str(error)) from error
     if classes < 2:
         raise OptionError(f"classes={classes}: expected at least 2")
     _check_names(f"model {name!r}", options, model_options(name))
     _check_names("option 'alp'", options.get("alp") or {}, alp_options())
-    return MODELS[name](classes, **options)
+    return network(classes, **options)
 
 
 def family(name: str) -> str:
@@ -105,8 +122,11 @@ def model_options(name: str) -> dict[str, Any]:
 
 
 def alp_options() -> dict[str, Any]:
-    """Return what the option `alp` of the models with ALP layers may set, with the defaults."""
-    return {key: value for key, value in _keywords(ALP).items() if key not in ("dim", "num_prototypes")}
+    """Return what the option `alp` of the models with ALP layers may set, with the defaults.
+
+    `update` is an option of its own, `alp_update`.
+    """
+    return {key: value for key, value in _keywords(ALP).items() if key not in ("dim", "num_prototypes", "update")}
 
 
 def _keywords(layer: type) -> dict[str, Any]:

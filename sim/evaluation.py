@@ -87,7 +87,7 @@ def subsample(union: Examples, limit: int | None, seed: int) -> Examples:
     """Draw `limit` examples, the same for every method: a thousand models on the union of their tests take days."""
     if limit is None or limit >= len(union.y):
         return union
-    rows = torch.from_numpy(generator(seed, "union").permutation(len(union.y))[:limit]).sort().values.to(union.y)
+    rows = torch.from_numpy(generator(seed, "union").permutation(len(union.y))[:limit]).sort().values.to(union.y.device)
     return Examples(union.x[rows], union.y[rows])
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from federation.plan import DataStatistics, ModelSpec, Plan, picture_input
+from federation.plan import DataStatistics, ModelSpec, Plan, picture_input, with_packages
 from federation.tasks import TASKS
 from models.registry import starting_from_published
 from sim.data.federated_data import FederatedData
@@ -223,7 +223,7 @@ class Experiment(Plan):
 
     def plan_for(self, data: FederatedData) -> Plan:
         """Return the plan that a server and its devices carry out: with pictures' shape, and federated statistics."""
-        plan = Plan(**{name: getattr(self, name) for name in Plan.model_fields})
+        plan = with_packages(Plan(**{name: getattr(self, name) for name in Plan.model_fields}))
         found: dict[str, Any] = {}
         if self.data.normalization == "federated" and self.data.statistics is None:
             found["statistics"] = DataStatistics.model_validate(next(iter(data.statistics.values())).to_json())

@@ -57,7 +57,7 @@ def _model(simulation: Simulation, network: Architecture, name: str, holdout: Ho
         setup.method.broadcast(simulation.state, name),
         few_shot(setup.task, simulation.data.new_clients[name], shots, name, training.seed),
         client_id=name,
-        round_number=simulation.rounds.rounds + 1,
+        round_number=simulation.round_number + 1,
     )
     return ClientModel(setup, result.client)
 

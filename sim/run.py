@@ -204,13 +204,13 @@ def _can_forget(settings: Experiment, simulation: Simulation) -> None:
 
 def _play(simulation: Simulation, out: Path, checkpoint_every_s: float, report: Report) -> None:
     written, pause = time.monotonic(), checkpoint_every_s
-    last, lines = simulation.rounds.rounds, out / "rounds.jsonl"
+    lines = out / "rounds.jsonl"
     for record in simulation.play():
         with writing(f"the scores of round {record['round']} (rounds.jsonl)", out), lines.open("a") as file:
             file.write(json.dumps(record) + "\n")
         report("round", record)
         begun = time.monotonic()
-        if record["round"] == last or begun - written >= pause:
+        if simulation.is_over or begun - written >= pause:
             with writing(f"the checkpoint of round {record['round']} ({CHECKPOINT})", out):
                 checkpoint.save(out / CHECKPOINT, simulation.checkpoint())
             written = time.monotonic()

@@ -19,10 +19,12 @@ from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import privatized
 from federation.records import Client, Examples, Tree, Update
 from federation.rounds.in_memory_round import InMemoryRound
+from federation.rounds.progress import Progress, is_to_suspend, refused_updates
 from federation.rounds.server_round import (
     Action,
     Aggregated,
     AggregationFailed,
+    DeadlinePassed,
     DeviceLost,
     Event,
     Opened,
@@ -81,6 +83,8 @@ class Simulation:
     client_store: ClientStore = field(default_factory=MemoryStore)
     clients: Clients = field(default_factory=Clients)  # those that have trained
     round_number: int = 0
+    progress: Progress = field(default_factory=Progress)
+    refused: dict[str, int] = field(default_factory=dict)  # updates in a row, by client
     norms: NormHistory = field(default_factory=NormHistory)
     screening: Screening = field(default_factory=Screening)  # of the last round
     seconds: dict[str, float] = field(default_factory=dict)
@@ -110,20 +114,26 @@ class Simulation:
         return self.networks[0].initial
 
     def play(self) -> Iterator[dict[str, Any]]:
-        """Run the remaining rounds, and yield the line of `rounds.jsonl` after each."""
-        while self.round_number < self.rounds.rounds:
+        """Run the remaining rounds, and yield the line of `rounds.jsonl` after each; failed ones do not count."""
+        while not self.is_over:
             self.round_number += 1
             yield self._round()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all rounds were published, or so many have failed in a row that a server would pause."""
+        return self.progress.is_finished(self.rounds) or self.progress.must_pause(self.rounds)
+
     def _round(self) -> dict[str, Any]:
         before = dict(self.seconds)
-        cohort = draw_cohort(self.setup, self.rounds, self.straggling, self.data.train_sizes, self.round_number)
+        cohort = draw_cohort(self.setup, self.rounds, self.straggling, self._may_take_part(), self.round_number)
         broadcasts = self.broadcasts_for(cohort.clients)
         gradients = self._dissimilarity(cohort.clients) if self.compares_gradients else {}
         with self._phase("train"):
             results = self._train(cohort, broadcasts)
         with self._phase("aggregate"):
             ended = self._collect(cohort, broadcasts, results)
+        self._judge(ended)
         scores = self._evaluated() if self._evaluates_now() else UNEVALUATED
         return {
             "round": self.round_number,
@@ -136,11 +146,25 @@ class Simulation:
             "steps": dict(cohort.steps),
             "lost": list(cohort.lost),
             **_screened(self.screening),
-            **({"failed": ended.reason} if ended.phase is RoundPhase.FAILED else {"diagnostics": self.diagnostics}),
+            **self._outcome(ended.round),
             "seconds": {name: round(self.seconds[name] - before[name], 4) for name in self.seconds},
         }
 
     # ---- one round
+
+    def _may_take_part(self) -> Mapping[str, int]:
+        """Return the sizes of the clients that are not suspended."""
+        sizes = self.data.train_sizes
+        suspended = {name for name, count in self.refused.items() if is_to_suspend(self.rounds, count)}
+        return {name: size for name, size in sizes.items() if name not in suspended} if suspended else sizes
+
+    def _judge(self, ended: InMemoryRound) -> None:
+        """Count the round, and whose updates it has left out or used, as a server does."""
+        self.progress = self.progress.after(ended.round.phase)
+        for name in ended.received:
+            is_left_out = name in self.screening.left_out
+            if is_left_out or ended.round.phase is RoundPhase.PUBLISHED:
+                self.refused[name] = refused_updates(self.refused.get(name, 0), used=not is_left_out)
 
     def broadcasts_for(self, cohort: Sequence[str]) -> dict[str, Tree]:
         """Ask for what each client gets; where that is the same for all it is one tree, which engines need not copy."""
@@ -184,7 +208,9 @@ class Simulation:
         client = self.clients.get(name, network.initial)
         return ClientJob(name, network.setup, client, broadcast, self.data.clients[name].train, steps)
 
-    def _collect(self, cohort: RoundCohort, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]) -> Round:
+    def _collect(
+        self, cohort: RoundCohort, broadcasts: Mapping[str, Tree], results: Mapping[str, Result]
+    ) -> InMemoryRound:
         """Tell the round machine who was lost and whose update came, and aggregate when it says so.
 
         A round that fails, because too few updates came or were found fit, leaves the server's state as it was.
@@ -195,13 +221,14 @@ class Simulation:
         events: list[Event] = [
             *map(DeviceLost, cohort.lost),
             *(UpdateArrived(name, self.round_number) for name in results),
+            DeadlinePassed(),  # which ends a round without clients: all of them are suspended
         ]
         for event in events:
             if Action.AGGREGATE in call.feed(event).actions:
                 break
         if call.round.phase is not RoundPhase.AGGREGATING:
             self.norms = self.norms.failed()
-            return call.round
+            return call
         came: Sequence[Update] = LazySequence(
             sorted(call.received),
             lambda name: self._update(name, results[name], cohort.steps[name], call.received[name]),
@@ -212,14 +239,24 @@ class Simulation:
         self.screening = screen(self.rounds, claims, self.norms)
         if reason := shortfall(self.rounds, claims, self.screening):
             self.norms = self.norms.failed()
-            return call.feed(AggregationFailed(reason)).round
+            call.feed(AggregationFailed(reason))
+            return call
         self.norms = self.norms.published(self.screening.norms)
         updates = _used(self.setup.method, came, self.screening)
         noise = generator(self.setup.training.seed, "noise", self.round_number)
         private = privatized(self.rounds, self.setup.method, self.state, updates, noise)
         before, self.state = self.state, self.setup.method.aggregate(self.state, private)
         self.diagnostics = diagnose(self.setup.method, before, self.state, updates)
-        return call.feed(Aggregated()).round
+        call.feed(Aggregated())
+        return call
+
+    def _outcome(self, ended: Round) -> dict[str, Any]:
+        """Say what came of a round, and why there is no other after it although some are left."""
+        if ended.phase is not RoundPhase.FAILED:
+            return {"diagnostics": self.diagnostics}
+        if not self.progress.must_pause(self.rounds):
+            return {"failed": ended.reason}
+        return {"failed": ended.reason, "paused": f"{self.progress.failed_in_a_row} rounds in a row have failed"}
 
     def _update(self, name: str, result: Result, steps: int, late: int) -> Update:
         return Update(name, self.data.train_sizes[name], steps, result.upload, discount(self.rounds, late))
@@ -242,7 +279,7 @@ class Simulation:
     # ---- scores
 
     def _evaluates_now(self) -> bool:
-        return self.round_number % self.eval_every == 0 or self.round_number == self.rounds.rounds
+        return self.round_number % self.eval_every == 0 or self.is_over
 
     def _evaluated(self) -> dict[str, Any]:
         with self._phase("evaluate"):
@@ -329,6 +366,7 @@ class Simulation:
     def checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs."""
         progress = {**self.best_round.to_json(), "seconds": self.seconds, "norms": self.norms.to_json()}
+        progress |= {"progress": self.progress, "refused": self.refused}
         best, validated = self.best_round.best.clients, self.best_round.validated.clients
         client_sets = {"clients": self.clients, "best": best, "validated": validated}
         return Checkpoint(self.round_number, self.state, client_sets, shared(client_sets), progress)
@@ -342,6 +380,9 @@ class Simulation:
         _check_whole("the server's state", saved.state, self._initial_state())
         self.round_number, self.seconds = saved.round_number, saved.progress["seconds"]
         self.norms = NormHistory.from_json(saved.progress["norms"])
+        # of 0.2.0, where every round counted, neither is known
+        self.progress = Progress(*saved.progress.get("progress", (saved.round_number, 0)))
+        self.refused = saved.progress.get("refused", {})
         self.state = saved.state
         client_sets: dict[str, Clients] = {}
         for client_set, clients in saved.client_sets.items():

@@ -9,9 +9,20 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow, RolloutRow, RoundRow, UpdateRow
+from aggregator_api.db import repositories
+from aggregator_api.db.models import (
+    CredentialRow,
+    DeviceRow,
+    EnrolmentTokenRow,
+    FederationRow,
+    RolloutRow,
+    RoundRow,
+    UpdateRow,
+)
+from aggregator_api.devices import suspension
 from aggregator_api.observability.health import NO_BROKER, Readiness
 from federation.rounds.server_round import RoundPhase
+from gaitway.threads import thread_failures
 
 DAY_S = 86_400.0
 SOON_S = 30 * DAY_S
@@ -39,6 +50,7 @@ def of_server(session: Session, readiness: Readiness, now: float) -> list[Attent
     """Tell what does not work, and what ends soon."""
     problems = [each + ADVICE.get(each, "") for each in readiness.problems()]
     found = [AttentionItem("error", each[0].upper() + each[1:] + ".") for each in problems]
+    found += [AttentionItem("warning", sentence) for sentence in thread_failures.describe()]
     for name, expiry in readiness.certificates().items():
         if expiry < now + SOON_S:
             found.append(
@@ -46,6 +58,11 @@ def of_server(session: Session, readiness: Readiness, now: float) -> list[Attent
                     "error" if expiry <= now else "warning", f"The certificate of {name} {_ends(expiry, now)}."
                 )
             )
+    held = session.scalar(select(func.count()).where(CredentialRow.held_at.is_not(None))) or 0
+    if held:
+        words = f"{_counted(held, 'key')} open{'s' if held == 1 else ''} nothing since the server was restored without "
+        words += "its ledger; confirm those that were not revoked: `python -m aggregator_api keys confirm`."
+        found.append(AttentionItem("warning", words))
     for row, federation in api_keys.every(session):
         if _ends_soon(row, now):
             where = f" for {federation}" if federation else ""
@@ -59,6 +76,7 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
     """Tell what of a federation waits for its operator, the worst first."""
     now = time.time() if now is None else now
     found = [
+        *_measures(row),
         *_rollout(session, row),
         *_round(session, row),
         *_quarantine(session, row, now),
@@ -73,9 +91,21 @@ def worst_first(found: list[AttentionItem]) -> list[AttentionItem]:
     return sorted(found, key=lambda one: order[one.level])
 
 
+def _measures(row: FederationRow) -> list[AttentionItem]:
+    """Tell what devices have measured to be worse, and that `stable` stays behind for it."""
+    worse = row.regression.splitlines()
+    found = [AttentionItem("error", f"Worse than before: {each}.", row.name, "models") for each in worse]
+    if row.stable_note and row.status in ("finished", "stopped"):
+        found.append(AttentionItem("warning", f"The name stable stays: {row.stable_note}.", row.name, "models"))
+    return found
+
+
 def _rollout(session: Session, row: FederationRow) -> list[AttentionItem]:
     query = select(RolloutRow).where(RolloutRow.federation_id == row.id).order_by(RolloutRow.number.desc()).limit(1)
     latest = session.scalar(query)
+    if latest is not None and latest.phase == "rolling" and latest.reason:
+        words = f"Rollout {latest.number} waits, {latest.reason}."
+        return [AttentionItem("warning", words, row.name, f"rollouts/{latest.number}")]
     if latest is None or latest.phase != "halted":
         return []
     words = f"Rollout {latest.number} was halted: {latest.reason or 'no reason was given'}."
@@ -87,7 +117,13 @@ def _round(session: Session, row: FederationRow) -> list[AttentionItem]:
     latest = session.scalar(query)
     if latest is None or latest.phase != RoundPhase.FAILED or row.status == "stopped":
         return []
-    return [AttentionItem("error", f"Round {latest.number} failed: {latest.reason}.", row.name, "")]
+    words = f"Round {latest.number} failed: {latest.reason}."
+    failed = repositories.progress(session, row).failed_in_a_row
+    if failed > 1:
+        words = f"{failed:,} rounds in a row have failed, the last one ({latest.number}) because: {latest.reason}."
+    if row.status == "paused":
+        words += " The federation is paused; see to the cause, and resume it."
+    return [AttentionItem("error", words, row.name, "")]
 
 
 def _quarantine(session: Session, row: FederationRow, now: float) -> list[AttentionItem]:
@@ -105,10 +141,22 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
     here = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == row.id)
     pending = session.scalar(here.where(DeviceRow.enrolment == "pending")) or 0
     cloned = session.scalar(here.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
+    suspended = suspension.count_suspended(session, row)
     found = []
+    if suspended:
+        words = (
+            f"{_counted(suspended, 'device')} {'is' if suspended == 1 else 'are'} suspended: several updates in a row "
+            f"were refused. Look at why, and reinstate {'it' if suspended == 1 else 'them'}, or revoke."
+        )
+        found.append(AttentionItem("warning", words, row.name, "devices?suspended=true"))
     if cloned:
         words = f"Two programs have used the name of {_counted(cloned, 'device')} at the same time."
         found.append(AttentionItem("warning", words, row.name, "devices"))
+    tokens = select(func.count()).where(EnrolmentTokenRow.federation_id == row.id)
+    held = session.scalar(tokens.where(EnrolmentTokenRow.held_at.is_not(None))) or 0
+    if held:
+        words = f"{_counted(held, 'enrolment token')} let nobody in since the server was restored, until you confirm "
+        found.append(AttentionItem("warning", words + ("it." if held == 1 else "them."), row.name, "enrolment"))
     if pending:
         words = f"{_counted(pending, 'device')} {'waits' if pending == 1 else 'wait'} for your approval."
         found.append(AttentionItem("warning", words, row.name, "enrolment"))

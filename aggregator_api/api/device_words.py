@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
+from aggregator_api.devices import suspension
 from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase
 
@@ -29,6 +30,7 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
         return DeviceActivity(True, f"It is {device.state} now{_said(device)}.")
     reason = (
         _not_let_in(device)
+        or _suspended(device)
         or _federation_rests(federation)
         or _own_obstacle(device)
         or (_in_round(current, part, device) if current is not None else waiting_for(session, federation))
@@ -42,6 +44,12 @@ def _not_let_in(device: DeviceRow) -> str:
     if device.enrolment == "pending":
         return "It has enrolled and waits for an operator's approval."
     return ""
+
+
+def _suspended(device: DeviceRow) -> str:
+    if device.suspended_at is None:
+        return ""
+    return f"It is suspended: {device.suspension_reason}. No round invites it until an operator reinstates it."
 
 
 def _federation_rests(federation: FederationRow) -> str:
@@ -84,7 +92,9 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
     if online < needed == 1:
         return f"No round is open: a round needs a device{groups}, and none is online."
     if online < needed:
-        return f"No round is open: {online:,} of the {needed:,} devices{groups} that a round needs are online."
+        out = suspension.count_suspended(session, federation)
+        but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
+        return f"No round is open: {online:,} of the {needed:,} devices{groups} that a round needs are online{but}."
     return "No round is open; the next one is about to begin."
 
 

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,9 +21,11 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_api.api import queries
 from aggregator_api.api.coalescing import Coalescing
 from aggregator_api.api.queries import PageParams
+from aggregator_api.auth.open_streams import OpenStream, StreamAccess
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.observability.failure_log import failures
+from gaitway.threads import supervised_task
 
 Found = TypeVar("Found")
 
@@ -61,11 +63,17 @@ class EventFeed:
         self._journals: dict[str, _Journal] = {}
         self._pages = Coalescing[list[ServerSentEvent] | None]()
 
-    async def stream(self, name: str, last: int) -> AsyncIterator[bytes]:
-        """Yield what comes after the event `last` until the server closes, and a comment now and then."""
+    async def stream(self, name: str, last: int, access: StreamAccess) -> AsyncIterator[bytes]:
+        """Yield what comes after the event `last` until the server closes or the access ends."""
+        with access.opened(self.wake) as opened:
+            async with contextlib.aclosing(self._events(name, last, opened)) as texts:
+                async for text in texts:
+                    yield text
+
+    async def _events(self, name: str, last: int, opened: OpenStream) -> AsyncGenerator[bytes, None]:
         journal = self._join(name)
         try:
-            while not self._closing.is_set():
+            while not self._closing.is_set() and not opened.is_over:
                 if not journal.reaches(last):
                     floor, started = journal.floor, journal.started
                     found = await self._page(name, last)
@@ -84,13 +92,19 @@ class EventFeed:
         finally:
             self._leave(name, journal)
 
-    async def changes(self, name: str) -> AsyncIterator[bytes]:
+    async def changes(self, name: str, access: StreamAccess) -> AsyncIterator[bytes]:
         """Yield what a federation's events were about (`ALL`: any federation's), those of a second in one message."""
+        with access.opened(self.wake) as opened:
+            async with contextlib.aclosing(self._changes(name, opened)) as texts:
+                async for text in texts:
+                    yield text
+
+    async def _changes(self, name: str, opened: OpenStream) -> AsyncGenerator[bytes, None]:
         journal, began = self._join(name), time.monotonic()
         last: int | None = None
         try:
             yield b"retry: 3000\n\n"
-            while not self._closing.is_set() and time.monotonic() - began < CHANGES_LIFE_S:
+            while not self._closing.is_set() and not opened.is_over and time.monotonic() - began < CHANGES_LIFE_S:
                 if last is None:
                     last = journal.newest if journal.started else None
                     await journal.grows(POLL_S)
@@ -103,11 +117,16 @@ class EventFeed:
         finally:
             self._leave(name, journal)
 
+    def wake(self) -> None:
+        """Let every stream look whether it is over."""
+        for journal in self._journals.values():
+            journal.wake()
+
     def _join(self, name: str) -> _Journal:
         journal = self._journals.get(name)
         if journal is None:
             journal = self._journals[name] = _Journal()
-            journal.reader = asyncio.get_running_loop().create_task(self._read(name, journal))
+            journal.reader = supervised_task("events", partial(self._read, name, journal))
         journal.streams += 1
         return journal
 

@@ -17,7 +17,7 @@ _KEY = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "gw_<id>_<secret>",
-    "description": "An API key; only a server with --insecure-local asks for none.",
+    "description": "An API key; the first one lies in operator.key in the server's data folder.",
 }
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",

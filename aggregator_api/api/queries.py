@@ -70,6 +70,7 @@ def federation(
             "restored_at": now.EpochRow.restored_at,
             "summary": _in_words(row.status, now.last or 0, now.RoundRow, now.EpochRow),
             "round": now.last or 0,
+            "published_rounds": now.published,
             "round_phase": now.RoundRow.phase if now.RoundRow else None,
             "devices": now.devices,
             "devices_online": now.online,
@@ -88,14 +89,15 @@ def _detail() -> Select[Any]:
     """Select all that a federation's description needs of the moment, with one statement: it is asked for most."""
     here: BindParameter[int] = bindparam("federation")
     counted = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == here)
-    online = counted.where(DeviceRow.state.not_in(repositories.OFFLINE_STATES))
+    online = counted.where(DeviceRow.state.not_in(repositories.OFFLINE_STATES), DeviceRow.suspended_at.is_(None))
     last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == here)
-    figures = (("devices", counted), ("online", online), ("last", last))
+    published = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == here)
+    figures = (("devices", counted), ("online", online), ("last", last), ("published", published))
     query = select(EpochRow, ModelVersionRow, RoundRow, *(each.scalar_subquery().label(name) for name, each in figures))
     query = query.select_from(ModelAliasRow).join(ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id)
     is_open = (RoundRow.federation_id == here) & RoundRow.phase.not_in(repositories.ENDED)
     query = query.join(EpochRow, true()).outerjoin(RoundRow, is_open)
-    return query.where(ModelAliasRow.federation_id == here, ModelAliasRow.alias == "stable")
+    return query.where(ModelAliasRow.federation_id == here, ModelAliasRow.alias == "latest")
 
 
 _DETAIL = _detail()
@@ -159,11 +161,19 @@ def metrics(
 
 
 def devices(
-    session: Session, row: FederationRow, enrolment: str | None, tag: str | None, page: PageParams, prefix: str = ""
+    session: Session,
+    row: FederationRow,
+    enrolment: str | None,
+    tag: str | None,
+    page: PageParams,
+    prefix: str = "",
+    *,
+    suspended: bool = False,
 ) -> resources.Page[resources.Device]:
     """List the devices of a federation, all or those of one enrolment state, one group or names that begin so."""
     # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
-    query = repositories.of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag).where(DeviceRow.federation_id == row.id)
+    query = repositories.of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag, suspended=suspended)
+    query = query.where(DeviceRow.federation_id == row.id)
     if prefix:
         query = query.where(DeviceRow.name.startswith(prefix, autoescape=True))
     query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
@@ -211,13 +221,13 @@ def model_versions(
 
 def aliases(session: Session, row: FederationRow) -> list[resources.Alias]:
     """List the aliases of a federation's models; there are few."""
-    query = select(ModelAliasRow.alias, ModelVersionRow).join(
+    query = select(ModelAliasRow.alias, ModelAliasRow.note, ModelVersionRow).join(
         ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id
     )
     found = session.execute(query.where(ModelAliasRow.federation_id == row.id).order_by(ModelAliasRow.alias))
     return [
-        resources.Alias(alias=alias, version=version.version, sha256=sha256, url=f"/v1/blobs/{sha256}")
-        for alias, version in found
+        resources.Alias(alias=alias, version=version.version, sha256=sha256, url=f"/v1/blobs/{sha256}", note=note)
+        for alias, note, version in found
         if (sha256 := version.broadcast_sha256)
     ]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import bindparam, exists, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.auth.server_identity import write_secret
 from aggregator_api.db import audit
@@ -31,6 +31,8 @@ USED_EVERY_S = 600.0
 """`used_at` is only as fine as this, so that a request is not a write."""
 
 PREFIX_DIGITS = 12
+AT_ONCE = 5_000
+"""Values in one query: a database takes only so many."""
 _KEY = re.compile(r"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NO_SHA256 = "0" * 64
 
@@ -43,10 +45,6 @@ class Caller:
     scopes: frozenset[str]
     federation: str | None = None
     device: str | None = None
-
-
-LOCAL = Caller("local", frozenset({"operator"}))
-"""Whoever sits at this machine, under `insecure_local`."""
 
 
 def make(
@@ -104,7 +102,8 @@ def find_id(session: Session, id: str, now: float) -> Caller | None:
 
 
 def _caller(found: Any, now: float) -> Caller | None:
-    over = found.revoked_at is not None or (found.expires_at is not None and found.expires_at <= now)
+    over = found.revoked_at is not None or found.held_at is not None
+    over = over or (found.expires_at is not None and found.expires_at <= now)
     return None if over else Caller(found.prefix, frozenset(found.scopes), found.federation, found.device)
 
 
@@ -115,6 +114,7 @@ _FIND = (
         CredentialRow.secret_sha256,
         CredentialRow.expires_at,
         CredentialRow.revoked_at,
+        CredentialRow.held_at,
         FederationRow.name.label("federation"),
         DeviceRow.name.label("device"),
     )
@@ -153,6 +153,29 @@ def revoke(row: CredentialRow) -> None:
     row.revoked_at = row.revoked_at or time.time()
 
 
+def confirm(row: CredentialRow) -> None:
+    """Let a key open again what it opened before a restore that had no ledger; one that was not held stays as it is."""
+    row.held_at = None
+
+
+def valid(now: float) -> ColumnElement[bool]:
+    """Whether a key opens anything."""
+    unexpired = or_(CredentialRow.expires_at.is_(None), CredentialRow.expires_at > now)
+    return and_(CredentialRow.revoked_at.is_(None), CredentialRow.held_at.is_(None), unexpired)
+
+
+def valid_ids(session: Session, ids: Iterable[str], now: float) -> set[str]:
+    """Return those of these keys that open anything."""
+    return among(session, select(CredentialRow.prefix).where(valid(now)), CredentialRow.prefix, ids)
+
+
+def among(session: Session, query: Select[str], column: InstrumentedAttribute[str], values: Iterable[str]) -> set[str]:
+    """Return what a query finds where a column has one of many values."""
+    wanted = sorted(values)
+    parts = (wanted[first : first + AT_ONCE] for first in range(0, len(wanted), AT_ONCE))
+    return {found for part in parts for found in session.scalars(query.where(column.in_(part)))}
+
+
 def revoke_of_device(session: Session, device: DeviceRow) -> None:
     """Revoke every key of a device."""
     query = update(CredentialRow).where(CredentialRow.device_id == device.id, CredentialRow.revoked_at.is_(None))
@@ -176,14 +199,25 @@ def ensure_operator(database: Database, folder: Path) -> Path | None:
     return path
 
 
-def has_operator(session: Session, now: float) -> bool:
-    """Whether any key that opens the whole server to an operator still holds."""
-    query = select(CredentialRow.scopes).where(
-        CredentialRow.federation_id.is_(None),
-        CredentialRow.revoked_at.is_(None),
-        or_(CredentialRow.expires_at.is_(None), CredentialRow.expires_at > now),
-    )
+def opens_server(row: CredentialRow, now: float) -> bool:
+    """Whether a key opens the whole server to an operator at that time."""
+    holds = row.revoked_at is None and row.held_at is None and (row.expires_at is None or row.expires_at > now)
+    return holds and row.federation_id is None and "operator" in row.scopes
+
+
+def has_operator(session: Session, now: float, *, without: CredentialRow | None = None) -> bool:
+    """Whether any key (but one) that opens the whole server to an operator still holds at that time."""
+    query = select(CredentialRow.scopes).where(CredentialRow.federation_id.is_(None), valid(now))
+    if without is not None:
+        query = query.where(CredentialRow.id != without.id)
     return any("operator" in scopes for scopes in session.scalars(query))
+
+
+def newest_operator(session: Session, now: float) -> CredentialRow | None:
+    """Find the newest key that opens the whole server to an operator."""
+    query = select(CredentialRow).where(CredentialRow.federation_id.is_(None), valid(now))
+    rows = session.scalars(query.order_by(CredentialRow.id.desc()))
+    return next((row for row in rows if "operator" in row.scopes), None)
 
 
 def _sha256(secret: str) -> str:

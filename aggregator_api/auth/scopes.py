@@ -20,7 +20,7 @@ OPEN = frozenset(
         *("/docs", "/login", "/logout", "/phone"),
     }
 )
-OPEN_FOLDERS = ("/docs/", "/static/", "/phone/")
+OPEN_FOLDERS = ("/docs/", "/static/", "/phone/", "/login/")
 FILTERED = ("/v1/federations", "/v1/keys", "/v1/blobs")
 """Paths above any federation whose routes show a key only what is its own."""
 

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -25,6 +26,8 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.db.models import CredentialRow, WebSessionRow
 
 LIFETIME_S = 12 * 3600.0
+LINK_S = 600.0
+"""A link for one login holds for so long, unless another time is asked for."""
 MOST = 16
 """Sessions of one key at the same time; the oldest makes room."""
 SECURE_COOKIE = "__Host-gaitway"
@@ -38,10 +41,11 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class Begun(NamedTuple):
-    """A new session: what its cookie holds, and until when."""
+    """A new session: what its cookie holds, until when, and the id of the key behind it."""
 
     token: str
     expires_at: float
+    key: str
 
 
 def cookie_name(scheme: str, root_path: str = "") -> str:
@@ -72,7 +76,29 @@ def begin(session: Session, caller: Caller, now: float) -> Begun | None:
     expires_at = min(now + LIFETIME_S, key.expires_at or now + LIFETIME_S)
     row = WebSessionRow(token_sha256=_sha256(token), credential_id=key.id, created_at=now, expires_at=expires_at)
     session.add(row)
-    return Begun(token, expires_at)
+    return Begun(token, expires_at, caller.id)
+
+
+def make_link(session: Session, key: CredentialRow, now: float, lifetime_s: float = LINK_S) -> str:
+    """Write what lets one browser in, once and soon, without showing the key; return the token that its link holds.
+
+    It is kept as a session that no cookie opens: of its token another sha256 is kept.
+    """
+    token = secrets.token_urlsafe(32)
+    expires_at = min(now + lifetime_s, key.expires_at or now + lifetime_s)
+    row = WebSessionRow(token_sha256=_link_sha256(token), credential_id=key.id, created_at=now, expires_at=expires_at)
+    session.add(row)
+    return token
+
+
+def follow_link(session: Session, token: str, now: float) -> Begun | None:
+    """Use a link up and begin a session; None if it is unknown, used or over, or its key opens nothing any more."""
+    mine = WebSessionRow.token_sha256 == _link_sha256(token)
+    query = select(CredentialRow.prefix).join(WebSessionRow, WebSessionRow.credential_id == CredentialRow.id)
+    prefix = session.scalar(query.where(mine, WebSessionRow.expires_at > now))
+    session.execute(delete(WebSessionRow).where(mine))
+    caller = None if prefix is None else api_keys.find_id(session, prefix, now)
+    return None if caller is None else begin(session, caller, now)
 
 
 def find(session: Session, token: str, now: float) -> Caller | None:
@@ -81,6 +107,12 @@ def find(session: Session, token: str, now: float) -> Caller | None:
     query = query.where(WebSessionRow.token_sha256 == _sha256(token), WebSessionRow.expires_at > now)
     prefix = session.scalar(query)
     return None if prefix is None else api_keys.find_id(session, prefix, now)
+
+
+def valid_hashes(session: Session, hashes: Iterable[str], now: float) -> set[str]:
+    """Return those of these sessions, by the sha256 of their cookies, that have not ended; their keys aside."""
+    query = select(WebSessionRow.token_sha256).where(WebSessionRow.expires_at > now)
+    return api_keys.among(session, query, WebSessionRow.token_sha256, hashes)
 
 
 def end(session: Session, token: str) -> None:
@@ -114,6 +146,10 @@ def _make_room(session: Session, key: CredentialRow) -> None:
     mine = select(WebSessionRow.token_sha256).where(WebSessionRow.credential_id == key.id)
     oldest = session.scalars(mine.order_by(WebSessionRow.created_at.desc()).offset(MOST - 1)).all()
     session.execute(delete(WebSessionRow).where(WebSessionRow.token_sha256.in_(oldest)))
+
+
+def _link_sha256(token: str) -> str:
+    return hashlib.sha256(b"gaitway login link " + token.encode()).hexdigest()
 
 
 def _sha256(token: str) -> str:

@@ -14,10 +14,10 @@ import typer
 from aggregator_api.cli.audit import app as audit_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
-from aggregator_api.cli.keys import keys_app, tokens_app
+from aggregator_api.cli.keys import keys_app, login_link, tokens_app
 from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
 from aggregator_api.cli.rollouts import app as rollouts_app
-from aggregator_api.cli.storage import backup, fsck, new_epoch, restore
+from aggregator_api.cli.storage import backup, fsck, new_epoch, new_ledger, restore
 from aggregator_api.db.database import Database, opened
 from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.embedded_broker import BrokerThread, run_broker
@@ -38,6 +38,8 @@ app.command("server-certificate")(server_certificate)
 for _command in (backup, restore, fsck):
     app.command()(_command)
 app.command("new-epoch")(new_epoch)
+app.command("login-link")(login_link)
+app.command("new-ledger")(new_ledger)
 app.add_typer(keys_app, name="keys")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(audit_app, name="audit")
@@ -84,22 +86,14 @@ def serve(
             help="Run the broker inside the server, on loopback (default off).",
         ),
     ] = None,
-    insecure_local: Annotated[
-        bool | None,
-        typer.Option(
-            "--insecure-local",
-            help="Ask programs on this machine for no key. For trials: it needs a loopback --host, and refuses what a "
-            "proxy or a web page sends (default off).",
-        ),
-    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C; it resumes where it was, and waits for its broker.
 
-    Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder.
+    Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder, and
+    `login-link` opens the operator's pages without typing it.
 
-    Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`, then open
-    http://127.0.0.1:8080/
+    Example: `python -m aggregator_api broker &` and `python -m aggregator_api serve --data-dir runs/server`
     """
     from aggregator_api.serving import run_server  # torch takes a second, which --help need not
 
@@ -111,7 +105,6 @@ def serve(
         broker_host=broker_host,
         broker_port=broker_port,
         embedded_broker=embedded_broker,
-        insecure_local=insecure_local,
     )
     _refuse_backup(settings)
     if settings.plain_http:

@@ -46,6 +46,7 @@ def list_devices(
         str | None, typer.Option("--enrolment", help="Only these: open, pending, approved or revoked.")
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only those in this group.")] = None,
+    suspended: Annotated[bool, typer.Option("--suspended", help="Only those that no round invites.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
     data_dir: DataOption = None,
     config: ConfigOption = None,
@@ -55,7 +56,7 @@ def list_devices(
     Example: `python -m aggregator_api devices list --federation walk --enrolment pending`
     """
     with reading(data_dir, config) as session:
-        found = _listed(session, federation, enrolment, tag)
+        found = _listed(session, federation, enrolment, tag, suspended)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
@@ -66,16 +67,20 @@ def list_devices(
     Console(soft_wrap=True).print(table)
 
 
-def _listed(session: Session, federation: str | None, enrolment: str | None, tag: str | None) -> list[dict[str, Any]]:
+def _listed(
+    session: Session, federation: str | None, enrolment: str | None, tag: str | None, suspended: bool
+) -> list[dict[str, Any]]:
     from aggregator_api.db.repositories import select_devices
 
     if enrolment not in (None, "open", "pending", "approved", "revoked"):
         raise ConfigError(f"--enrolment {enrolment!r}: expected open, pending, approved or revoked")
-    query = select_devices(enrolment, tag).join(FederationRow, DeviceRow.federation_id == FederationRow.id)
+    query = select_devices(enrolment, tag, suspended=suspended).join(
+        FederationRow, DeviceRow.federation_id == FederationRow.id
+    )
     if federation is not None:
         query = query.where(FederationRow.id == federation_named(session, federation).id)
     names = {row.id: row.name for row in session.scalars(select(FederationRow))}
-    columns = ("name", "state", "examples", "enrolled_at", "seen_at", "enrolment", "adoption", "tags")
+    columns = ("name", "state", "examples", "enrolled_at", "seen_at", "enrolment", "adoption", "tags", "suspended_at")
     rows = session.scalars(query.order_by(FederationRow.name, DeviceRow.name))
     return [{"federation": names[row.federation_id], **{key: getattr(row, key) for key in columns}} for row in rows]
 
@@ -117,6 +122,23 @@ def revoke(
                 note(session, "devices.revoke", federation=federation, device=device)
         revoke_accounts(settings, federation, devices, done="they are revoked here", remedy="run this again")
     typer.echo(f"{', '.join(devices)}: revoked")
+
+
+@app.command()
+def reinstate(
+    devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
+) -> None:
+    """Let devices take part again that were suspended because their updates were refused again and again.
+
+    Example: `python -m aggregator_api devices reinstate --federation walk phone1`
+    """
+    from aggregator_api.devices import service, suspension
+
+    with writing(data_dir, config) as session:
+        for device in devices:
+            suspension.reinstate(session, *service.find(session, federation, device))
+            note(session, "devices.reinstate", federation=federation, device=device)
+    typer.echo(f"{', '.join(devices)}: reinstated; the next round may invite them")
 
 
 @app.command()

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import time
+import webbrowser
 from typing import Annotated
 
 import typer
 from rich.table import Table
+from sqlalchemy.orm import Session
 
 from aggregator_api.api.schemas.credentials import NewKey, NewToken
-from aggregator_api.auth import api_keys
+from aggregator_api.auth import api_keys, web_sessions
 from aggregator_api.auth.server_identity import Identity
-from aggregator_api.cli.session import DAY_S, ConfigOption, DataOption, date, federation_named, note, reading, writing
+from aggregator_api.cli.session import (
+    DAY_S,
+    ConfigOption,
+    DataOption,
+    date,
+    federation_named,
+    note,
+    reading,
+    words,
+    writing,
+)
+from aggregator_api.db.models import CredentialRow
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.errors import NotFoundError
 from aggregator_api.settings import load
@@ -34,7 +47,7 @@ def list_keys(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     table = Table("id", "name", "scopes", "federation", "made", "used", "ends", box=None)
     with reading(data_dir, config) as session:
         for row, federation in api_keys.every(session):
-            ends = "revoked" if row.revoked_at else date(row.expires_at)
+            ends = "revoked" if row.revoked_at else "held" if row.held_at else date(row.expires_at)
             where = federation or "all"
             scopes = " ".join(row.scopes)
             table.add_row(row.prefix, row.name, scopes, where, date(row.created_at), date(row.used_at), ends)
@@ -76,12 +89,87 @@ def revoke_key(
     Example: `python -m aggregator_api keys revoke 0a1b2c3d4e5f`
     """
     with writing(data_dir, config) as session:
-        row = api_keys.named(session, id)
-        if row is None:
-            raise NotFoundError(f"there is no key {id[:40]!r}; `keys list` shows them")
+        row = _key(session, id)
         api_keys.revoke(row)
         note(session, "keys.revoke", detail=f"key {id} of {row.name}")
     typer.echo(f"{id} is revoked")
+
+
+@keys_app.command("confirm")
+def confirm_keys(
+    ids: Annotated[list[str], typer.Argument(help="Ids of keys, as `keys list` shows them.", metavar="ID…")],
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Let keys open again what they opened before a restore that had no ledger; all of them, or none.
+
+    Confirm only keys of which you know that they were not revoked after the backup.
+
+    Example: `python -m aggregator_api keys confirm 0a1b2c3d4e5f`
+    """
+    with writing(data_dir, config) as session:
+        for id in ids:
+            row = _key(session, id)
+            api_keys.confirm(row)
+            note(session, "keys.confirm", detail=f"key {id} of {row.name}")
+    typer.echo(f"{', '.join(ids)}: confirmed")
+
+
+def _key(session: Session, id: str) -> CredentialRow:
+    row = api_keys.named(session, id)
+    if row is None:
+        raise NotFoundError(f"there is no key {id[:40]!r}; `keys list` shows them")
+    return row
+
+
+def login_link(
+    key: Annotated[str | None, typer.Option("--key", help="Id of the key to log in; else an operator's.")] = None,
+    minutes: Annotated[int, typer.Option("--minutes", min=1, max=720, help="It ends after so many minutes.")] = 10,
+    port: Annotated[int | None, typer.Option("--port", help="The server's port; else that of the settings.")] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print a link that logs one browser of this machine in to the operator's pages, once, without showing a key.
+
+    Example: `python -m aggregator_api login-link --data-dir runs/server`
+    """
+    with words():
+        settings = load(config, data_dir=data_dir, port=port)
+    with writing(data_dir, config) as session:
+        now = time.time()
+        row = _key(session, key) if key else api_keys.newest_operator(session, now)
+        if row is None:
+            raise NotFoundError("no operator's key opens this server; `keys create --scope operator` makes one")
+        if api_keys.find_id(session, row.prefix, now) is None:
+            raise NotFoundError(f"the key {row.prefix} opens nothing any more; `keys list` shows those that do")
+        link = f"{settings.own_url}/login/{web_sessions.make_link(session, row, now, 60.0 * minutes)}"
+        note(session, "sessions.link", detail=f"key {row.prefix}, {minutes} minutes")
+    typer.echo(link)
+    if open_browser:
+        webbrowser.open(link)
+
+
+@tokens_app.command("confirm")
+def confirm_tokens(
+    ids: Annotated[list[int], typer.Argument(help="Numbers of tokens, as the page 'Enrolment' shows them.")],
+    federation: Annotated[str, typer.Option("--federation", help="The federation that they are of.")],
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Let tokens let devices in again after a restore that had no ledger; all of them, or none.
+
+    Example: `python -m aggregator_api tokens confirm 3 --federation walks`
+    """
+    with writing(data_dir, config) as session:
+        home = federation_named(session, federation)
+        for id in ids:
+            row = enrolment_tokens.of_federation(session, home, id)
+            if row is None:
+                raise NotFoundError(f"federation {federation!r} has no enrolment token {id}")
+            row.held_at = None
+            note(session, "enrolment-tokens.confirm", federation=federation, detail=f"token {id}")
+    typer.echo(f"{', '.join(map(str, ids))}: confirmed")
 
 
 @tokens_app.command("create")

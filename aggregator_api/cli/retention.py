@@ -156,7 +156,9 @@ def delete_device(
     Example: `python -m aggregator_api devices delete phone1 --federation walk`
     """
     from aggregator_api.devices import service
+    from aggregator_api.retention import kept_uploads
     from aggregator_api.retention import rows as stored
+    from aggregator_api.storage.blobs import BlobStore
 
     with reading(data_dir, config) as session:
         rows = stored.remove_device(session, *service.find(session, federation, device), dry_run=True)
@@ -164,6 +166,7 @@ def delete_device(
     with writing(data_dir, config) as session:
         found = service.find(session, federation, device)
         stored.require_no_open_part(session, *found)
+        kept_uploads.forget(session, BlobStore(load(config, data_dir=data_dir).blobs), found[0], device)
         rows = stored.remove_device(session, *found, dry_run=False)
         note(session, "devices.delete", federation=federation, device=device, detail=in_words(rows))
     with words():
@@ -181,6 +184,8 @@ def _confirm(rows: dict[str, int], what: str, *, dry_run: bool, yes: bool) -> No
     typer.echo(f"{what}: {in_words(rows)}{' would be deleted' if dry_run else ''}")
     if dry_run:
         raise typer.Exit
-    if not yes and not typer.confirm("Delete all this? It cannot be brought back but from a backup."):
+    if not yes and not typer.confirm(
+        "Delete all this? Only a backup has it then, and `restore` deletes devices again."
+    ):
         with words():
             raise ConfigError("nothing was deleted")

@@ -32,6 +32,9 @@ def start(
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="The first wave is this group of devices; repeat it for several.")
     ] = None,
+    force: Annotated[
+        str, typer.Option(help="Why it is released whatever devices have measured; else its measure counts.")
+    ] = "",
     data_dir: DataOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -46,11 +49,13 @@ def start(
         row = federation_named(session, federation)
         planned = transitions.settings_of(row).model_dump()["waves"]
         waves = [{"tags": tag}, *planned] if tag else None
-        new = NewRollout.model_validate({"version": version, "waves": waves})
+        override = {"force": bool(force), "reason": force}
+        new = NewRollout.model_validate({"version": version, "waves": waves, **override})
         begun = service.begin(session, row, new, time.time())
         detail = f"rollout {begun.number}, version {begun.version.version}" + (
             f", {' '.join(tag)} first" if tag else ""
         )
+        detail += f", forced: {force}" if force else ""
         note(session, "rollouts.start", federation=federation, detail=detail)
         told = begun.members
     typer.echo(f"{detail}: {told} devices in its first wave")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from aggregator_api.errors import ConfigError
-from aggregator_api.settings import load
+from aggregator_api.errors import AggregatorError, UnavailableError
+from aggregator_api.settings import Settings, load
 from gaitway.terminal import Console
+
+if TYPE_CHECKING:
+    from aggregator_api.storage.revocations import ReplayResult
 
 CONFIG_ERROR, PROBLEMS = 2, 1
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
@@ -64,7 +67,8 @@ def restore(
 
     A new epoch begins: devices that trained on after the backup learn by it that they must train again what the server
     asks for. Then `serve` with the same settings as before. What came after the backup is lost: rounds, and devices and
-    keys that were new.
+    keys that were new. What was revoked, used up or deleted after it stays so, by the ledger in `ledger_dir`; without
+    the ledger every key, token and device waits until you confirm it.
 
     Example: `python -m aggregator_api restore --from backup --data-dir runs/server`
     """
@@ -73,6 +77,7 @@ def restore(
     with _in_words():
         settings = load(config, data_dir=data_dir)
         restored = bring_back(settings, source, epoch)
+        _tell(settings, restored.replayed)
     typer.echo(f"{settings.data_dir}: restored with {restored.blobs} blobs; epoch {restored.epoch} has begun")
     fsck(repair=False, data_dir=data_dir, config=config)
 
@@ -87,8 +92,51 @@ def new_epoch(epoch: EpochOption = None, data_dir: DataOption = None, config: Co
     from aggregator_api.storage.restore import begin_epoch
 
     with _in_words():
-        begun = begin_epoch(load(config, data_dir=data_dir), epoch)
-    typer.echo(f"epoch {begun} has begun; devices learn of it when the server runs")
+        settings = load(config, data_dir=data_dir)
+        begun = begin_epoch(settings, epoch)
+        _tell(settings, begun.replayed)
+    typer.echo(f"epoch {begun.epoch} has begun; devices learn of it when the server runs")
+
+
+def new_ledger(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+    """Begin a new ledger of revocations, where the old one is lost and the database is the newest, not a copy.
+
+    A backup from before can still be restored; then every key, token and device waits until you confirm it.
+
+    Example: `python -m aggregator_api new-ledger --data-dir runs/server`
+    """
+    from aggregator_api.db.database import opened
+    from aggregator_api.db.ledger import Ledger
+    from aggregator_api.storage.revocations import renew_ledger
+
+    with _in_words():
+        settings = load(config, data_dir=data_dir)
+        ledger, database = Ledger(settings.ledger), opened(settings)
+        try:
+            renew_ledger(database, ledger)
+        finally:
+            database.close()
+    typer.echo(f"{ledger.path}: begun; make a backup now, as older ones cannot be held against it")
+
+
+def _tell(settings: Settings, replayed: ReplayResult) -> None:
+    """Say what has ended since the backup, and what the operator has to do about it; tell the broker, too."""
+    from aggregator_api.cli.session import revoke_accounts
+
+    typer.echo(f"since the backup: {replayed}")
+    if replayed.reason:
+        typer.echo(
+            "to do: `keys create --scope operator` makes a key; `keys list`, `keys confirm`, `tokens confirm` and "
+            "`devices approve` let those in again of which you know that they were not put out"
+        )
+        return
+    for federation in sorted({federation for federation, _ in replayed.devices}):
+        devices = [device for home, device in replayed.devices if home == federation]
+        remedy = "the server takes nothing of them; `devices revoke` tries it again"
+        try:
+            revoke_accounts(settings, federation, devices, done="they are void here", remedy=remedy)
+        except UnavailableError as error:
+            typer.echo(f"to do: {error}")
 
 
 def fsck(
@@ -120,6 +168,6 @@ def fsck(
 def _in_words() -> Iterator[None]:
     try:
         yield
-    except (ConfigError, OSError) as error:
+    except (AggregatorError, OSError) as error:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(CONFIG_ERROR) from error

@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from aggregator_api.cluster.leases import Leases
 from aggregator_api.observability.failure_log import failures
 from federation.logs import about
+from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class LeaseLeadership:
         self._renew_at = 0.0
         self._stopping = False
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="leases", daemon=True)
+        self._thread = SupervisedThread("leases", self._work)
 
     def leads(self, name: str) -> bool:
         """Whether this process holds the federation's lease, by a clock that is behind the database's."""
@@ -117,8 +118,7 @@ class LeaseLeadership:
         """Take nothing more; `release` lets others continue at once."""
         self._stopping = True
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def release(self) -> None:
         """Give every lease back."""

@@ -22,7 +22,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api.db import audit
+from aggregator_api.db import audit, ledger
+from aggregator_api.db.ledger import Ledger
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
 from aggregator_api.storage import disk
@@ -56,15 +57,17 @@ PROBE_S = 0.5
 class Database:
     """An engine and its sessions; nothing is opened before the first use.
 
-    `wait_s`: how long a writer waits for the others, programs besides this one included.
+    `wait_s`: how long a writer waits for the others, programs besides this one included. `ledger`: where the ends of
+    accesses go; without one they wait in their table for the next program that has it.
 
     Raises:
         ConfigError: for a URL that names no SQLite file and no PostgreSQL database, or a folder that cannot be made.
     """
 
-    def __init__(self, url: str, *, wait_s: float = 10.0) -> None:
+    def __init__(self, url: str, *, wait_s: float = 10.0, ledger: Ledger | None = None) -> None:
         parsed = _parsed(url)
         self.url = url
+        self._ledger = ledger
         self._full_until = 0.0
         self.shared = parsed.get_backend_name() == "postgresql"
         """Whether several server processes may use it at the same time."""
@@ -77,6 +80,7 @@ class Database:
             self.engine = _sqlite(parsed, wait_s)
             self._reader = self.engine
         self._writer = self.engine.execution_options(writes=True)
+        event.listen(self.engine, "after_cursor_execute", _note_ends)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -88,13 +92,18 @@ class Database:
     def write(self) -> Iterator[Session]:
         """Open a transaction that is durable once the block is left, and rolled back if it raises.
 
-        What the present request does is written into the audit with its first transaction.
+        What the present request does is written into the audit with its first transaction, and what access it ends
+        into the ledger.
+
+        Raises:
+            LedgerWriteError: if the ledger cannot be written; the transaction is rolled back.
         """
         try:
             with Session(self._writer) as session:
                 with session.begin():
                     yield session
                     intent = audit.write_intended(session)
+                    self._write_ends(session)
                 if intent is not None:
                     intent.is_written = True
         except DBAPIError as error:
@@ -102,6 +111,13 @@ class Database:
                 self._full_until = time.monotonic() + FULL_S
             raise
         self._full_until = 0.0
+
+    def _write_ends(self, session: Session) -> None:
+        if not session.in_transaction():
+            return  # its user has rolled it back
+        session.flush()
+        if session.connection().info.pop(_ENDS, False) and self._ledger is not None:
+            ledger.flush(session, self._ledger)
 
     @property
     def is_full(self) -> bool:
@@ -171,6 +187,20 @@ def _parsed(url: str) -> URL:
     return parsed
 
 
+_ENDS = "may have ended an access"
+_TABLES = ("UPDATE credentials SET ", "UPDATE enrolment_tokens SET ", "UPDATE devices SET ")
+_DELETES = ("DELETE FROM credentials", "DELETE FROM enrolment_tokens", "DELETE FROM devices")
+_COLUMNS = ("revoked_at=", "used_at=", "enrolment=", "public_key=")
+
+
+def _note_ends(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    """Notice what may fire a trigger of the ledger, so that the other transactions need not ask whether one did."""
+    if statement.startswith(_DELETES) or (
+        statement.startswith(_TABLES) and any(column in statement for column in _COLUMNS)
+    ):
+        connection.info[_ENDS] = True
+
+
 def opened(settings: Settings) -> Database:
     """Open the database that a server uses already, at this program's schema, for a command on the server's machine.
 
@@ -182,7 +212,7 @@ def opened(settings: Settings) -> Database:
         raise ConfigError(
             f"there is no database {url.database}; is this the server's data_dir? `serve` and `migrate` make one"
         )
-    database = Database(settings.database)
+    database = Database(settings.database, ledger=Ledger(settings.ledger))
     database.migrate()
     return database
 

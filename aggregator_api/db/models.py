@@ -5,7 +5,7 @@ Times are Unix seconds. Ids grow with time, so that they serve as cursors of lis
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -16,8 +16,12 @@ SIZE = BigInteger().with_variant(Integer(), "sqlite")  # an INTEGER of SQLite ho
 
 
 class Base(DeclarativeBase):
-    """Names every constraint, so that a later migration can change it on any database."""
+    """Names every constraint, so that a later migration can change it on any database.
 
+    A whole number has 64 bits on any database: cursors and numbers of rounds come from outside as large as that.
+    """
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {int: SIZE}
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -56,6 +60,8 @@ class FederationRow(Base):
     # the ONNX file for devices that cannot train; null: none may join
     light_model_sha256: Mapped[str | None] = mapped_column(SHA256)
     light_model_size: Mapped[int | None] = mapped_column(SIZE)
+    stable_note: Mapped[str] = mapped_column(Text, default="", server_default="")  # why `stable` stays where it is
+    regression: Mapped[str] = mapped_column(Text, default="", server_default="")  # what has become worse; '': nothing
 
 
 class DeviceRow(Base):
@@ -80,6 +86,10 @@ class DeviceRow(Base):
     public_key: Mapped[str | None] = mapped_column(String(44))  # base64 of the raw ed25519 key
     claimed_at: Mapped[int | None] = mapped_column(BigInteger)  # `issued_at` of its last claim, against replays
     cloned_at: Mapped[float | None] = mapped_column()  # when two programs under its name were last found
+    # in a row; see devices.suspension
+    refused_updates: Mapped[int] = mapped_column(default=0, server_default="0")
+    suspended_at: Mapped[float | None] = mapped_column()  # null: it may be invited
+    suspension_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
     # its last word about a model, see AdoptionRow; null: it has not judged any
     adoption: Mapped[str | None] = mapped_column(String(16))
     adoption_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
@@ -119,13 +129,16 @@ class ModelVersionRow(Base):
 
 
 class ModelAliasRow(Base):
-    """A movable name of a model version: stable, previous."""
+    """A movable name of a model version: latest, stable, previous."""
 
     __tablename__ = "model_aliases"
 
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), primary_key=True)
     alias: Mapped[str] = mapped_column(String(16), primary_key=True)
     version_id: Mapped[int] = mapped_column(ForeignKey("model_versions.id"))
+    note: Mapped[str] = mapped_column(Text, default="", server_default="")  # why it was moved there
+    # the newest version when an operator moved it: the server itself moves it only beyond
+    held_at: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 class RoundRow(Base):
@@ -224,6 +237,10 @@ class RolloutRow(Base):
     bad: Mapped[int]
     reason: Mapped[str] = mapped_column(Text)
     enlisted_to: Mapped[int]  # id of the last device that was asked whether it belongs to the wave
+    # devices with a place below it belong to the wave, in millionths
+    reach: Mapped[int] = mapped_column(default=0, server_default="0")
+    # the operator's reason to release it whatever was measured; '': its measure counts
+    forced: Mapped[str] = mapped_column(Text, default="", server_default="")
     started_at: Mapped[float]
     ended_at: Mapped[float | None]
 
@@ -321,6 +338,7 @@ class CredentialRow(Base):
     expires_at: Mapped[float | None]
     used_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
+    held_at: Mapped[float | None]  # of a restore without the ledger: it opens nothing until an operator confirms it
 
 
 class WebSessionRow(Base):
@@ -350,6 +368,29 @@ class EnrolmentTokenRow(Base):
     used_at: Mapped[float | None]
     used_by: Mapped[str | None] = mapped_column(NAME)
     revoked_at: Mapped[float | None]
+    held_at: Mapped[float | None]  # as a key's
+
+
+class EndedAccessRow(Base):
+    """A key, token or device whose access the present transaction ends; triggers write it, see `db.ledger`."""
+
+    __tablename__ = "ended_access"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    subject: Mapped[str] = mapped_column(NAME)  # a key's prefix, a token's sha256, a device's name
+    federation: Mapped[str] = mapped_column(NAME)  # of a device, else empty
+    until: Mapped[float | None]  # when it would have ended by itself
+
+
+class LedgerRow(Base):
+    """The one row: which ledger this database's ends of access are in, and the number of the newest one."""
+
+    __tablename__ = "ledger"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    ledger: Mapped[str | None] = mapped_column(String(32))  # null: not begun yet
+    number: Mapped[int] = mapped_column(SIZE)
 
 
 class IdempotentRequestRow(Base):

@@ -39,6 +39,7 @@ from aggregator_api.db.models import (
 from aggregator_api.errors import ConflictError, NotFoundError
 from aggregator_api.storage.blobs import Blob
 from federation.logs import about
+from federation.rounds.progress import Progress
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,11 @@ def online_devices(session: Session, federation: FederationRow, tags: Sequence[s
 
 
 def _could_train(federation: FederationRow, tags: Sequence[str]) -> list[ColumnElement[bool]]:
-    wanted = [DeviceRow.federation_id == federation.id, DeviceRow.state.not_in(OFFLINE_STATES)]
+    wanted = [
+        DeviceRow.federation_id == federation.id,
+        DeviceRow.state.not_in(OFFLINE_STATES),
+        DeviceRow.suspended_at.is_(None),
+    ]
     if tags:
         wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
     return wanted
@@ -145,6 +150,23 @@ def last_number(session: Session, federation: FederationRow) -> int:
     return found or 0
 
 
+def published_rounds(session: Session, federation: FederationRow) -> int:
+    """Count the rounds that were published: each has made the next version of the model; the initial one is 0."""
+    newest = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == federation.id)
+    return session.scalar(newest) or 0
+
+
+def progress(session: Session, federation: FederationRow) -> Progress:
+    """Return how far a federation is, its open round left aside, at a cost that does not grow with its rounds."""
+    newest = select(ModelVersionRow.version, ModelVersionRow.round_number).where(
+        ModelVersionRow.federation_id == federation.id
+    )
+    version, published_in = session.execute(newest.order_by(ModelVersionRow.version.desc()).limit(1)).one()
+    ended = select(RoundRow.number).where(RoundRow.federation_id == federation.id, RoundRow.phase.in_(ENDED))
+    last = session.scalar(ended.order_by(RoundRow.number.desc()).limit(1)) or 0
+    return Progress(version, last - published_in)
+
+
 def last_event(session: Session, federation: FederationRow) -> int:
     """Return the id of the newest event, which rises with whatever happens; 0 before the first."""
     return session.scalar(select(func.max(EventRow.id)).where(EventRow.federation_id == federation.id)) or 0
@@ -162,11 +184,11 @@ def older_event() -> ColumnElement[bool]:
 
 
 def current_version(session: Session, federation: FederationRow) -> ModelVersionRow:
-    """Return the model version that the alias `stable` names."""
+    """Return the version that rounds start from: the one that the alias `latest` names."""
     return session.scalars(
         select(ModelVersionRow)
         .join(ModelAliasRow, ModelAliasRow.version_id == ModelVersionRow.id)
-        .where(ModelAliasRow.federation_id == federation.id, ModelAliasRow.alias == "stable")
+        .where(ModelAliasRow.federation_id == federation.id, ModelAliasRow.alias == "latest")
     ).one()
 
 
@@ -235,8 +257,7 @@ def federations_training_from(session: Session, sha256: str) -> list[str]:
 
 
 def add_version(session: Session, federation: FederationRow, number: int, state: Blob, broadcast: Blob) -> None:
-    """Write the model that a round made (0: the initial one), and let `stable` and `previous` move on."""
-    aliases = {row.alias: row.version_id for row in _aliases(session, federation)}
+    """Write the model that a round made (0: the initial one), and let `latest` move on; `stable` is the first one."""
     version = ModelVersionRow(
         federation_id=federation.id,
         version=_next_version(session, federation),
@@ -248,21 +269,17 @@ def add_version(session: Session, federation: FederationRow, number: int, state:
     )
     session.add(version)
     session.flush()
-    if aliases:
-        session.merge(ModelAliasRow(federation_id=federation.id, alias="previous", version_id=aliases["stable"]))
-    session.merge(ModelAliasRow(federation_id=federation.id, alias="stable", version_id=version.id))
+    session.merge(ModelAliasRow(federation_id=federation.id, alias="latest", version_id=version.id))
+    if session.get(ModelAliasRow, (federation.id, "stable")) is None:
+        session.add(ModelAliasRow(federation_id=federation.id, alias="stable", version_id=version.id))
 
 
 def _next_version(session: Session, federation: FederationRow) -> int:
-    """Count on from the last one: an operator may have moved `stable` back."""
+    """Count on from the last one: an operator may have moved `latest` back."""
     last = session.scalar(
         select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == federation.id)
     )
     return 0 if last is None else last + 1
-
-
-def _aliases(session: Session, federation: FederationRow) -> Sequence[ModelAliasRow]:
-    return session.scalars(select(ModelAliasRow).where(ModelAliasRow.federation_id == federation.id)).all()
 
 
 def participation(session: Session, row: RoundRow, device: DeviceRow) -> ParticipationRow | None:
@@ -348,13 +365,18 @@ def _columns_of(new: Round) -> dict[str, Any]:
     return {**asdict(new), "phase": str(new.phase)}
 
 
-def select_devices(enrolment: str | None, tag: str | None) -> Select[DeviceRow]:
+def select_devices(enrolment: str | None, tag: str | None, *, suspended: bool = False) -> Select[DeviceRow]:
     """Select devices with their groups."""
-    return of_devices(select(DeviceRow).options(selectinload(DeviceRow.tag_rows)), enrolment, tag)
+    query = select(DeviceRow).options(selectinload(DeviceRow.tag_rows))
+    return of_devices(query, enrolment, tag, suspended=suspended)
 
 
-def of_devices(query: Select[Chosen], enrolment: str | None, tag: str | None) -> Select[Chosen]:
-    """Narrow a query of devices to those of an enrolment and of a group."""
+def of_devices(
+    query: Select[Chosen], enrolment: str | None, tag: str | None, *, suspended: bool = False
+) -> Select[Chosen]:
+    """Narrow a query of devices to those of an enrolment and of a group, or to those that are suspended."""
+    if suspended:
+        query = query.where(DeviceRow.suspended_at.is_not(None), DeviceRow.enrolment != "revoked")
     if enrolment is not None:
         query = query.where(DeviceRow.enrolment == enrolment)
     if tag is not None:

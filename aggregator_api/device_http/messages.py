@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 
-from sqlalchemy import or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_api.auth.api_keys import LOCAL
+from aggregator_api.auth.open_streams import OpenStreams, StreamAccess
 from aggregator_api.cluster.leadership import Leadership
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import CredentialRow
 from aggregator_api.db.outages import TEMPORARY, outage_of
 from aggregator_api.device_http.streams import DeviceStreams
 from aggregator_api.errors import NotFoundError, OverloadedError, RequestError, UnavailableError
@@ -29,8 +27,6 @@ from federation.protocol.signing import Kind
 
 ANSWER_S = 20.0
 """For a message to be handled; the device sends it again after that."""
-CHECK_S = 5.0
-"""How often the keys of open streams are looked up again; what another process has revoked is cut off by then."""
 OFFLINE = write(DeviceStatus(state="offline"))
 
 
@@ -72,15 +68,14 @@ class DeviceMessages:
         inbox: Inbox,
         publisher: DevicePublisher,
         streams: DeviceStreams,
+        open_streams: OpenStreams,
         announcer: Announcer,
         leadership: Leadership,
         handle: Callable[[str, bytes], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database, self._inbox, self._publisher, self._streams = database, inbox, publisher, streams
-        self._announcer, self._leadership, self._handle, self._clock = announcer, leadership, handle, clock
-        self._checked_at = clock()
+        self._open_streams = open_streams
+        self._announcer, self._leadership, self._handle = announcer, leadership, handle
 
     async def receive(self, topic: str, payload: bytes) -> bytes | None:
         """Have a message handled as one from the broker, and return the signed answer to it, if there is one.
@@ -110,23 +105,31 @@ class DeviceMessages:
             NotFoundError: if there is no such federation.
             UnavailableError: if another process leads the federation.
             OverloadedError: if too many streams are open.
+            TooManyError: if the key has opened too many of them.
         """
         self._require_lead(federation)
         self._streams.require_room(federation, device)
+        self._open_streams.require_room(caller)
 
         async def retained() -> list[tuple[Kind, bytes]] | None:
             return await run_in_threadpool(self._retained, federation, device)
 
-        return self._streams.stream(federation, device, caller, last_id, retained)
+        return self._followed(self._streams.stream(federation, device, caller, last_id, retained), caller)
+
+    async def _followed(self, stream: AsyncGenerator[bytes, None], caller: str) -> AsyncIterator[bytes]:
+        refuse = partial(self._streams.close_of, {caller})
+        with StreamAccess(self._open_streams, caller).opened(refuse) as opened:
+            async with contextlib.aclosing(stream) as pieces:
+                async for piece in pieces:
+                    if opened.is_over:
+                        refuse()
+                    yield piece
 
     def tick(self) -> None:
-        """Say that devices without a stream are offline, and cut off whose key opens nothing any more."""
+        """Say that devices without a stream are offline."""
         for federation, device in self._streams.gone():
             self._handle(topics.status(federation, device), OFFLINE)
             self._streams.forget(federation, device)
-        if self._clock() - self._checked_at >= CHECK_S:
-            self._checked_at = self._clock()
-            self._cut_off()
 
     def _require_lead(self, federation: str) -> None:
         if not self._leadership.leads(federation):
@@ -161,16 +164,6 @@ class DeviceMessages:
         except SQLAlchemyError as error:
             failures.report("what is said to a device cannot be read", error)
             return None
-
-    def _cut_off(self) -> None:
-        callers = self._streams.callers()
-        if not callers:
-            return
-        holds = or_(CredentialRow.expires_at.is_(None), CredentialRow.expires_at > time.time())
-        query = select(CredentialRow.prefix).where(CredentialRow.revoked_at.is_(None), holds)
-        with self._database.read() as session:
-            good = set(session.scalars(query.where(CredentialRow.prefix.in_(callers))))
-        self._streams.close_of(callers - good - {LOCAL.id})
 
 
 def _failed() -> UnavailableError:

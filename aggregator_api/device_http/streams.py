@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from aggregator_api.errors import OverloadedError
 from federation.protocol import topics
 from federation.protocol.over_http import END, QUIET_S, ServerEvent, write_event
 from federation.protocol.signing import Kind
+from gaitway.threads import supervised_task
 
 ANSWERS = 16
 """Messages for a device that are not retained; of more, the oldest go, and the device asks again."""
@@ -129,7 +130,7 @@ class DeviceStreams:
 
     async def stream(
         self, federation: str, device: str, caller: str, last_id: str, retained: Retained
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield what is said to a device after the event `last_id`; any other stream of the device ends.
 
         `retained` is asked for what else is retained for it; None if that cannot be told now.
@@ -250,11 +251,6 @@ class DeviceStreams:
             box = self._mailboxes.get((federation, device))
             return box is not None and box.mark is not None and not box.is_at_broker
 
-    def callers(self) -> set[str]:
-        """Return the ids of the keys that the open streams were opened with."""
-        with self._lock:
-            return {box.caller for box in self._mailboxes.values() if box.mark is not None}
-
     def close_of(self, callers: set[str]) -> None:
         """End the streams that were opened with these keys, which open nothing any more."""
         self._close("refused", lambda _key, box: box.caller in callers)
@@ -290,7 +286,7 @@ class DeviceStreams:
     def _watch(self) -> None:
         if self._watcher is None or self._watcher.done():
             self._loop = asyncio.get_running_loop()
-            self._watcher = self._loop.create_task(self._until_closing())
+            self._watcher = supervised_task("streams", self._until_closing)
 
     async def _until_closing(self) -> None:
         """Wake every stream once the server ends, so that none holds it up."""

@@ -21,7 +21,7 @@ from aggregator_api.db.database import Database
 from aggregator_api.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
 from aggregator_api.devices import enrolment_tokens, tags
 from aggregator_api.devices.accounts import BrokerAccounts, username
-from aggregator_api.devices.requests import BrokerLogin, Claim, Credentials, Enrol, Enrolment
+from aggregator_api.devices.requests import BrokerAddress, BrokerLogin, Claim, Credentials, Enrol, Enrolment
 from aggregator_api.errors import (
     BrokerError,
     ConflictError,
@@ -46,7 +46,14 @@ class EnrolmentStatus(NamedTuple):
 class EnrolmentService:
     """Answers devices that come in."""
 
-    def __init__(self, database: Database, accounts: BrokerAccounts, identity: Identity) -> None:
+    def __init__(
+        self,
+        database: Database,
+        accounts: BrokerAccounts,
+        identity: Identity,
+        broker: tuple[str, int, bool] | None = None,
+    ) -> None:
+        self._address = BrokerAddress(host=broker[0], port=broker[1], tls=broker[2]) if broker else None
         self._database = database
         self._accounts = accounts
         self._identity = identity
@@ -65,6 +72,8 @@ class EnrolmentService:
             raise UnauthorizedError(
                 "the signature was not made by this public key over the federation, device and token"
             )
+        with self._database.read() as session:  # a wrong token must not make writers wait
+            _find_token(session, said, time.time())
         try:
             with self._database.write() as session:
                 status = _enrol_device(session, said, time.time())
@@ -83,11 +92,10 @@ class EnrolmentService:
             UnavailableError: if the broker cannot make its account.
         """
         message = to_sign(Kind.CLAIM, said.federation, said.device, str(said.issued_at).encode())
+        with self._database.read() as session:  # a wrong signature must not make writers wait
+            _find_signer(session, said, message)
         with self._database.write() as session:
-            federation = repositories.federation_named(session, said.federation)
-            row = repositories.device_named(session, federation, said.device) if federation else None
-            if federation is None or row is None or not _signed(row.public_key or "", said.signature, message):
-                raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
+            federation, row = _find_signer(session, said, message)
             _check_time(session, row, said.issued_at)
             if row.enrolment == "revoked":
                 raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to come back")
@@ -97,7 +105,8 @@ class EnrolmentService:
     def _answer(self, federation: str, device: str, status: EnrolmentStatus) -> Enrolment:
         if status.api_key is None:
             return Enrolment.model_validate({"state": status.state, "device": device})
-        login = BrokerLogin(username=username(federation, device), password=secrets.token_urlsafe(32))
+        name, password = username(federation, device), secrets.token_urlsafe(32)
+        login = BrokerLogin(username=name, password=password, address=self._address)
         try:
             self._accounts.grant(federation, device, login.username, login.password)
         except BrokerError as error:
@@ -109,11 +118,23 @@ class EnrolmentService:
         return Enrolment(state="approved", device=device, credentials=given)
 
 
-def _enrol_device(session: Session, said: Enrol, now: float) -> EnrolmentStatus:
+def _find_token(session: Session, said: Enrol, now: float) -> tuple[FederationRow, EnrolmentTokenRow]:
     federation = repositories.federation_named(session, said.federation)
     if federation is None:
         raise UnauthorizedError(enrolment_tokens.UNKNOWN)
-    token = enrolment_tokens.find(session, federation, said.token, said.device, now)
+    return federation, enrolment_tokens.find(session, federation, said.token, said.device, now)
+
+
+def _find_signer(session: Session, said: Claim, message: bytes) -> tuple[FederationRow, DeviceRow]:
+    federation = repositories.federation_named(session, said.federation)
+    row = repositories.device_named(session, federation, said.device) if federation else None
+    if federation is None or row is None or not _signed(row.public_key or "", said.signature, message):
+        raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
+    return federation, row
+
+
+def _enrol_device(session: Session, said: Enrol, now: float) -> EnrolmentStatus:
+    federation, token = _find_token(session, said, now)
     row = repositories.device_named(session, federation, said.device)
     if token.used_at is not None or not enrolment_tokens.use(session, token, said.device, now):
         if row is None or row.public_key != said.public_key or row.enrolment == "revoked":

@@ -65,7 +65,17 @@ def find(session: Session, federation: FederationRow, token: str, device: str, n
         return row
     if row.revoked_at is not None or row.expires_at <= now:
         raise UnauthorizedError("this enrolment token has expired or was revoked; ask the operator for another")
+    if row.held_at is not None:
+        raise UnauthorizedError(
+            "the server was restored, and its operator has not confirmed this enrolment token yet; ask the operator"
+        )
     return row
+
+
+def of_federation(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow | None:
+    """Find a token of a federation by its number."""
+    row = session.get(EnrolmentTokenRow, id)
+    return row if row is not None and row.federation_id == federation.id else None
 
 
 def use(session: Session, row: EnrolmentTokenRow, device: str, now: float) -> bool:

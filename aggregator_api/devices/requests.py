@@ -62,11 +62,20 @@ class DeviceToken(BaseModel):
     expires_in_s: int
 
 
+class BrokerAddress(BaseModel):
+    """Where devices reach the broker: the setting `public_broker_url`, or a broker on loopback."""
+
+    host: str
+    port: int
+    tls: bool
+
+
 class BrokerLogin(BaseModel):
-    """A device's account at the broker."""
+    """A device's account at the broker, and where that is."""
 
     username: str
     password: str
+    address: BrokerAddress | None = Field(default=None, description="none: the server was not told what devices reach")
 
 
 class Credentials(BaseModel):

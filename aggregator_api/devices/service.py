@@ -13,7 +13,7 @@ from aggregator_api.auth import api_keys
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import DeviceRow, FederationRow, UpdateRow
-from aggregator_api.devices import enrolment_tokens, tags
+from aggregator_api.devices import enrolment_tokens, suspension, tags
 from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from aggregator_api.federations import service
@@ -73,6 +73,16 @@ class DeviceService:
             raise UnavailableError(
                 f"the device is revoked here, but the broker did not delete its account: {error}; revoke it again"
             ) from error
+
+    def reinstate(self, name: str, device: str) -> None:
+        """Let a suspended device take part again; a round that waits for devices may begin. Twice changes nothing.
+
+        Raises:
+            NotFoundError: if there is no such device.
+        """
+        with self._database.write() as session:
+            suspension.reinstate(session, *find(session, name, device))
+        self._rounds.devices_changed(name)
 
     def set_tags(self, name: str, device: str, wanted: Iterable[str]) -> None:
         """Put a device into these groups and no others; a round that waits for devices of a group may begin.

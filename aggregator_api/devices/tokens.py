@@ -20,7 +20,7 @@ from aggregator_api.auth import api_keys
 from aggregator_api.auth.server_identity import verify
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
-from aggregator_api.db.models import CredentialRow, DeviceRow
+from aggregator_api.db.models import CredentialRow, DeviceRow, FederationRow
 from aggregator_api.devices.enrolment import CLOCK_S
 from aggregator_api.devices.requests import DeviceToken, TokenRequest
 from aggregator_api.errors import (
@@ -56,14 +56,11 @@ class TokenService:
         """
         now = self._clock()
         message = to_sign(Kind.TOKEN, said.federation, said.device, str(said.issued_at_ms).encode())
+        with self._database.read() as session:  # a wrong signature must not make writers wait
+            _find_signer(session, said, message)
         try:
             with self._database.write() as session:
-                federation = repositories.federation_named(session, said.federation)
-                row = repositories.device_named(session, federation, said.device) if federation else None
-                if federation is None or row is None or not _signed(row, said.signature, message):
-                    raise UnauthorizedError(
-                        f"the signature is not that of a device {said.device!r} of {said.federation!r}"
-                    )
+                federation, row = _find_signer(session, said, message)
                 _check(session, row, said.issued_at_ms / 1000, now)
                 prefix = hashlib.sha256(message).hexdigest()[: api_keys.PREFIX_DIGITS]
                 ends = now + LIFETIME_S
@@ -73,6 +70,14 @@ class TokenService:
         except IntegrityError as error:
             raise ConflictError("issued_at_ms: this request was sent before; sign a new one") from error
         return DeviceToken(token=token, expires_in_s=int(LIFETIME_S))
+
+
+def _find_signer(session: Session, said: TokenRequest, message: bytes) -> tuple[FederationRow, DeviceRow]:
+    federation = repositories.federation_named(session, said.federation)
+    row = repositories.device_named(session, federation, said.device) if federation else None
+    if federation is None or row is None or not _signed(row, said.signature, message):
+        raise UnauthorizedError(f"the signature is not that of a device {said.device!r} of {said.federation!r}")
+    return federation, row
 
 
 def _signed(row: DeviceRow, signature: str, message: bytes) -> bool:

@@ -16,17 +16,17 @@ from aggregator_api.errors import ConflictError, NotFoundError, UnprocessableErr
 from aggregator_api.federations.initial_state import check_rollout
 from aggregator_api.federations.requests import FederationChanges
 from aggregator_api.federations.service import named
-from aggregator_api.rollouts import transitions
+from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
 from federation.method import Method
-from federation.plan import Plan, RolloutSettings, RoundSettings, live_obstacle
+from federation.plan import Plan, PromotionSettings, RolloutSettings, RoundSettings, live_obstacle
 from federation.rounds.server_round import Resumed
 
 ALIASES = 32
 """Names of models that one federation may have."""
-MOVED_BY_ROUNDS = ("stable", "previous")
+MOVED_BY_ROUNDS = ("latest", "stable", "previous")
 MOVED_BY_ROLLOUTS = ("released", "canary")
-Settings = TypeVar("Settings", RoundSettings, RolloutSettings)
+Settings = TypeVar("Settings", RoundSettings, RolloutSettings, PromotionSettings)
 
 
 class SettingsService:
@@ -53,10 +53,11 @@ class SettingsService:
                 plan = Plan.model_validate(row.plan)
                 rounds, rollout = _laid_over(plan.rounds, wanted.rounds), _laid_over(plan.rollout, wanted.rollout)
                 if "rounds" in wanted.model_fields_set:
-                    _check(row, rounds, begun=repositories.last_number(session, row))
+                    _check(row, rounds, begun=_begun(session, row))
                 if "rollout" in wanted.model_fields_set:
                     _check_rollout(session, row, self._coordinator.contract(row).method, rollout)
-                changed = plan.model_copy(update={"rounds": rounds, "rollout": rollout})
+                promotion = _laid_over(plan.promotion, wanted.promotion)
+                changed = plan.model_copy(update={"rounds": rounds, "rollout": rollout, "promotion": promotion})
                 if obstacle := live_obstacle(changed):
                     raise UnprocessableError(obstacle)
                 row.plan = changed.model_dump(mode="json")
@@ -80,27 +81,29 @@ class AliasService:
         self._database = database
         self._coordinator = coordinator
 
-    def move(self, name: str, alias: str, version: int) -> None:
-        """Let an alias name another version; of `stable` it is the one that the next round starts from.
+    def move(self, name: str, alias: str, version: int, force: str = "") -> None:
+        """Let an alias name another version; the next round starts from `latest`.
+
+        A new name is made freely; one that is there moves if the measure allows it, or for the reason `force`.
 
         Raises:
             NotFoundError: if there is no such version.
-            ConflictError: if `stable` is moved while a round is open, rollouts move the alias, or there are too many.
+            ConflictError: if the measure does not allow it, `latest` is moved while a round is open, rounds or rollouts
+                move the alias, or there are too many.
         """
         with self._coordinator.lock:
             with self._database.write() as session:
                 federation = named(session, name)
                 row = repositories.version_of(session, federation, version)
                 _refuse_alias_of_rollouts(federation, alias)
-                if alias == "stable":
-                    _move_stable(session, federation)
-                elif _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
+                if _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
                     raise ConflictError(
                         f"federation {name!r} has {ALIASES} aliases, which is the most; remove one first"
                     )
-                session.merge(ModelAliasRow(federation_id=federation.id, alias=alias, version_id=row.id))
-                repositories.journal(session, federation, "model.alias", detail=f"{alias} = version {version}")
-            if alias == "stable":
+                if alias == "latest":
+                    _refuse_open_round(session, federation)
+                promotion.move_by_operator(session, federation, alias, row, force)
+            if alias == "latest":
                 self._coordinator.announce(name)
 
     def remove(self, name: str, alias: str) -> None:
@@ -111,7 +114,7 @@ class AliasService:
             ConflictError: if it is one that rounds or rollouts move.
         """
         if alias in MOVED_BY_ROUNDS:
-            raise ConflictError(f"every round moves the alias {alias!r}; it cannot be removed")
+            raise ConflictError(f"the server moves the alias {alias!r}; it cannot be removed")
         with self._database.write() as session:
             federation = named(session, name)
             _refuse_alias_of_rollouts(federation, alias)
@@ -123,7 +126,7 @@ class AliasService:
 
 
 def moved_by_server(federation: FederationRow) -> tuple[str, ...]:
-    """Return the aliases that rounds and rollouts move, and nobody removes."""
+    """Return the aliases that the server moves, and nobody removes."""
     return (*MOVED_BY_ROUNDS, *(MOVED_BY_ROLLOUTS if transitions.settings_of(federation).used else ()))
 
 
@@ -134,8 +137,10 @@ def _laid_over(present: Settings, wanted: Settings) -> Settings:
 def _in_words(wanted: FederationChanges) -> str:
     """List what is changed; settings of rounds go by their bare names, as they always did."""
     changed = [f"{field} = {getattr(wanted.rounds, field)}" for field in sorted(wanted.rounds.model_fields_set)]
-    fields = sorted(wanted.rollout.model_fields_set)
-    return ", ".join(changed + [f"rollout.{field} = {getattr(wanted.rollout, field)}" for field in fields])
+    for name in ("rollout", "promotion"):
+        settings = getattr(wanted, name)
+        changed += [f"{name}.{field} = {getattr(settings, field)}" for field in sorted(settings.model_fields_set)]
+    return ", ".join(changed)
 
 
 def _check_rollout(session: Session, row: FederationRow, method: Method, rollout: RolloutSettings) -> None:
@@ -144,11 +149,16 @@ def _check_rollout(session: Session, row: FederationRow, method: Method, rollout
         raise ConflictError(f"rollout {open_one.number} is {open_one.phase}; wait until it has ended, or halt it")
 
 
+def _begun(session: Session, row: FederationRow) -> int:
+    """Count the rounds that were published, and the open one."""
+    return repositories.published_rounds(session, row) + (repositories.open_round(session, row) is not None)
+
+
 def _check(row: FederationRow, rounds: RoundSettings, *, begun: int) -> None:
     if row.status in ("finished", "stopped"):
         raise ConflictError(f"federation {row.name!r} is {row.status}; its rounds cannot be changed any more")
     if rounds.rounds < begun:
-        raise ConflictError(f"rounds.rounds: {begun} rounds have begun, so {rounds.rounds} are too few")
+        raise ConflictError(f"rounds.rounds: {begun} rounds were published or are open, so {rounds.rounds} are too few")
     if rounds.clients_per_round is None:
         return
     invited = math.ceil(rounds.clients_per_round * rounds.over_selection)
@@ -164,13 +174,11 @@ def _move_deadline(session: Session, federation: FederationRow, deadline_s: floa
         row.deadline_at = None if deadline_s is None else row.opened_at + deadline_s
 
 
-def _move_stable(session: Session, federation: FederationRow) -> None:
+def _refuse_open_round(session: Session, federation: FederationRow) -> None:
     if repositories.open_round(session, federation) is not None:
         raise ConflictError(
-            "a round is open, and its result will be `stable`; wait until it has ended, or stop the federation"
+            "a round is open, and its result will be `latest`; wait until it has ended, or stop the federation"
         )
-    present = repositories.current_version(session, federation)
-    session.merge(ModelAliasRow(federation_id=federation.id, alias="previous", version_id=present.id))
 
 
 def _refuse_alias_of_rollouts(federation: FederationRow, alias: str) -> None:

@@ -6,22 +6,31 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from federation.plan import Name, Plan, RolloutSettings, RoundSettings, Strict, live_obstacle
+from federation.plan import (
+    Name,
+    Plan,
+    PromotionSettings,
+    RolloutSettings,
+    RoundSettings,
+    Strict,
+    live_obstacle,
+    with_packages,
+)
 
-_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout"}
+_FIXED = (frozenset(Plan.model_fields) | {"name", "plan"}) - {"rounds", "rollout", "promotion"}
 
 
 def _live(plan: Plan) -> Plan:
     if obstacle := live_obstacle(plan):
         raise ValueError(obstacle)
-    return plan
+    return with_packages(plan)
 
 
 class VersionReference(Strict):
     """A model version of a federation of this server."""
 
     federation: Name
-    version: int | None = Field(default=None, ge=0, description="none: the one that the alias stable names")
+    version: int | None = Field(default=None, ge=0, le=2**53, description="none: the one that the alias latest names")
 
 
 class NewFederation(Strict):
@@ -37,12 +46,13 @@ class NewFederation(Strict):
 
 
 class FederationChanges(Strict):
-    """Changes of a federation's settings of rounds and rollouts; what is left out stays as it is."""
+    """Changes of a federation's settings of rounds, rollouts and promotion; what is left out stays as it is."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     rounds: RoundSettings = RoundSettings()
     rollout: RolloutSettings = RolloutSettings()
+    promotion: PromotionSettings = PromotionSettings()
 
     @model_validator(mode="before")
     @classmethod
@@ -51,5 +61,5 @@ class FederationChanges(Strict):
         if fixed:
             raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
         if isinstance(given, dict) and not given:
-            raise ValueError("nothing is changed; give settings of `rounds`, of `rollout`, or both")
+            raise ValueError("nothing is changed; give settings of `rounds`, `rollout` or `promotion`")
         return given

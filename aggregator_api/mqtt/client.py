@@ -18,6 +18,7 @@ from aggregator_api.errors import ConfigError
 from aggregator_api.mqtt.inbox import Message
 from aggregator_api.settings import BrokerAccess, Settings
 from federation.protocol import topics
+from gaitway.threads import guarded
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +64,11 @@ class MqttDriver:
         self._client.max_inflight_messages_set(IN_FLIGHT)
         self._client.max_queued_messages_set(QUEUED)
         self._client.reconnect_delay_set(1, random.randint(8, 16))
-        self._client.on_connect = self._on_connect
-        self._client.on_connect_fail = self._on_connect_fail
-        self._client.on_disconnect = self._on_disconnect
-        self._client.on_message = self._on_message
+        # an exception would end paho's thread, and with it every connection to the broker
+        self._client.on_connect = guarded("mqtt", self._on_connect)
+        self._client.on_connect_fail = guarded("mqtt", self._on_connect_fail)
+        self._client.on_disconnect = guarded("mqtt", self._on_disconnect)
+        self._client.on_message = guarded("mqtt", self._on_message)
 
     @property
     def is_up(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aggregator_api.errors import ConfigError
+from gaitway.threads import SupervisedThread
 
 if TYPE_CHECKING:
     from amqtt.broker import Broker
@@ -39,7 +39,7 @@ class BrokerThread:
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
+        self._thread = SupervisedThread("broker", self._loop.run_forever)
 
     def start(self) -> None:
         """Listen; returns once devices can connect.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from aggregator_api.db.outages import TEMPORARY, Outage
 from aggregator_api.observability.failure_log import failures
+from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Inbox:
         self._outage = False
         self._stopping = threading.Event()
         self._queue: queue.Queue[Message | Callable[[], None] | None] = queue.Queue(size)
-        self._thread = threading.Thread(target=self._work, name="inbox", daemon=True)
+        self._thread = SupervisedThread("inbox", self._work)
 
     def start(self) -> None:
         """Begin to work."""
@@ -66,7 +67,7 @@ class Inbox:
         self._stopping.set()
         if self.alive:
             self._queue.put(None)
-            self._thread.join()
+        self._thread.join()
 
     def put(self, work: Message | Callable[[], None]) -> None:
         """Queue a message, or something to call."""
@@ -88,7 +89,7 @@ class Inbox:
     @property
     def alive(self) -> bool:
         """Whether the thread works."""
-        return self._thread.is_alive()
+        return self._thread.is_working
 
     def _work(self) -> None:
         self._prepare()

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from aggregator_api.auth import api_keys
 from aggregator_api.db.models import CredentialRow, EnrolmentTokenRow, FederationRow
 from aggregator_api.storage.backup import LAST_BACKUP
 
@@ -75,10 +76,8 @@ def keys(session: Session) -> Iterator[Metric]:
         "gaitway_key_expiry_timestamp_seconds", "when the first API key of a scope expires", labels=["scope"]
     )
     count = GaugeMetricFamily("gaitway_keys", "API keys that are valid", labels=["scope"])
-    now, valid = time.time(), CredentialRow.revoked_at.is_(None)
-    unexpired = CredentialRow.expires_at.is_(None) | (CredentialRow.expires_at > now)
     # JSON cannot be grouped by in every database; a key is two values here
-    found = session.execute(select(CredentialRow.scopes, CredentialRow.expires_at).where(valid, unexpired))
+    found = session.execute(select(CredentialRow.scopes, CredentialRow.expires_at).where(api_keys.valid(time.time())))
     totals: dict[str, int] = dict.fromkeys(SCOPES, 0)
     first: dict[str, float] = {}
     for scopes, expires in found:
@@ -108,6 +107,7 @@ def tokens(session: Session) -> Iterator[Metric]:
         .where(
             EnrolmentTokenRow.used_at.is_(None),
             EnrolmentTokenRow.revoked_at.is_(None),
+            EnrolmentTokenRow.held_at.is_(None),
             EnrolmentTokenRow.expires_at > time.time(),
         )
     )

@@ -28,6 +28,8 @@ from aggregator_api.db.models import (
     DeviceRow,
     EventRow,
     FederationRow,
+    ModelAliasRow,
+    ModelVersionRow,
     RolloutDeviceRow,
     RolloutRow,
     RoundRow,
@@ -39,6 +41,7 @@ from aggregator_api.observability.health import BrokerHealth, MessageQueue
 from aggregator_api.observability.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
 from aggregator_api.settings import Settings
 from federation.rounds.rollout import RolloutPhase
+from gaitway.threads import thread_failures
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +125,12 @@ class ServerCollector:
         yield GaugeMetricFamily("gaitway_broker_up", "whether the broker is connected", self._broker.is_up)
         yield GaugeMetricFamily("gaitway_inbox_alive", "whether messages are being handled", self._messages.alive)
         yield GaugeMetricFamily("gaitway_inbox_messages", "messages that wait to be handled", self._messages.waiting)
+        failed = CounterMetricFamily(
+            "gaitway_thread_failures", "unexpected failures of a thread, which was started again", labels=["thread"]
+        )
+        for thread, count in thread_failures.counts().items():
+            failed.add_metric([thread], count)
+        yield failed
         disk = shutil.disk_usage(settings.data_dir)
         yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", disk.free)
         yield GaugeMetricFamily("gaitway_disk_size_bytes", "size of where database and blobs lie", disk.total)
@@ -173,6 +182,7 @@ class DatabaseCollector:
             yield from _devices_and_rounds(session)
             yield from _open_rounds(session)
             yield from _released(session)
+            yield from _promoted(session)
             yield from expiry.keys(session)
             yield from expiry.tokens(session)
 
@@ -294,6 +304,23 @@ def _released(session: Session) -> Iterator[Metric]:
             told.add_metric([name, answer], count)
     yield wave
     yield told
+
+
+def _promoted(session: Session) -> Iterator[Metric]:
+    """Yield which versions bear the server's names, and whether something is measured to be worse than before."""
+    named = GaugeMetricFamily("gaitway_model_version", "version of that name", labels=["federation", "alias"])
+    worse = GaugeMetricFamily(
+        "gaitway_model_regressions", "models that devices measured to be worse than those before", labels=["federation"]
+    )
+    query = select(FederationRow.name, ModelAliasRow.alias, ModelVersionRow.version)
+    query = query.join(ModelAliasRow, ModelAliasRow.federation_id == FederationRow.id)
+    query = query.join(ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id)
+    for name, alias, version in session.execute(query.where(ModelAliasRow.alias.in_(("latest", "stable", "released")))):
+        named.add_metric([name, alias], version)
+    for name, regression in session.execute(select(FederationRow.name, FederationRow.regression)):
+        worse.add_metric([name], len(regression.splitlines()))
+    yield named
+    yield worse
 
 
 def _counter(name: str, about: str, label: str, counts: Counter[tuple[str, str]]) -> Metric:

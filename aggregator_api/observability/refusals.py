@@ -1,9 +1,9 @@
-"""Refused requests in the audit: the first of an address at once, its repeats within a minute as one with a count.
+"""Refused requests in the audit: what comes without a good key as one entry an address and minute, with its count.
 
-So whoever tries keys leaves a trace and cannot fill the disk: of each minute there are at most two entries for each of
-`ADDRESSES` addresses and an action, and two for all the others together. What comes after refusals that are written
-already, such as keys that are not even read any more, is only counted: one entry a minute. A killed server loses the
-counts of its last minute, and no first refusal.
+So whoever tries keys or passwords leaves a trace, and neither fills the disk nor makes writers wait: of each minute
+there is one entry for each of `ADDRESSES` addresses and an action, and one for all the others together. What a caller
+with a good key was refused is written at once, its repeats within a minute as another entry with their count. A killed
+server loses the counts of its last minute.
 """
 
 from __future__ import annotations

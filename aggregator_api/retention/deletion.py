@@ -1,7 +1,7 @@
 """Deleting federations, devices and the bytes of model versions: rows first, then the broker; blobs go as garbage.
 
-The audit's entries stay. What a device sent is in models that were made with it, and for some methods under its name in
-their state; that cannot be taken out of them.
+The audit's entries stay. What a device sent is in models that were made with it, and cannot be taken out of them; what
+the server keeps of it under its name goes, where the method can do without (`Method.forget_clients`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from aggregator_api.devices.accounts import BrokerAccounts, username
 from aggregator_api.devices.service import find
 from aggregator_api.errors import BrokerError, UnavailableError
 from aggregator_api.federations import service
-from aggregator_api.retention import rows
+from aggregator_api.retention import kept_uploads, rows
 from aggregator_api.retention.rows import Counts, DeletedFederation
 from aggregator_api.rounds.announcements import Publisher
 from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.storage.blobs import BlobStore
 from federation.rounds.server_round import DeviceLost, Stopped
 
 
@@ -26,6 +27,7 @@ class DeletionService:
     def __init__(
         self,
         database: Database,
+        blobs: BlobStore,
         coordinator: Coordinator,
         publisher: Publisher,
         accounts: BrokerAccounts,
@@ -33,6 +35,7 @@ class DeletionService:
     ) -> None:
         """Put the parts together; `forget_device` ends a device's stream and drops what it has sent of its uploads."""
         self._database = database
+        self._blobs = blobs
         self._coordinator = coordinator
         self._publisher = publisher
         self._accounts = accounts
@@ -67,7 +70,7 @@ class DeletionService:
 
         Raises:
             NotFoundError: if there is no such device.
-            ConflictError: if the open round has accepted an update of it.
+            ConflictError: if the open round has accepted an update of it, or is aggregated with what it sent.
             UnavailableError: if the broker does not delete its account; its rows are gone all the same.
         """
         with self._coordinator.lock:
@@ -76,7 +79,10 @@ class DeletionService:
                     rows.require_no_update_in_use(session, *find(session, name, device))
                 self._coordinator.apply_event(name, DeviceLost(device))
             with self._database.write() as session:
-                deleted = rows.remove_device(session, *find(session, name, device), dry_run=dry_run)
+                federation, row = find(session, name, device)
+                if not dry_run:
+                    kept_uploads.forget(session, self._blobs, federation, device)
+                deleted = rows.remove_device(session, federation, row, dry_run=dry_run)
             if dry_run:
                 return deleted
             for topic in rows.retained_topics(name, [device])[1:]:

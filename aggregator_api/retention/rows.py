@@ -157,7 +157,9 @@ def require_no_open_part(session: Session, federation: FederationRow, row: Devic
 def needed_for(session: Session, federation: FederationRow) -> dict[int, str]:
     """Return the versions that must stay, by their row's id, and why."""
     aliases = session.execute(
-        select(ModelAliasRow.version_id, ModelAliasRow.alias).where(ModelAliasRow.federation_id == federation.id)
+        select(ModelAliasRow.version_id, ModelAliasRow.alias)
+        .where(ModelAliasRow.federation_id == federation.id)
+        .order_by(ModelAliasRow.alias)
     )
     needed = {version_id: f"it has the name {alias!r}" for version_id, alias in aliases}
     open_one, release = repositories.open_round(session, federation), transitions.under_way(session, federation)

@@ -121,28 +121,32 @@ def _received() -> Select[Any]:
     here = RoundRow.federation_id == bindparam("federation")
     numbers = select(RoundRow.number).where(here, _wanted(RoundRow.base_version_id))
     query = query.where(here, figures[0].round_number.in_(numbers))
-    return _with_metrics(query, figures, RoundRow.federation_id, RoundRow.number, "before")
+    return with_metrics(query, figures, RoundRow.federation_id, RoundRow.number, "before", "works_before")
 
 
 def _trained() -> Select[Any]:
     figures = [aliased(MetricRow) for _ in range(3)]
     version = ModelVersionRow
     query = _means(_TRAINED, version.id, *(row.value for row in figures)).select_from(version)
-    return _with_metrics(query, figures, version.federation_id, version.round_number, "after")
+    return with_metrics(query, figures, version.federation_id, version.round_number, "after", "works_after")
 
 
-def _with_metrics(
+def with_metrics(
     query: Select[Any],
     figures: Sequence[type[MetricRow]],
     federation: InstrumentedAttribute[int],
     number: InstrumentedAttribute[int],
     when: str,
+    works: str,
 ) -> Select[Any]:
-    """Join the devices that reported all three figures of one moment of a round."""
-    score, trivial, works = figures
+    """Join the devices that reported all three figures of one moment of a round.
+
+    The score's name is the parameter `when` of the statement, that of the trivial answer the parameter `trivial`.
+    """
+    score, trivial, working = figures
     mine = (score.federation_id == federation) & (score.round_number == number)
     query = query.join(score, mine & (score.name == bindparam(when)))
-    names: tuple[tuple[type[MetricRow], Any], ...] = ((trivial, bindparam(TRIVIAL)), (works, f"works_{when}"))
+    names: tuple[tuple[type[MetricRow], Any], ...] = ((trivial, bindparam(TRIVIAL)), (working, works))
     for other, name in names:
         same = (
             other.federation_id == score.federation_id,
@@ -150,7 +154,7 @@ def _with_metrics(
             other.device_id == score.device_id,
         )
         query = query.join(other, (other.name == name) & same[0] & same[1] & same[2])
-    return query.where(works.value.in_((0, 1)))
+    return query.where(working.value.in_((0, 1)))
 
 
 def _means(group: str, version: InstrumentedAttribute[int], score: Any, trivial: Any, works: Any) -> Select[Any]:

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from aggregator_api.fields import WHOLE
-from federation.plan import Strict, Waves
+from aggregator_api.fields import WHOLE, Override
+from federation.plan import Waves
 
 
-class NewRollout(Strict):
+class NewRollout(Override):
     """Which version to release."""
 
     version: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] | None = Field(
-        default=None, description="null: the newest, `stable`"
+        default=None, description="null: the newest, `latest`"
     )
     waves: Waves | None = Field(
         default=None,

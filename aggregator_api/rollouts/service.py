@@ -71,7 +71,8 @@ def begin(session: Session, federation: FederationRow, new: NewRollout, now: flo
 
     Raises:
         NotFoundError: if there is no such version.
-        ConflictError: if the federation releases nothing, another rollout is under way, or a group has no device.
+        ConflictError: if the federation releases nothing, another rollout is under way, a group has no device, or the
+            version is measured to be worse than what is released and nothing forces it.
     """
     if not transitions.settings_of(federation).used:
         raise ConflictError(
@@ -90,7 +91,12 @@ def begin(session: Session, federation: FederationRow, new: NewRollout, now: flo
         version = repositories.current_version(session, federation)
     else:
         version = repositories.version_of(session, federation, new.version)
-    return transitions.start(session, federation, version, now, waves)
+    if (worse := transitions.known_worse(session, federation, version)) is not None and not new.forced:
+        raise ConflictError(
+            f'version {version.version} is not released: {worse}. To release it all the same: "force": true and a '
+            '"reason"'
+        )
+    return transitions.start(session, federation, version, now, waves, new.forced)
 
 
 def move(session: Session, federation: FederationRow, number: int, event: Event, now: float) -> bool:

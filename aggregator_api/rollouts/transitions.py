@@ -1,7 +1,7 @@
 """Rollouts as rows, as `federation.rounds.rollout` decides; every function works inside its caller's transaction.
 
-`stable` stays what rounds start from. What devices use has names of its own: `released`, the version of the last
-completed rollout, and `canary`, that of the one under way. So training does not notice a rollout, nor its halt.
+Rounds start from `latest`. What devices use has names of its own: `released`, the version of the last completed
+rollout, and `canary`, that of the one under way. So training does not notice a rollout, nor its halt.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from aggregator_api.db.models import (
     RolloutDeviceRow,
     RolloutRow,
 )
-from aggregator_api.rollouts import adoptions
+from aggregator_api.rollouts import adoptions, promotion
 from federation.plan import RolloutSettings, Wave
 from federation.protocol.messages import MOST_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
+from federation.rounds.promotion import Decision
 from federation.rounds.rollout import (
     AdoptionAnswer,
     Answered,
@@ -34,9 +35,12 @@ from federation.rounds.rollout import (
     Joined,
     Rollout,
     RolloutPhase,
+    is_time,
     is_within,
-    millionths,
+    place_of,
+    reach_of,
     step,
+    wave_size,
 )
 
 OPEN = (RolloutPhase.ROLLING, RolloutPhase.PAUSED)
@@ -76,9 +80,16 @@ def latest(session: Session, federation: FederationRow, phase: RolloutPhase | No
 
 
 def start(
-    session: Session, federation: FederationRow, version: ModelVersionRow, now: float, waves: tuple[Wave, ...] = ()
+    session: Session,
+    federation: FederationRow,
+    version: ModelVersionRow,
+    now: float,
+    waves: tuple[Wave, ...] = (),
+    forced: str = "",
 ) -> RolloutRow:
     """Begin to release a version, in waves other than the plan's where they are given.
+
+    For the reason `forced` it goes on and is completed whatever is measured of it; failures halt it all the same.
 
     The caller has seen that no other rollout is under way.
     """
@@ -92,6 +103,8 @@ def start(
         settings=settings.model_dump(mode="json"),
         serial=_next_serial(session),
         enlisted_to=0,
+        reach=0,
+        forced=forced,
         started_at=now,
         ended_at=None,
         **_columns_of(Rollout(wave_at=now)),
@@ -100,6 +113,7 @@ def start(
     session.flush()
     session.refresh(row, ["version"])
     _name_versions(session, federation)
+    _extend(session, row)
     _enlist(session, federation, row, now)
     _note(session, federation, row, "started")
     return row
@@ -108,30 +122,57 @@ def start(
 def start_next(session: Session, federation: FederationRow, now: float) -> None:
     """Begin with the newest version, where versions are released automatically, one after another.
 
-    After a halt it is for the operator to begin again.
+    After a halt it is for the operator to begin again, and with a version that is measured to be worse, too.
     """
     if settings_of(federation).mode != "automatic":
         return
     last, version = latest(session, federation), repositories.current_version(session, federation)
     done = last is None or last.phase == RolloutPhase.COMPLETED
     new = version.round_number > 0 and (last is None or version.version > last.version.version)
-    if done and new:
+    if done and new and known_worse(session, federation, version) is None:
         start(session, federation, version, now)
 
 
 def is_due(session: Session, row: RolloutRow, now: float) -> bool:
     """Whether time or new devices change a rollout."""
     current = _read(row)
-    if step(_settings(row), current, ClockTick(now)) != current:
+    if step(_settings(row), current, _tick(session, row, now)) != current:
         return True
-    return session.execute(_unasked(row).limit(1)).first() is not None
+    return session.execute(_unasked(row).limit(1)).first() is not None or _is_short(session, row)
 
 
 def advance(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> bool:
     """Take new devices into the wave, and advance it if it is time; returns whether devices must be told."""
     new = _enlist(session, federation, row, now)
-    by_group = bool(new and _tags(row))  # by a share devices know it themselves
-    return apply(session, federation, row, ClockTick(now), now) or by_group
+    told = bool(new and _tags(row))  # within the reach devices know it themselves
+    if _is_short(session, row) and _extend(session, row):
+        _enlist(session, federation, row, now)
+        row.serial, told = _next_serial(session), True
+        session.flush()
+    return apply(session, federation, row, _tick(session, row, now), now) or told
+
+
+def known_worse(session: Session, federation: FederationRow, version: ModelVersionRow) -> str | None:
+    """Say why a version should not be released: it is measured to be worse than what is; None where it is not."""
+    released = latest(session, federation, RolloutPhase.COMPLETED)
+    present = released.version if released else promotion.named_version(session, federation, "stable")
+    if present is None or present.id == version.id:
+        return None
+    found = promotion.verdict_of(session, federation, version, present)
+    return found.reason if found.decision is Decision.WORSE else None
+
+
+def _tick(session: Session, row: RolloutRow, now: float) -> ClockTick:
+    """Say what time it is, and where that ends a wave what is measured of the version."""
+    if row.forced or not is_time(_settings(row), _read(row), now):
+        return ClockTick(now)
+    federation = session.get_one(FederationRow, row.federation_id)
+    if (worse := known_worse(session, federation, row.version)) is not None:
+        return ClockTick(now, worse=worse)
+    released = latest(session, federation, RolloutPhase.COMPLETED)
+    present = released.version if released and released.version_id != row.version_id else None
+    found = promotion.verdict_of(session, federation, row.version, present)
+    return ClockTick(now, unproven="" if found.decision is Decision.BETTER else f"not completed yet: {found.reason}")
 
 
 def hear(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
@@ -142,7 +183,7 @@ def hear(session: Session, federation: FederationRow, name: str, report: Release
         return False
     told = session.get(RolloutDeviceRow, (row.id, device.id))
     if told is None:
-        if not is_within(name, row.version.version, _millionths(row)):
+        if not is_within(name, row.version.version, row.reach):
             return False  # it was not asked
         told = RolloutDeviceRow(**_pending(row, device.id, now))
         session.add(told)
@@ -167,6 +208,7 @@ def apply(session: Session, federation: FederationRow, row: RolloutRow, event: E
         setattr(row, column, value)
     if after.wave != before.wave:
         row.enlisted_to = 0
+        _extend(session, row)
         _enlist(session, federation, row, now)
         _note(session, federation, row, "wave")
     if after.phase is not before.phase:
@@ -198,7 +240,7 @@ def order(session: Session, federation: FederationRow) -> ReleaseOrder | None:
         serial=newest_serial(session, federation),
         released=_release(session, federation, latest(session, federation, RolloutPhase.COMPLETED)),
         candidate=_release(session, federation, candidate),
-        millionths=_millionths(candidate) if candidate else 0,
+        millionths=candidate.reach if candidate else 0,
         withdrawn=tuple(session.scalars(halted.order_by(RolloutRow.number.desc()).limit(MOST_WITHDRAWN))),
     )
 
@@ -240,15 +282,41 @@ def _release(session: Session, federation: FederationRow, row: RolloutRow | None
 
 def _enlist(session: Session, federation: FederationRow, row: RolloutRow, now: float) -> int:
     """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
-    version, share, all_asked, enlisted = row.version.version, _millionths(row), bool(_tags(row)), 0
+    version, all_asked, enlisted = row.version.version, bool(_tags(row)), 0
     while asked := session.execute(_unasked(row).limit(BATCH)).all():
-        new = [_pending(row, one.id, now) for one in asked if all_asked or is_within(one.name, version, share)]
+        new = [_pending(row, one.id, now) for one in asked if all_asked or is_within(one.name, version, row.reach)]
         enlisted += len(new)
         if new:
             repositories.put(session, _ADD_DEVICE, new)
         row.enlisted_to = asked[-1].id
         apply(session, federation, row, Joined(len(new)), now)
     return enlisted
+
+
+def _extend(session: Session, row: RolloutRow) -> bool:
+    """Let the rollout reach as many of the present devices as its wave is to have; returns whether that changed."""
+    if _tags(row):
+        return False  # a wave of groups leaves the reach as it was before
+    before, share = row.reach, _settings(row).share_of(row.wave)
+    places = [place_of(name, row.version.version) for name in session.scalars(_devices(row, DeviceRow.name))]
+    row.reach = max(before, reach_of(places, share))  # whoever has the model keeps it
+    if row.reach != before:
+        row.enlisted_to = 0  # who was not within may be now
+    return row.reach != before
+
+
+def _is_short(session: Session, row: RolloutRow) -> bool:
+    """Whether a wave of a share has fewer devices than it should: some were deleted, or many have enrolled."""
+    if _tags(row) or row.phase != RolloutPhase.ROLLING:
+        return False
+    present = session.scalar(_devices(row, func.count(DeviceRow.id))) or 0
+    return row.members < wave_size(_settings(row).share_of(row.wave), present)
+
+
+def _devices(row: RolloutRow, what: Any) -> Select[Any]:
+    """Select something of the devices that a rollout can give a model to."""
+    may = (DeviceRow.federation_id == row.federation_id, DeviceRow.enrolment.in_(("open", "approved")))
+    return select(what).where(*may)
 
 
 def _unasked(row: RolloutRow) -> Select[int, str]:
@@ -296,7 +364,7 @@ def _note(
     version, tags = row.version, _tags(row)
     words = f"rollout {row.number}, version {version.version}"
     if not device:
-        to = f"group {' or '.join(tags)}" if tags else f"{_millionths(row) / 10_000:g} % of the devices"
+        to = f"group {' or '.join(tags)}" if tags else f"{100 * _settings(row).share_of(row.wave):g} % of the devices"
         words += f": {to}, {row.members} told, {row.good} took it or work as well, {row.bad} failed"
     detail = f"{words}; {detail}" if detail else words
     repositories.journal(
@@ -311,10 +379,6 @@ def _next_serial(session: Session) -> int:
 
 def _settings(row: RolloutRow) -> RolloutSettings:
     return RolloutSettings.model_validate(row.settings)
-
-
-def _millionths(row: RolloutRow) -> int:
-    return millionths(_settings(row).share_of(row.wave))
 
 
 def _tags(row: RolloutRow) -> tuple[str, ...]:

@@ -32,7 +32,10 @@ def main() -> None:
     os.nice(NICE)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that is printed may be taken for an answer
-    serve(sys.stdin.buffer, answers)
+    try:
+        serve(sys.stdin.buffer, answers)
+    except BrokenPipeError:
+        os._exit(0)  # the server was killed: nobody reads the answer, nor what is left of it in a buffer
 
 
 def serve(jobs: Iterable[bytes], answers: IO[bytes]) -> None:

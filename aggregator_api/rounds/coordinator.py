@@ -18,6 +18,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
+from aggregator_api.devices.suspension import judge_round
 from aggregator_api.errors import BlobError
 from aggregator_api.rollouts import transitions
 from aggregator_api.rounds import deadlines, opening
@@ -177,6 +178,7 @@ class Coordinator:
         else:
             result = step(rounds, current, event)
             repositories.write_round(session, federation, row.id, current, result.round)
+            self._pause_if_failing(session, federation.name, result)
         session.expire(row)  # it was written beside the session
         return result
 
@@ -194,7 +196,24 @@ class Coordinator:
         if result.status is not None:
             late = now.round.number - event.base_round if isinstance(event, UpdateArrived) else None
             repositories.write_status(session, now.id, device.id, now.status, result.status, late)
+        self._pause_if_failing(session, federation.name, result)
         return result
+
+    def _pause_if_failing(self, session: Session, name: str, result: Step) -> None:
+        """Pause a federation whose rounds fail again and again: nothing but an operator will change that."""
+        if Action.FAIL not in result.actions:
+            return
+        federation = _row(session, name)
+        progress = repositories.progress(session, federation)
+        if federation.status != "running" or not progress.must_pause(self.contract(federation).plan.rounds):
+            return
+        federation.status = "paused"
+        detail = (
+            f"{progress.failed_in_a_row} rounds in a row have failed (rounds.max_failed_rounds), the last one because: "
+            f"{result.reason}"
+        )
+        number = result.round.number
+        repositories.journal(session, federation, "federation.paused", round_number=number, detail=detail)
 
     def _about_a_device(self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival) -> Step:
         current, device = repositories.read_round(row), repositories.device_named(session, federation, event.client_id)
@@ -314,12 +333,13 @@ class Coordinator:
                 if federation is None or row is None:
                     return  # stopped while it was aggregated: the result is not used
                 write_screening(session, federation, row, screening)
+                settings = self.contract(federation).plan.rounds
+                judge_round(session, federation, row, settings, screening.left_out, is_published=True)
                 repositories.add_version(session, federation, number, result.state, result.broadcast)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 if result.noise_multiplier is not None:
-                    rounds = self.contract(federation).plan.rounds
-                    note_privacy(session, federation, number, result.noise_multiplier, rounds)
+                    note_privacy(session, federation, number, result.noise_multiplier, settings)
                 detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
                 repositories.journal(session, federation, "model.published", round_number=number, detail=detail)
             if published is not None:
@@ -336,6 +356,8 @@ class Coordinator:
                 if row := _at(session, federation, number, RoundPhase.AGGREGATING):
                     if screening is not None:
                         write_screening(session, federation, row, screening)
+                        settings = self.contract(federation).plan.rounds
+                        judge_round(session, federation, row, settings, screening.left_out, is_published=False)
                     ended = self.transition(session, federation, AggregationFailed(reason))
                 elif _at(session, federation, number, RoundPhase.ANNOUNCED):
                     ended = self.transition(session, federation, Stopped(reason))
@@ -347,12 +369,12 @@ class Coordinator:
         with self.lock:
             with self._database.write() as session:
                 federation = _row(session, name)
-                result = self.transition(session, federation, Stopped(f"its model is damaged: {reason}"))
                 if federation.status == "running":
                     federation.status = "paused"
                     number = repositories.last_number(session, federation)
-                    advice = f"{reason}; restore that blob or move the alias `stable`, then resume"
+                    advice = f"{reason}; restore that blob or move the alias `latest`, then resume"
                     repositories.journal(session, federation, "federation.paused", round_number=number, detail=advice)
+                result = self.transition(session, federation, Stopped(f"its model is damaged: {reason}"))
             log.error("paused: the model is damaged: %s", reason, extra=about(federation=name))
             self.execute(name, result.actions if result is not None else (Action.ANNOUNCE,))
 

@@ -11,6 +11,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
 from aggregator_api.storage.blobs import Blob
 from federation.plan import Plan
+from federation.rounds.progress import Progress
 from federation.rounds.server_round import Action, Event, Opened, RoundPhase, Step, UpdateArrived, sample_cohort
 
 Transition = Callable[[Event], Step | None]
@@ -24,12 +25,16 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     """
     if federation.status != "running" or repositories.open_round(session, federation) is not None:
         return False
-    if repositories.last_number(session, federation) >= plan.rounds.rounds:
+    if _is_finished(session, federation, plan):
         return True
     if plan.rounds.interval_s and _rests(session, federation, plan.rounds.interval_s, now):
         return False
     enough = max(plan.rounds.minimum_clients, plan.rounds.clients_per_round or 1)
     return repositories.count_online(session, federation, plan.rounds.cohort_tags) >= enough
+
+
+def _is_finished(session: Session, federation: FederationRow, plan: Plan) -> bool:
+    return Progress(repositories.published_rounds(session, federation)).is_finished(plan.rounds)
 
 
 def rested(session: Session, plan_of: Callable[[FederationRow], Plan], now: float) -> list[str]:
@@ -54,7 +59,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
     if not due(session, federation, plan, now):
         return False
     number = repositories.last_number(session, federation) + 1
-    if number > plan.rounds.rounds:
+    if _is_finished(session, federation, plan):
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False

@@ -16,11 +16,11 @@ import sqlite3
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from sqlalchemy.engine import make_url
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
@@ -48,6 +48,12 @@ class Copied(NamedTuple):
     keys: tuple[str, ...]
 
 
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+"""Of a file that lies in the backup itself: no folder, nothing hidden, no way out."""
+KeyFile = Annotated[str, Field(max_length=128)]
+MAX_DESCRIPTION_BYTES = 1 << 16
+
+
 class BackupDescription(BaseModel):
     """What is in a backup."""
 
@@ -56,8 +62,16 @@ class BackupDescription(BaseModel):
     backup_version: Literal[1] = 1
     database: Literal["sqlite", "postgresql"]
     made_at: float
-    identity: str
-    keys: tuple[str, ...]
+    identity: FileName
+    keys: Annotated[tuple[KeyFile, ...], Field(max_length=16)]
+
+    @model_validator(mode="after")
+    def _is_of_these(self) -> BackupDescription:
+        if unknown := sorted(set(self.keys) - {self.identity, *AUTHORITY_KEYS}):
+            raise ValueError(f"keys: {unknown[0]!r} is none of {self.identity}, {', '.join(AUTHORITY_KEYS)}")
+        if self.identity in (DATABASE, DUMP, BLOBS, DESCRIPTION):
+            raise ValueError(f"identity: {self.identity!r} is the name of another file of a backup")
+        return self
 
 
 def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> Copied:
@@ -102,7 +116,9 @@ def read_description(folder: Path) -> BackupDescription:
         ConfigError: if the folder is none.
     """
     try:
-        return BackupDescription.model_validate_json((folder / DESCRIPTION).read_bytes())
+        (folder / DESCRIPTION).lstat()
+        with plain_file(folder, DESCRIPTION).open("rb") as file:
+            return BackupDescription.model_validate_json(file.read(MAX_DESCRIPTION_BYTES))
     except OSError as error:
         raise ConfigError(
             f"{folder} is no backup: it has no {DESCRIPTION}, which `backup` writes last; a copy that was cut off has "
@@ -110,6 +126,24 @@ def read_description(folder: Path) -> BackupDescription:
         ) from error
     except ValidationError as error:
         raise ConfigError(f"{folder / DESCRIPTION} is damaged: {first_problem(error)}") from error
+
+
+def plain_file(folder: Path, name: str) -> Path:
+    """Return a backup's own file of that name: who made the backup must not have its reader follow a link elsewhere.
+
+    Raises:
+        ConfigError: if it is missing, it or a folder on the way to it is a link, or it is no file of bytes.
+    """
+    path = folder
+    for part in Path(name).parts:
+        path = path / part
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a link, and a backup has none; it was changed since it was made")
+    if not path.exists():
+        raise ConfigError(f"{path} is missing; the backup is not whole, or was changed since it was made")
+    if not path.is_file():
+        raise ConfigError(f"{path} is not a file; the backup was changed since it was made")
+    return path
 
 
 def refuse_backup(folder: Path) -> None:

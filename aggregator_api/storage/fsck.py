@@ -19,7 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import epochs, repositories
+from aggregator_api.db import ledger as ledgers
 from aggregator_api.db.database import MIGRATIONS, Database
+from aggregator_api.db.ledger import Ledger
 from aggregator_api.db.models import (
     FederationRow,
     ModelAliasRow,
@@ -28,9 +30,9 @@ from aggregator_api.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.errors import BlobError, ConfigError
+from aggregator_api.errors import BlobError, ConfigError, LedgerError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import garbage_collection
+from aggregator_api.storage import garbage_collection, revocations
 from aggregator_api.storage.blobs import BlobStore
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read
@@ -72,6 +74,7 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
             return  # rows of another schema, or broken ones, would be read wrongly
         with database.read() as session:
             yield FsckResult(Severity.OK, _epoch(session))
+            yield _ledger(session, Ledger(settings.ledger))
             yield from _rounds(session)
             yield from _blobs(session, BlobStore(settings.blobs))
             known = set(session.scalars(select(FederationRow.name)))
@@ -125,6 +128,17 @@ def _epoch(session: Session) -> str:
     return epochs.restored_words(row)
 
 
+def _ledger(session: Session, ledger: Ledger) -> FsckResult:
+    try:
+        contents = revocations.contents(session, ledger)
+    except LedgerError as error:
+        if ledgers.position(session).ledger is None:
+            return FsckResult(Severity.OK, "no ledger yet: the first start of the server begins it")
+        todo = "set ledger_dir to where it lies; if it is lost: `new-ledger`, if this database is the newest"
+        return FsckResult(Severity.PROBLEM, str(error), todo)
+    return FsckResult(Severity.OK, f"the ledger {ledger.path} is whole, with {len(contents.entries)} ends of accesses")
+
+
 def _rounds(session: Session) -> Iterator[FsckResult]:
     for federation in session.scalars(select(FederationRow).order_by(FederationRow.id)):
         of_it = (RoundRow.federation_id == federation.id, RoundRow.phase.not_in(repositories.ENDED))
@@ -134,8 +148,7 @@ def _rounds(session: Session) -> Iterator[FsckResult]:
             yield FsckResult(
                 Severity.PROBLEM, f"federation {federation.name}: rounds {numbers} are all open", FROM_BACKUP
             )
-        stable = session.get(ModelAliasRow, (federation.id, "stable"))
-        if stable is None:
+        if any(session.get(ModelAliasRow, (federation.id, alias)) is None for alias in ("latest", "stable")):
             yield FsckResult(Severity.PROBLEM, f"federation {federation.name} has no present model", FROM_BACKUP)
         for row in found:
             yield _counted(session, federation, row)

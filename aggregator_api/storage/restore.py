@@ -5,6 +5,7 @@ Without the epoch the devices, which have gone on since the backup, would neithe
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,19 +14,31 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.db import audit, epochs
 from aggregator_api.db.database import Database
+from aggregator_api.db.ledger import Ledger
 from aggregator_api.errors import ConfigError
 from aggregator_api.settings import Settings
-from aggregator_api.storage import postgresql
-from aggregator_api.storage.backup import BLOBS, DATABASE, DUMP, blob_folder, copy_file, read_description
+from aggregator_api.storage import postgresql, revocations
+from aggregator_api.storage.backup import BLOBS, DATABASE, DUMP, blob_folder, copy_file, plain_file, read_description
 from aggregator_api.storage.blobs import sync
+from aggregator_api.storage.revocations import ReplayResult
 from federation.private_files import private_folder
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Restored(NamedTuple):
-    """What came back: the epoch that began, and how many blobs were copied."""
+    """What came back: the epoch that began, how many blobs were copied, and what has ended since the backup."""
 
     epoch: int
     blobs: int
+    replayed: ReplayResult
+
+
+class NewEpoch(NamedTuple):
+    """The epoch that began on a database, and what has ended since it was copied."""
+
+    epoch: int
+    replayed: ReplayResult
 
 
 def restore(settings: Settings, source: Path, epoch: int | None = None) -> Restored:
@@ -43,20 +56,30 @@ def restore(settings: Settings, source: Path, epoch: int | None = None) -> Resto
             "set database_url as it was"
         )
     _require_empty(settings, source)
+    files = {name: plain_file(source, name) for name in described.keys}
+    plain_file(source, DUMP if described.database == "postgresql" else DATABASE)
     private_folder(settings.data_dir)
     blobs = [
-        copy_file(blob, blob_folder(settings) / blob.parent.name / blob.name)
-        for blob in sorted((source / BLOBS).glob("??/*"))
+        copy_file(plain_file(source, f"{BLOBS}/{sha256[:2]}/{sha256}"), blob_folder(settings) / sha256[:2] / sha256)
+        for sha256 in _blobs(source)
     ]
-    for name in described.keys:
-        copy_file(source / name, settings.identity if name == described.identity else settings.data_dir / name)
+    for name, path in files.items():
+        copy_file(path, settings.identity if name == described.identity else settings.data_dir / name)
     begun = _load(settings, source, epoch)
     sync(settings.data_dir)
-    return Restored(begun, len(blobs))
+    return Restored(begun.epoch, len(blobs), begun.replayed)
 
 
-def begin_epoch(settings: Settings, epoch: int | None = None) -> int:
+def _blobs(source: Path) -> list[str]:
+    """Return the blobs of a backup; what is not named after a sha256, in the folder of its beginning, is none."""
+    found = (path for path in sorted((source / BLOBS).glob("??/*")) if _SHA256.fullmatch(path.name))
+    return [path.name for path in found if path.parent.name == path.name[:2]]
+
+
+def begin_epoch(settings: Settings, epoch: int | None = None) -> NewEpoch:
     """Begin a new epoch on a database that was brought back by other means, such as a snapshot of its disk.
+
+    What access has ended since is ended again, as by `restore`.
 
     Raises:
         ConfigError: if there is no database, or the epoch is too low.
@@ -64,33 +87,36 @@ def begin_epoch(settings: Settings, epoch: int | None = None) -> int:
     path = Path(Database(settings.database).engine.url.database or "")
     if not settings.database.startswith("postgresql") and not path.is_file():
         raise ConfigError(f"there is no database {path}; is this the server's data_dir?")
-    return _begin(settings.database, epoch)
+    return _begin(settings.database, Ledger(settings.ledger), epoch)
 
 
-def _load(settings: Settings, source: Path, epoch: int | None) -> int:
+def _load(settings: Settings, source: Path, epoch: int | None) -> NewEpoch:
     """Bring the database in last, so that a restore that was cut off has none, and can be done again."""
     if settings.database.startswith("postgresql"):
-        postgresql.load(settings.database, source / DUMP)
-        return _begin(settings.database, epoch)
+        postgresql.load(settings.database, plain_file(source, DUMP))
+        return _begin(settings.database, Ledger(settings.ledger), epoch)
     target = Path(Database(settings.database).engine.url.database or "")
     fresh = target.with_name(f".{target.name}.restored")
     for path in (fresh, *(fresh.with_name(f"{fresh.name}-{end}") for end in ("wal", "shm"))):
         path.unlink(missing_ok=True)
-    copy_file(source / DATABASE, fresh)
-    begun = _begin(f"sqlite:///{fresh}", epoch)  # closing the last connection writes its log back into the file
+    copy_file(plain_file(source, DATABASE), fresh)
+    # closing the last connection writes its log back into the file
+    begun = _begin(f"sqlite:///{fresh}", Ledger(settings.ledger), epoch)
     sync(fresh)
     fresh.replace(target)
     return begun
 
 
-def _begin(database_url: str, epoch: int | None) -> int:
-    database = Database(database_url)
+def _begin(database_url: str, ledger: Ledger, epoch: int | None) -> NewEpoch:
+    database = Database(database_url, ledger=ledger)
     try:
         database.migrate()
         with database.write() as session:
             begun = epochs.begin(session, epoch)
-            audit.record(session, "server.restore", actor=audit.operating_user(), detail=f"epoch {begun}")
-            return begun
+            replayed = revocations.replay(session, ledger)
+            detail = f"epoch {begun}; {replayed}"
+            audit.record(session, "server.restore", actor=audit.operating_user(), detail=detail)
+            return NewEpoch(begun, replayed)
     finally:
         database.close()
 

@@ -50,6 +50,11 @@ def sender(context: UpdateContext, federation: str, device: str, *, enrolled_onl
         raise UpdateRefusedError(reason)
     if context.device is None:
         raise UpdateRefusedError(f"device {device!r} is not enrolled in {federation!r}; publish a status first")
+    if context.device.is_suspended:
+        raise UpdateRefusedError(
+            f"device {device!r} is suspended, for several of its updates in a row were refused; the operator lets it "
+            "back (POST …/reinstate)"
+        )
     return Sender(context.federation, context.device)
 
 
@@ -98,7 +103,8 @@ def must_wait(context: UpdateContext, settings: RoundSettings) -> bool:
     phase = context.open.round.phase if context.open else None
     if phase in (RoundPhase.COLLECTING, RoundPhase.ANNOUNCED):
         return phase is RoundPhase.ANNOUNCED
-    return federation.last_round < settings.rounds
+    # the round that is being aggregated will count: after the last one there is no other
+    return federation.published + (phase is RoundPhase.AGGREGATING) < settings.rounds
 
 
 def _rejection_reason(enrolment: str, federation: str, device: str, enrolled_only: bool) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sqlalchemy import Row, Select, and_, bindparam, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.db.models import DeviceRow, FederationRow, ModelVersionRow, ParticipationRow, RoundRow, UpdateRow
 from aggregator_api.db.repositories import ENDED, machine_round
 from federation.rounds.server_round import ClientStatus, Round
 
@@ -37,6 +37,7 @@ class FederationInfo(NamedTuple):
     status: str
     revision: int
     last_round: int
+    published: int
 
 
 class DeviceInfo(NamedTuple):
@@ -47,6 +48,7 @@ class DeviceInfo(NamedTuple):
     enrolment: str
     public_key: str | None
     examples: int
+    is_suspended: bool
 
 
 class BaseRound(NamedTuple):
@@ -87,6 +89,7 @@ def _query() -> Select[tuple[object, ...]]:
     base, now = aliased(RoundRow), aliased(RoundRow)
     base_part, part, other = aliased(ParticipationRow), aliased(ParticipationRow), aliased(UpdateRow)
     last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == FederationRow.id).scalar_subquery()
+    newest = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == FederationRow.id)
     reported = exists().where(
         other.device_id == DeviceRow.id, other.base_round == bindparam("base_round"), other.status.in_(REPORTED)
     )
@@ -97,8 +100,15 @@ def _query() -> Select[tuple[object, ...]]:
             FederationRow.status,
             FederationRow.revision,
             last.label("last_round"),
+            newest.scalar_subquery().label("published"),
         ),
-        (DeviceRow.id.label("device_id"), DeviceRow.enrolment, DeviceRow.public_key, DeviceRow.examples),
+        (
+            DeviceRow.id.label("device_id"),
+            DeviceRow.enrolment,
+            DeviceRow.public_key,
+            DeviceRow.examples,
+            DeviceRow.suspended_at,
+        ),
         (
             UpdateRow.status.label("known"),
             UpdateRow.reason.label("known_reason"),
@@ -129,8 +139,8 @@ _QUERY = _query()
 
 def _read(row: Row[tuple[object, ...]], federation: str, device: str) -> UpdateContext:
     return UpdateContext(
-        FederationInfo(row.id, federation, row.instance, row.status, row.revision, row.last_round or 0),
-        DeviceInfo(row.device_id, device, row.enrolment, row.public_key, row.examples)
+        FederationInfo(row.id, federation, row.instance, row.status, row.revision, row.last_round or 0, row.published),
+        DeviceInfo(row.device_id, device, row.enrolment, row.public_key, row.examples, row.suspended_at is not None)
         if row.device_id is not None
         else None,
         KnownUpdate(row.known, row.known_reason, row.known_sha256, row.known_nonce or "")

@@ -79,7 +79,8 @@ class Contract:
             raise _bad(f"{manifest.steps} steps on {manifest.examples} examples are claimed, the plan asks for {asked}")
         if asked and not manifest.steps:
             raise UpdateRefusedError(
-                f"0 steps were done, and this federation's method ({self.method.name}) trains: nothing was learnt"
+                f"0 steps were done, and this federation's method ({self.method.name}) trains: nothing was learnt",
+                is_fault=True,
             )
         counts = manifest.class_counts
         if counts is not None and (len(counts) != self.plan.training.classes or min(counts) < 0):

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.database import Database
+from aggregator_api.devices import suspension
 from aggregator_api.devices.clones import Clones
 from aggregator_api.errors import BlobError, UpdateRefusedError
 from aggregator_api.rollouts import adoptions, transitions
@@ -327,6 +328,10 @@ class Ingest:
             device = repositories.device_named(session, federation, key[1]) if federation else None
             if federation and device:
                 receipts.note_refusal(session, federation, device, key[2], refusal, manifest)
+                if refusal.is_fault:
+                    number = manifest.round if manifest else 0
+                    rounds = self._coordinator.contract(federation).plan.rounds
+                    suspension.count_refused(session, federation, device, rounds, number, refusal.reason)
             else:
                 log.warning("update refused: %s", refusal.reason, extra=_about(key))
         self._uploads.discard(key)

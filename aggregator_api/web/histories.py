@@ -25,6 +25,7 @@ from aggregator_api.api.version_scores import VersionScores
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import FederationRow, ModelVersionRow, RoundRow
 from federation.protocol.messages import VersionScore
+from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Preparation:
         self._database, self._histories, self._closing = database, histories, closing
         self._stopped = threading.Event()
         self._last: dict[str, int] = {}  # a federation's instance -> its last ended round when it was looked at
-        self._thread = threading.Thread(target=self._work, name="pages", daemon=True)
+        self._thread = SupervisedThread("pages", self._work)
 
     def start(self) -> None:
         """Begin with what is there, and look for ended rounds from then on."""
@@ -104,8 +105,7 @@ class Preparation:
     def stop(self) -> None:
         """End after the score that is being made."""
         self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def prepare(self) -> None:
         """Make what is missing, of each federation in which a round has ended since it was last looked at."""

@@ -13,7 +13,7 @@ from edge_agent.cli.command import ConfigOption, cli_errors
 from edge_agent.config.settings import load
 from edge_agent.errors import AgentError
 from edge_agent.serving.model_registry import ModelRegistry
-from edge_agent.status import describe_release
+from edge_agent.status import describe_release, describe_served
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from federation.protocol.messages import DEFAULT_METRIC
 from gaitway.metrics import metric_of
@@ -45,16 +45,16 @@ def models(
                 Console(stderr=True).print(f"now in use: the {model['source']} model of round {model['round']}")
             kept = ModelRegistry(store).good_models()
             judged = [row.reason for row in store.adoptions()]
-            released = describe_release(store, settings.device)
+            released, serving = describe_release(store, settings.device), describe_served(store)
     if as_json:
-        typer.echo(json.dumps({"models": kept, "judged": judged, "released": released}, indent=2))
+        typer.echo(json.dumps({"models": kept, "serving": serving, "judged": judged, "released": released}, indent=2))
         return
     console = Console()
     if kept:
         console.print(_table(kept))
     else:
         typer.echo("no model yet")
-    for line in [*judged[-5:], *released]:
+    for line in [serving, *judged[-5:], *released]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -14,6 +14,7 @@ from edge_agent.config.settings import AgentSection, load
 from edge_agent.errors import AgentError
 from edge_agent.metrics import exporter
 from edge_agent.page.server import served_page
+from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import login
 from edge_agent.storage.data_folder import require_folder
 from edge_agent.supervisor import Supervisor
@@ -41,6 +42,8 @@ def run(
         require_folder(settings.agent.data_dir)
         known = credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
         login(settings.broker, known, settings.agent.device)  # a password's file that is missing is said now, not later
+        if settings.server.transport == "mqtt":
+            require_place(settings)
         supervisor = Supervisor.open(settings, until)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.stop())

@@ -10,6 +10,7 @@ from typing import Protocol
 from edge_agent.conditions.policy import Conditions, Objection, objections_to_continue, objections_to_start, with_phone
 from edge_agent.config.training import ConditionsSection
 from edge_agent.machine.events import PhoneConditions, TrainingConditions
+from gaitway.threads import SupervisedThread
 
 READ_EVERY_S = 0.5
 """A quarter of the two seconds within which training must end."""
@@ -43,7 +44,7 @@ class ConditionWatcher:
         self._phone: tuple[PhoneConditions, float] | None = None
         self._said: tuple[object, TrainingConditions, float] | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="conditions", daemon=True)
+        self._thread = SupervisedThread("conditions", self._run)
 
     def start(self) -> None:
         """Look once, so that nothing begins unexamined, then go on in a thread."""
@@ -53,8 +54,7 @@ class ConditionWatcher:
     def stop(self, timeout_s: float = 1.0) -> None:
         """End the thread."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
         self._reader.close()
 
     def update_phone(self, phone: PhoneConditions) -> None:

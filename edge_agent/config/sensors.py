@@ -9,25 +9,30 @@ from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
 from gaitway.errors import did_you_mean
+from gaitway.plugins import EntryTable, hint
 
 LEAST_TOKEN = 16
 """Characters of a token in a URL; `secrets.token_urlsafe(16)` gives 22."""
 
-SOURCES = {
-    "recording": "edge_agent.sensors.recording:RecordingSource",
-    "csv": "edge_agent.sensors.csv:CsvSource",
-    "iio": "edge_agent.sensors.iio:IioSource",
-    "pictures": "edge_agent.sensors.pictures:PictureSource",
-    "sensor_logger_http": "edge_agent.sensors.sensor_logger.source:PhoneSource",
-    "sensor_logger_mqtt": "edge_agent.sensors.sensor_logger.source:PhoneSource",
-    "sensor_logger_export": "edge_agent.sensors.sensor_logger.export:ExportSource",
-}
+SOURCES: EntryTable[str] = EntryTable(
+    "sensors",
+    {
+        "recording": "edge_agent.sensors.recording:RecordingSource",
+        "csv": "edge_agent.sensors.csv:CsvSource",
+        "iio": "edge_agent.sensors.iio:IioSource",
+        "pictures": "edge_agent.sensors.pictures:PictureSource",
+        "sensor_logger_http": "edge_agent.sensors.sensor_logger.source:PhoneSource",
+        "sensor_logger_mqtt": "edge_agent.sensors.sensor_logger.source:PhoneSource",
+        "app_export": "edge_agent.sensors.app_export:ExportSource",
+    },
+    load=lambda entry: entry.value,  # imported where it is used
+)
 """The sensor sources by name: module and class. A new one is one file and one entry here."""
 
 
 def _known_source(name: str) -> str:
     if name not in SOURCES:
-        raise ValueError(f"unknown source; {did_you_mean(name, SOURCES)}")
+        raise ValueError(f"unknown source; {did_you_mean(name, SOURCES)}{hint('sensors', name)}")
     return name
 
 
@@ -40,7 +45,7 @@ class SensorsSection(Section):
     source: SourceName = Field(
         default="recording",
         description="recording: replay a data set's client; csv: files that `describe` describes; iio: see [iio]; "
-        "pictures: a folder of pictures; sensor_logger_*: see [phone]",
+        "app_export: what phones' apps write; pictures: a folder of pictures; sensor_logger_*: see [phone]",
     )
     dataset: str = Field(default="synthetic", description="recording: a name that har_pipeline knows")
     root: Path | None = Field(default=None, description="recording: the data set's folder; synthetic needs none")
@@ -52,7 +57,7 @@ class SensorsSection(Section):
     )
     path: Path | None = Field(
         default=None,
-        description="csv, sensor_logger_export: a file, or a folder with all that is below it; pictures: a folder with "
+        description="csv, app_export: a file, or a folder with all that is below it; pictures: a folder with "
         "one folder for each class, or with `images` and `masks`",
     )
     describe: Path | None = Field(

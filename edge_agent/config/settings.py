@@ -18,6 +18,7 @@ from edge_agent.config.training import BrokerSection, ConditionsSection, ModelSe
 from edge_agent.errors import ConfigError
 from federation.plan import Name
 from federation.protocol.messages import Compression, Precision
+from gaitway import plugins
 from gaitway.errors import did_you_mean, first_problem
 
 ENVIRONMENT = "GAITWAY_EDGE_"
@@ -30,6 +31,9 @@ class AgentSection(Section):
     device: Name = Field(description="this device's id, also its MQTT client id")
     federation: Name = Field(description="the federation that it takes part in")
     data_dir: Path = Field(description="folder for windows, outbox, models; relative to this file")
+    plugins: tuple[str, ...] = Field(
+        default=(), max_length=64, description="installed packages whose methods, models, sensors … this device may run"
+    )
     model: Name | None = Field(
         default=None, description="the plan's model or one of its alternatives; none: the plan's model"
     )
@@ -66,6 +70,11 @@ class ServerSection(Section):
     )
     ca_file: Path | None = Field(
         default=None, description="certificates to believe of the server alone, PEM; none: the system's"
+    )
+    key_file: Path | None = Field(
+        default=None,
+        description="an API key of the scope `device`, with which a device that has not enrolled fetches models: for "
+        "trials; what enrolment brings goes before it",
     )
     timeout_s: float = Field(default=20.0, gt=0, description="seconds without a byte before a download is retried")
 
@@ -123,11 +132,20 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     _overlay(tree, environment)
     _check_keys(tree)
+    # before the other sections, which may name an entry of theirs
+    plugins.allow(_allowed_plugins(tree))
     try:
         config = Config.model_validate(_without_empty(tree))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_problem(error, input_shown=True)}") from error
     return _anchored(config, path.resolve().parent)
+
+
+def _allowed_plugins(tree: Mapping[str, Any]) -> list[str]:
+    """Return [agent] plugins as far as it is a list of names; what else it is, the validation refuses."""
+    agent = tree.get("agent")
+    names = agent.get("plugins") if isinstance(agent, Mapping) else None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
 
 
 def example(

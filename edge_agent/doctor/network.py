@@ -18,8 +18,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_agent.config.settings import Config
+from edge_agent.config.training import BrokerPlace
 from edge_agent.doctor.finding import CheckResult, failure, ok, warning
 from edge_agent.errors import ConfigError
+from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import login, read_credentials
 from edge_agent.transport.server_connection import ServerConnection, tls_context
 
@@ -142,7 +144,11 @@ def _key_opens(config: Config) -> CheckResult:
 
 def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """The broker, up to being let in; a running agent is not pushed out by asking under its name."""
-    settings = config.broker
+    try:
+        settings = require_place(config)
+    except ConfigError as error:
+        yield failure("broker", str(error), "set [broker] host, or enrol again once the server names its broker")
+        return
     steps = list(reach("broker", settings.host, settings.port, "check [broker] host and port"))
     yield from steps
     if steps[-1].todo:
@@ -160,10 +166,10 @@ def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
     if running:
         yield ok("broker", "the agent is running; `status` says whether it is connected")
         return
-    yield _let_in(config, context)
+    yield _let_in(config, settings, context)
 
 
-def _let_in(config: Config, context: ssl.SSLContext | None) -> CheckResult:
+def _let_in(config: Config, place: BrokerPlace, context: ssl.SSLContext | None) -> CheckResult:
     try:
         who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
     except ConfigError as error:
@@ -179,7 +185,7 @@ def _let_in(config: Config, context: ssl.SSLContext | None) -> CheckResult:
     said: queue.SimpleQueue[ReasonCode] = queue.SimpleQueue()
     client.on_connect = lambda _client, _data, _flags, code, _more: said.put(code)
     try:
-        client.connect(config.broker.host, config.broker.port, 30)
+        client.connect(place.host, place.port, 30)
         client.loop_start()
         code = said.get(timeout=WAIT_S)
     except OSError as error:

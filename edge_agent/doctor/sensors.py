@@ -41,7 +41,7 @@ def check_sensors(config: Config, *, running: bool) -> Iterator[CheckResult]:
                 yield _recording(config)
             case "csv":
                 yield from _csv(config)
-            case "sensor_logger_export":
+            case "app_export":
                 yield from _exports(config)
             case "iio":
                 yield from _iio(config)
@@ -128,25 +128,26 @@ def _left_out(config: Config) -> Iterator[CheckResult]:
 
 
 def _exports(config: Config) -> Iterator[CheckResult]:
-    from edge_agent.sensors.sensor_logger.calibration import signed
-    from edge_agent.sensors.sensor_logger.export import exports_in, platform_of, rows_of
-    from edge_agent.sensors.sensor_logger.message import batch_of
+    from edge_agent.sensors.app_export import export_parts, reader_options
+    from har_pipeline.apps.reader import app_recordings
 
     path = config.sensors.path
-    found = exports_in(path) if path and path.exists() else []
-    if not found:
-        yield failure(
-            "sensors", f"[sensors] path {path} holds no export of Sensor Logger", "set it to a zip or JSON file"
-        )
+    parts = list(export_parts(config, path)) if path and path.exists() else []
+    usable = [part for part in parts if not part.problem]
+    if not usable:
+        why = f"{parts[0].name}: {parts[0].problem}" if parts else f"[sensors] path {path} holds no app's export"
+        yield failure("sensors", why, "set it to a file, or a folder of files, as an app exports them; docs/phones.md")
         return
-    platform = platform_of(found[0]) or config.phone.platform
-    with closing(rows_of(found[0])) as rows:
-        batch = signed(batch_of(found[0].name, "", None, itertools.islice(rows, 2000)), platform)
-    yield ok("sensors", f"{len(found)} exports, the first with the signs of {platform}")
-    empty = np.empty((0, 3))
-    pull = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
-    gyro = batch.motion.get("gyroscope")
-    yield from check_motion(pull.values if pull else empty, gyro.values if gyro else empty, None)
+    first = usable[0]
+    about = first.source.exports[0].about
+    yield ok("sensors", f"{len(usable)} recordings, the first of {first.reader.app}{f' ({about})' if about else ''}")
+    options = reader_options(first.reader, config, ())
+    seen: dict[str, list[np.ndarray]] = {"acc": [np.empty((0, 3))], "gyro": [np.empty((0, 3))]}
+    for recording in app_recordings(first.reader, first.source, None, options, lambda words: None):
+        seen[recording.sensor].append(recording.values[np.isfinite(recording.values).all(axis=1)])
+        if len(seen["acc"]) > 1 and len(seen["gyro"]) > 1:
+            break
+    yield from check_motion(np.concatenate(seen["acc"]), np.concatenate(seen["gyro"]), None)
 
 
 def _iio(config: Config) -> Iterator[CheckResult]:

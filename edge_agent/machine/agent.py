@@ -83,8 +83,8 @@ def _apply(transition: Transition, event: Event) -> None:
         case Offered(offer):
             releases.offered(transition, offer)
             _reconsider(transition)
-        case DataReady(examples):
-            transition.set(collecting=False, examples=examples)
+        case DataReady(examples, _, measurable):
+            transition.set(collecting=False, examples=examples, measurable=measurable)
         case CollectingPaused(reason):
             transition.set(paused=reason)
         case CollectingResumed():
@@ -96,7 +96,8 @@ def _apply(transition: Transition, event: Event) -> None:
             uploads.acknowledged(transition, ack)
         case ChunkDelivered(update_id) | ChunksSent(update_id):
             uploads.sent(transition, update_id, whole=isinstance(event, ChunksSent))
-        case ModelInUse(rollout, score, metric):
+        case ModelInUse(rollout, score, metric, name):
+            transition.set(in_use=name)
             releases.model_in_use(transition, rollout, score, metric)
             _reconsider(transition)
         case TrainingConditions(start, to_continue):

@@ -146,8 +146,8 @@ class ForgetCandidate:
 
 
 @dataclass(frozen=True)
-class FinalModelHandled:
-    """Note that the final model of the federation has been dealt with."""
+class GlobalModelJudged:
+    """Note that this global model of the federation has been dealt with."""
 
     sha256: str
 
@@ -184,7 +184,7 @@ Command = (
     | ForgetUpdate
     | SkipRound
     | ForgetCandidate
-    | FinalModelHandled
+    | GlobalModelJudged
     | Log
     | Exit
 )

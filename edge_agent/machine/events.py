@@ -61,6 +61,8 @@ class DataReady:
 
     examples: int
     noun: str = "windows"
+    measurable: bool = True
+    """Whether there are enough examples, labelled or not, to know how the sensors are: a model can be served then."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,8 @@ class CandidateEvaluated:
     """That of the task's trivial answer there; None: the holdout cannot tell."""
     metric: str = ""
     """Name of the task's primary metric, which the scores are; empty where there are none."""
+    with_global: bool = False
+    """Whether the global model that the round began from was judged with it."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,8 @@ class ModelInUse:
     rollout: int
     score: float | None = None
     metric: str = ""
+    name: str = ""
+    """What it is called; empty: there is none."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from edge_agent.machine import releases
 from edge_agent.machine.commands import (
     Evaluate,
     FetchBlob,
-    FinalModelHandled,
     ForgetCandidate,
+    GlobalModelJudged,
     Log,
     SaveAdoptionReport,
     SkipRound,
@@ -150,8 +150,13 @@ def _evaluated(transition: Transition, work: PendingWork, event: CandidateEvalua
     _report(transition, work, event.answer, event.reason, event)
     if work.release:
         releases.judged(transition, work, event)
-    elif work.kind == "adopt":
-        _final(transition, work)
+    elif event.answer == "none":
+        transition.set(lacks_global=True)
+        _global_judged(transition, work)
+    elif event.answer == "undecided" and work.kind == "adopt" and work.model.score is None:
+        transition.set(undecided=work.model.sha256)  # it waits for the server's score
+    elif work.kind == "adopt" or event.with_global:
+        _global_judged(transition, work)
 
 
 def _trained(transition: Transition, event: TrainingFinished) -> None:
@@ -204,8 +209,8 @@ def _skip(transition: Transition, work: PendingWork, reason: str) -> None:
         releases.failed(transition, work, reason)
         return
     if work.kind == "adopt":
-        transition.issue(Log(f"the final model is not adopted, the present one stays: {reason}"))
-        _final(transition, work)
+        transition.issue(Log(f"the global model is not adopted, the present one stays: {reason}"))
+        _global_judged(transition, work)
         return
     transition.set(
         done=transition.agent.done | {(work.round, work.model.sha256)}, answered=transition.agent.answered + 1
@@ -238,9 +243,9 @@ def _report(
     transition.issue(SaveAdoptionReport(report))
 
 
-def _final(transition: Transition, work: PendingWork) -> None:
-    transition.set(final=work.model.sha256)
-    transition.issue(FinalModelHandled(work.model.sha256))
+def _global_judged(transition: Transition, work: PendingWork) -> None:
+    transition.set(judged_global=work.model.sha256)
+    transition.issue(GlobalModelJudged(work.model.sha256))
 
 
 def _back_off(transition: Transition, work: PendingWork, failures: int, reason: str) -> None:

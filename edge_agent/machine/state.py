@@ -24,6 +24,7 @@ from federation.protocol.messages import (
     ReleaseOrder,
     ReleaseReport,
 )
+from gaitway import plugins
 from gaitway.metrics import is_served
 
 UNANNOUNCED_S = 20.0
@@ -97,8 +98,8 @@ class Upload:
 class Agent:
     """The device's whole state.
 
-    `identity`, `epoch`, `examples`, `done`, `outbox`, `candidates`, `final`, `offer`, `report` and `adoption` survive
-    a restart.
+    `identity`, `epoch`, `examples`, `done`, `outbox`, `candidates`, `judged_global`, `offer`, `report` and `adoption`
+    survive a restart.
     """
 
     identity: str = ""
@@ -110,6 +111,7 @@ class Agent:
     invitation: Invitation | None = None  # the latest; may come before its round is announced
     collecting: bool = False
     examples: int | None = None  # for training; none: not known yet
+    measurable: bool = False  # whether its examples, labelled or not, tell how its sensors are
     paused: str = ""  # why nothing is collected for now
     untrusted: str = ""  # why the last message was not believed
     done: frozenset[tuple[int, str]] = frozenset()  # (round, sha256 of its broadcast): trained, or given up
@@ -118,13 +120,15 @@ class Agent:
     blockers: tuple[str, ...] = ()  # what blocks the beginning of training now, in words
     work: PendingWork | None = None
     upload: Upload | None = None
-    final: str = ""  # sha256 of the final broadcast that was dealt with
+    judged_global: str = ""  # sha256 of the newest global model that was dealt with
+    lacks_global: bool = False  # whether the method has no global model, as the training process has said
+    in_use: str = ""  # name of the model in use; empty: none
     order: ReleaseOrder | None = None  # the server's last word about which model to use
     offer: Offer | None = None  # the latest to this device as a member of a group; may come before its order
     offered: Release | None = None  # what it means for this device
     using: int = 0  # rollout that the present model came with; 0: none
     report: ReleaseReport | None = None  # the device's last word about a release
-    undecided: str = ""  # sha256 of a released model that nobody could check: it waits for the server's score
+    undecided: str = ""  # sha256 of a global model that nobody could check: it waits for the server's score
     adoption: AdoptionReport | None = None  # the device's last word about a model that it might have used
     answered: int = 0  # updates that the server has answered since the start
     detail: str = ""
@@ -145,8 +149,8 @@ class Agent:
         a = self.announcement
         if a is None or a.state not in ("finished", "stopped"):
             return False
-        over = a.state == "stopped" or self.examples == 0 or (_to_adopt(self, a) or _to_export(self, a)) is None
-        return over and self.work is None
+        following = _to_adopt(self, a) or (_to_export(self, a) if self.examples else None)
+        return (a.state == "stopped" or following is None) and self.work is None
 
 
 def network_of(plan: Plan, model: str | None) -> ModelSpec | None:
@@ -157,6 +161,8 @@ def network_of(plan: Plan, model: str | None) -> ModelSpec | None:
 
 def incompatibility(plan: Plan, model: str | None) -> str:
     """Say why a device with that network cannot take part; empty if it can."""
+    if package := plugins.missing(plan.packages):
+        return package
     if network_of(plan, model):
         return ""
     if not plan.alternatives:
@@ -176,10 +182,16 @@ def identity(a: Announcement, model: str | None) -> str:
 
 
 def next_work(agent: Agent) -> PendingWork | None:
-    """Return the work that the present announcement asks of this device, if it can do it and has not done it."""
+    """Return the work that the present announcement asks of this device, if it can do it and has not done it.
+
+    A round comes first: it leaves the global model that it begins from, too. A device without labelled examples adopts
+    global models, and does nothing else.
+    """
     a, mine = agent.announcement, agent.invitation
-    if a is None or not agent.examples:
+    if a is None or agent.examples is None:
         return None
+    if not agent.examples:
+        return _to_adopt(agent, a)
     here = (a.instance, a.epoch, a.round)
     invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
     if invited and mine and (mine.round, mine.model.sha256) not in agent.done:
@@ -194,12 +206,27 @@ def _to_export(agent: Agent, a: Announcement) -> PendingWork | None:
 
 
 def _to_adopt(agent: Agent, a: Announcement) -> PendingWork | None:
-    """Return the model that is to be adopted: what was released or, where nothing is, the federation's last."""
+    """Return the model that is to be judged: what was released or, where nothing is, the federation's newest."""
+    if not agent.measurable:
+        return None
     if a.plan.rollout.used:
         return _released(agent)
-    if a.state != "finished" or a.model is None or a.model.sha256 == agent.final:
+    made_by = _made_by(a)
+    if a.model is None or made_by is None or agent.lacks_global or not leaves_model(a.plan):
         return None
-    return PendingWork("adopt", a.round, a.model)
+    if a.model.sha256 == agent.judged_global:
+        return None
+    score = a.model.score
+    if score is None and (made_by == 0 or a.model.sha256 == agent.undecided):
+        return None  # what the federation began with is no model yet, unless somebody has measured it
+    return PendingWork("adopt", made_by, a.model)
+
+
+def _made_by(a: Announcement) -> int | None:
+    """Return the round that made the announced model; None where the announcement does not tell."""
+    if a.state in ("paused", "stopped"):
+        return None
+    return max(0, a.round - 1) if a.state in ("collecting", "aggregating") else a.round
 
 
 def _released(agent: Agent) -> PendingWork | None:
@@ -226,8 +253,10 @@ def superseded(work: PendingWork, a: Announcement, following: PendingWork | None
         same_release = following is not None and following.release == work.release
         return "" if same_release else "it is not for this device any more"
     if work.kind == "adopt":
-        same = a.state == "finished" and a.model is not None and a.model.sha256 == work.model.sha256
-        return "" if same else f"the federation is {a.state}"
+        if again:
+            return f"round {a.round} comes first"
+        same = a.model is not None and a.model.sha256 == work.model.sha256
+        return "" if same else "there is a newer global model"
     if work.stage is Stage.EXPORTING:
         return f"round {a.round} has begun, its model is exported later" if again else ""
     if a.state in ("finished", "stopped"):

@@ -10,7 +10,7 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from email.message import Message
 from http.cookies import CookieError, SimpleCookie
@@ -22,8 +22,11 @@ MOST_N, MOST_R, MOST_P = 1 << 17, 16, 16
 LEAST_PASSWORD, MOST_PASSWORD = 8, 256
 SESSION_S = 12 * 3600.0
 MOST_SESSIONS = 32
-TRIES, TRIES_S = 10, 60.0
-"""So many wrong passwords in so long, and no other is looked at for a while."""
+FREE_ATTEMPTS = 3
+MAX_WAIT_S = 60.0
+"""Wrong passwords of one address cost nothing at first, then a wait that doubles from a second up to this."""
+MAX_SOURCES = 256
+"""Addresses whose wrong passwords are counted; the one that was wrong longest ago makes room."""
 
 
 def password_hash(password: str) -> str:
@@ -58,26 +61,34 @@ class Sessions:
     def __init__(self, hashed: str | None, cookie: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._hashed, self._cookie, self._clock = hashed, cookie, clock
         self._ends: dict[str, float] = {}
-        self._failed: deque[float] = deque(maxlen=TRIES)
-        self._lock = threading.Lock()  # also: one scrypt at a time
+        self._failed: OrderedDict[str, tuple[int, float]] = OrderedDict()  # source -> how often in a row, when last
+        self._lock = threading.Lock()
+        self._trial = threading.Lock()  # one scrypt at a time, which bounds guesses from everywhere together
 
     @property
     def needs_password(self) -> bool:
         """Whether there is a password."""
         return self._hashed is not None
 
-    def log_in(self, password: str) -> str | None:
+    def log_in(self, password: str, address: str) -> str | None:
         """Return the Set-Cookie of a new session; None for a wrong password.
 
+        Whoever guesses makes nobody wait but their own address; at this device itself nobody ever waits.
+
         Raises:
-            PermissionError: after too many wrong ones.
+            PermissionError: after too many wrong ones from that address; nothing was looked at.
         """
+        source = _source(address)
+        self._require_turn(source)
+        with self._trial:
+            is_right = self._hashed is not None and is_password(password, self._hashed)
         with self._lock:
             now = self._clock()
-            if len(self._failed) == TRIES and now - self._failed[0] < TRIES_S:
-                raise PermissionError(f"{TRIES} wrong passwords in a minute; wait {TRIES_S:.0f} s and try again")
-            if self._hashed is None or not is_password(password, self._hashed):
-                self._failed.append(now)
+            count, _ = self._failed.pop(source, (0, now))
+            if not is_right:
+                self._failed[source] = count + 1, now
+                while len(self._failed) > MAX_SOURCES:
+                    self._failed.popitem(last=False)
                 return None
             token = secrets.token_urlsafe(32)
             self._ends = {one: end for one, end in self._ends.items() if end > now}
@@ -85,6 +96,14 @@ class Sessions:
                 del self._ends[next(iter(self._ends))]
             self._ends[token] = now + SESSION_S
         return f"{self._cookie}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={SESSION_S:.0f}"
+
+    def _require_turn(self, source: str) -> None:
+        with self._lock:
+            count, last = self._failed.get(source, (0, 0.0))
+            wait_s = min(MAX_WAIT_S, 2.0 ** min(count - FREE_ATTEMPTS, 16)) if count >= FREE_ATTEMPTS else 0.0
+            left_s = last + wait_s - self._clock()
+        if source != LOOPBACK and left_s > 0:
+            raise PermissionError(f"{count} wrong passwords from this address; wait {left_s:.0f} s and try again")
 
     def log_out(self, cookies: str) -> None:
         """End the session of a Cookie header."""
@@ -104,6 +123,22 @@ class Sessions:
         except CookieError:
             return ""
         return found.value if found else ""
+
+
+LOOPBACK = "loopback"
+
+
+def _source(address: str) -> str:
+    """Return what wrong passwords are counted by: an address, of IPv6 its network; or that it is this device."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:64]
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+        found = found.ipv4_mapped
+    if found.is_loopback:
+        return LOOPBACK
+    return str(found if found.version == 4 else ipaddress.ip_network((found, 64), strict=False))
 
 
 def is_own_host(host: str) -> bool:

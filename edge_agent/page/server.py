@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edge_agent.config.page import host_and_port, is_loopback
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, ConfigError
-from edge_agent.http_server import SILENCE_S, BoundedServer, body_length, read_body
+from edge_agent.http_server import SILENCE_S, BoundedRequest, BoundedServer, body_length, read_body
 from edge_agent.page.access import MOST_PASSWORD, Sessions, refusal
 from edge_agent.page.service import DONE, SHOWN, Live, PageService
 from gaitway.errors import first_problem
@@ -89,13 +88,13 @@ def served_page(config: Config, config_file: Path, live: Live) -> Iterator[None]
         server.close()
 
 
-class _Request(BaseHTTPRequestHandler):
+class _Request(BoundedRequest):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "gaitway", ""
     timeout = SILENCE_S
     server: PageServer
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server asks for this name
         path = self.path.partition("?")[0]
         name = path.removeprefix("/api/")
         if self.headers.get("Content-Length") or self.headers.get("Transfer-Encoding"):
@@ -114,7 +113,7 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._fail(404, "there is no such page")
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - http.server asks for this name
         body = None if self._is_refused("POST") else self._body()
         if body is None:
             self.close_connection = True
@@ -168,7 +167,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def _log_in(self, password: str) -> None:
         try:
-            cookie = self.server.sessions.log_in(password)
+            cookie = self.server.sessions.log_in(password, self.client_address[0])
         except PermissionError as error:
             self._fail(429, str(error))
             return

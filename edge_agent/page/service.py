@@ -22,7 +22,7 @@ from edge_agent.doctor import examine
 from edge_agent.errors import LabelError, StoreError
 from edge_agent.serving.classifier import LivePrediction
 from edge_agent.serving.model_registry import ModelRegistry, name_of
-from edge_agent.status import collected_windows, describe_device, describe_release
+from edge_agent.status import collected_windows, describe_device, describe_release, describe_served
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.labels import known_activity, label_span, undo, unlabelled, vocabulary
 from edge_agent.storage.state_store import StateStore
@@ -149,7 +149,8 @@ class PageService:
         with closing(StateStore(self._folder)) as store:
             kept = [{**model, "name": name_of(model)} for model in ModelRegistry(store).good_models()]
             judged = [row.reason for row in store.adoptions()][-MOST_JUDGED:]
-            return {"models": kept, "judged": judged, "released": describe_release(store, self._config.agent.device)}
+            released = describe_release(store, self._config.agent.device)
+            return {"models": kept, "serving": describe_served(store), "judged": judged, "released": released}
 
     def doctor(self) -> dict[str, Any]:
         """Return what `doctor` finds; it takes seconds, and one at a time is enough."""

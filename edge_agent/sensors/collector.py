@@ -16,7 +16,7 @@ from edge_agent.sensors.health import SensorHealth
 from edge_agent.sensors.source import Post
 from edge_agent.sensors.window_writer import WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
-from edge_agent.training.local_data import pipeline_settings, stored_examples, training_count
+from edge_agent.training.local_data import MIN_MEASURED, pipeline_settings, stored_examples, training_count
 from federation.plan import Plan
 from gaitway.metrics import has_classes
 from har_pipeline import Recording, SignalError, StreamPipeline, Window
@@ -58,6 +58,7 @@ class Collector:
         self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
         self._told: int | None = None
+        self._measurable = False
         self._told_at = 0.0
         self._counted: tuple[int, int] | None = None
         self._noted = -1
@@ -131,13 +132,19 @@ class Collector:
             return
         outline = stored_examples(self.store, self.config.sensor_client, self.settings, self.plan, samples=False)
         count, told = training_count(outline, self.plan.data, self.settings), self._told
+        measurable = count > 0 or self._is_measurable()
         # each is a message to the broker: not for every window
         much = not told or abs(count - told) >= TELLING * told
-        if count == told:
+        if count == told and measurable == self._measurable:
             self._counted = counted
         elif much or time.monotonic() - self._told_at >= TELL_S:
             self._counted, self._told, self._told_at = counted, count, time.monotonic()
-            self.post(DataReady(count))
+            self._measurable = measurable
+            self.post(DataReady(count, measurable=measurable))
+
+    def _is_measurable(self) -> bool:
+        me, labels = self.config.sensor_client, self.plan.labels
+        return len(self.store.outline(me, self.settings, labels, unlabelled=True)) >= MIN_MEASURED
 
     def _look_after(self) -> None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import SensorError
-from edge_agent.sensors.replay import FileSource, PacedSink, Part
+from edge_agent.sensors.replay import FileSource, PacedSink, Part, push_sessions
 from federation.plan import Plan
 from har_pipeline.description import DescribedFile, DescribedFiles, Description, find_files, read_description
 from har_pipeline.description.sessions import recordings
@@ -54,14 +54,8 @@ class CsvSource(FileSource[Visit]):
         """Push the recordings of a part chunk by chunk; returns which were left out, and why."""
         description = description_of(self.config).with_labels(plan.labels)
         wanted, left_out = self.config.sensors.client, list[str]()
-        session = None
-        for recording in recordings(description, part.files, None if wanted is None else [wanted], left_out.append):
-            if session not in (None, (recording.client, recording.session)):
-                sink.end_session()
-            session = recording.client, recording.session
-            sink.push(recording)
-            if stop.is_set():
-                break
+        clients = None if wanted is None else [wanted]
+        push_sessions(recordings(description, part.files, clients, left_out.append), sink, stop)
         return left_out
 
 

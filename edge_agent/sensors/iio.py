@@ -82,9 +82,15 @@ def _mount(folder: Path, prefix: str) -> np.ndarray:
     if not text:
         return np.eye(3)
     try:
-        return np.array([[float(cell) for cell in row.split(",")] for row in text.split(";")]).reshape(3, 3)
+        matrix = np.array([[float(cell) for cell in row.split(",")] for row in text.split(";")]).reshape(3, 3)
     except ValueError as error:
         raise SensorError(f"the mount matrix of {folder} is {text!r}; expected nine numbers") from error
+    if not np.linalg.det(matrix) > 0:
+        raise SensorError(
+            f"the mount matrix of {folder} is {text!r}, which mirrors or flattens, as no mounting of a sensor does; "
+            "expected a rotation: correct the sign of one row in the board's device tree"
+        )
+    return matrix
 
 
 def _number(folder: Path, *names: str) -> float | None:

@@ -125,7 +125,7 @@ class PictureSource(ThreadedSource):
         outline = stored_examples(store, self.config.sensor_client, settings, plan, samples=False)
         count = training_count(outline, plan.data, settings)
         if count != told:
-            self.post(DataReady(count, "pictures"))
+            self.post(DataReady(count, "pictures", count > 0))
         return count
 
 

@@ -60,6 +60,18 @@ class PacedSink:
         self._collector.end_session()
 
 
+def push_sessions(recordings: Iterable[Recording], sink: PacedSink, stop: threading.Event) -> None:
+    """Push recordings until `stop` is set; where another client or session begins, the one before is ended."""
+    session = None
+    for recording in recordings:
+        if session not in (None, (recording.client, recording.session)):
+            sink.end_session()
+        session = recording.client, recording.session
+        sink.push(recording)
+        if stop.is_set():
+            break
+
+
 @dataclass(frozen=True)
 class Part:
     """What is taken at once: its name below [sensors] path, and the files on disk that it is read from."""

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from edge_agent.config.section import Section
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, SensorError
-from edge_agent.machine.events import Event, SensorFailed
+from edge_agent.machine.events import CollectingPaused, CollectingResumed, Event, SensorFailed
 from federation.plan import Plan
 from gaitway.errors import first_problem
+from gaitway.threads import SupervisedThread, ThreadFailure
 from har_pipeline import PipelineError
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,10 @@ class SensorSource(Protocol):
 
 
 class ThreadedSource(ABC):
-    """Runs `collect` in a thread; an error that was to be expected is posted as SensorFailed."""
+    """Runs `collect` in a thread; an expected error is posted as SensorFailed, after another one it begins again.
+
+    Meanwhile the device says that nothing is collected, and why.
+    """
 
     makes: ClassVar[str] = "windows"
     """What it delivers; the plan asks for windows of motion sensors, or for pictures."""
@@ -47,7 +51,7 @@ class ThreadedSource(ABC):
     def __init__(self, config: Config, post: Post) -> None:
         self.config, self.post = config, post
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
 
     @abstractmethod
     def collect(self, plan: Plan, stop: threading.Event) -> None:
@@ -67,8 +71,13 @@ class ThreadedSource(ABC):
     def start(self, plan: Plan) -> None:
         """Begin with this plan's pipeline and labels; what an earlier plan began is stopped."""
         self.stop()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(plan, self._stop), name="sensors", daemon=True)
+        stop = self._stop = threading.Event()
+        self._thread = SupervisedThread(
+            "sensors",
+            lambda: self._run(plan, stop),
+            on_failure=self._pause,
+            on_restart=lambda: self.post(CollectingResumed()),
+        )
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
@@ -85,6 +94,10 @@ class ThreadedSource(ABC):
                 f"the federation learns from {what}, and [sensors] source = {self.config.sensors.source!r} gives "
                 f"{self.makes}; set another source, or take part in another federation"
             )
+
+    def _pause(self, failure: ThreadFailure) -> None:
+        kind = self.config.sensors.source
+        self.post(CollectingPaused(f"the sensor source {kind!r} failed and starts again: {failure.error}"))
 
     def _run(self, plan: Plan, stop: threading.Event) -> None:
         try:

@@ -15,6 +15,7 @@ import numpy as np
 
 from export.runtime import ExportError, Session
 from federation.private_files import opener
+from gaitway.threads import SupervisedThread
 from har_pipeline import Window
 
 FILE_NAME = "live.json"
@@ -55,7 +56,7 @@ class Classifier:
         self._history: deque[LivePrediction] = deque(maxlen=REMEMBERED)
         self._last_window: Window | None = None
         self.error = ""
-        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+        self._thread = SupervisedThread("inference", self._run)
 
     def start(self) -> None:
         """Begin to classify."""
@@ -67,8 +68,7 @@ class Classifier:
         with self._news:
             self._stopping = True
             self._news.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     def serve(self, model: Mapping[str, Any] | None) -> None:
         """Go on with this model, as the registry describes it; a model that cannot be loaded leaves the one before."""
@@ -107,15 +107,15 @@ class Classifier:
                 self._classify(self._session, windows)
 
     def _load(self, model: Mapping[str, Any] | None) -> None:
-        self._served = model
         if model is None:
             self._session = self.loaded = None
-            return
-        try:
-            self._session, self.loaded = Session.load(Path(model["path"]), threads=self._threads), model
-            self.error = ""
-        except (ExportError, OSError) as error:
-            self.error = f"{Path(model['path']).name} cannot be loaded: {error}"
+        else:
+            try:
+                self._session, self.loaded = Session.load(Path(model["path"]), threads=self._threads), model
+                self.error = ""
+            except (ExportError, OSError) as error:
+                self.error = f"{Path(model['path']).name} cannot be loaded: {error}"
+        self._served = model  # last: after another failure it is loaded again
 
     def _classify(self, session: Session, windows: list[Window]) -> None:
         try:

@@ -26,7 +26,9 @@ STRETCH_S = 10.0
 """Some seven windows of 2.56 s that overlap by half."""
 LEVEL = 0.05
 """How often two models that are equally good may seem to differ, in the direction that is asked for."""
-
+MIN_STRETCHES = 20
+"""Of fewer the test rarely sees a difference: if a model is the better one on three of four stretches, and none ties,
+20 show it three times in five, ten once in four."""
 
 STRETCHES = f"stretches of {STRETCH_S:g} s"
 
@@ -81,6 +83,11 @@ class Paired(NamedTuple):
             f"of {self.groups} {self.unit} it is right more often on {self.better} and less "
             f"often on {self.worse} (p {self.p_better:.3f}, at most {LEVEL:g} shows a gain)"
         )
+
+
+def is_small(groups: Groups) -> bool:
+    """Whether there are so few groups that the test would rarely see which model is the better one."""
+    return len(groups) < MIN_STRETCHES
 
 
 def by_stretch(windows: ClientWindows) -> Groups:

@@ -16,7 +16,7 @@ from edge_agent.errors import StoreError
 from edge_agent.machine.events import AdoptionOutcome, Kind
 from edge_agent.storage.files import move_file, sha256_of
 from edge_agent.storage.state_store import AdoptionRecord, StateStore
-from edge_agent.training.job import CHECKPOINT, MODEL
+from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, MODEL, validation_path
 
 MODEL_KEYS = ("model", "previous")
 """Names in the store under which the last two good models are noted, the present one first."""
@@ -40,6 +40,12 @@ class Verdict(NamedTuple):
     against: str = ""  # sha256 of the model that was the present one then
     instead: Mapping[str, Any] | None = None  # another model of the device that is better than the present one
     compared: Mapping[str, Any] | None = None  # what was found about every model that ran
+    shared: Verdict | None = None  # on the global model that a round began from, reached before this one
+
+    @property
+    def changes(self) -> bool:
+        """Whether another model is used from now on."""
+        return self.good or self.instead is not None
 
     @property
     def good(self) -> bool:
@@ -93,15 +99,17 @@ class ModelRegistry:
 
     def is_overtaken(self, verdict: Verdict) -> bool:
         """Whether a verdict would replace another model than the one that it was reached against."""
-        now = self.present()
-        changes = verdict.good or verdict.instead is not None
-        return changes and (now["sha256"] if now else "") != verdict.against
+        now, first = self.present(), verdict.shared or verdict
+        changes = verdict.changes or first.changes
+        return changes and (now["sha256"] if now else "") != first.against
 
     def commit(self, verdict: Verdict) -> None:
         """Note the verdict, move a candidate's files here if it works, and forget the files that nobody names."""
+        if verdict.shared:
+            self.commit(verdict.shared)
         model, before = dict(verdict.model or {}), self.present()
         pairs = {COMPARED: json.dumps(verdict.compared)} if verdict.compared else {}
-        using: Mapping[str, Any] | None = verdict.instead
+        using = verdict.instead and self._noted(verdict.instead)
         if verdict.folder and verdict.answer != "failed":
             noted = self._read(model["source"])
             # an older round's that was exported later does not displace a newer one
@@ -115,6 +123,7 @@ class ModelRegistry:
             if verdict.good:
                 using = model
         if using:
+            using = {**using, "why": verdict.reason}
             pairs |= {"model": json.dumps(using), "previous": json.dumps(before) if before else ""}
         row = AdoptionRecord(verdict.round, SOURCES[verdict.kind], verdict.good, verdict.reason, model, time.time())
         self.store.note_adoption(row, **pairs)
@@ -132,6 +141,7 @@ class ModelRegistry:
         if not _is_whole(before):
             raise StoreError(f"{before['path']} is gone or damaged; the present model stays")
         reason = f"{name_of(before)}: taken back by hand, in place of the {name_of(now)}"
+        before = {**before, "why": reason}
         row = AdoptionRecord(before["round"], before["source"], True, reason, before, time.time())
         # what a person left does not come back by itself when others are judged
         left = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one["sha256"] == now["sha256"]}
@@ -141,11 +151,12 @@ class ModelRegistry:
     def revoke(self, release: int) -> None:
         """Forget the models of a release that was withdrawn: the one before it is used again, or none if none was."""
         left = [model for name in MODEL_KEYS if (model := self._read(name)) and model.get("rollout") != release]
-        now, before = [*map(json.dumps, left), "", ""][:2]
+        before = json.dumps(left[1]) if len(left) > 1 else ""
         shown = name_of(left[0]) if left else "none"
         round_number, source = (left[0]["round"], left[0]["source"]) if left else (0, "global")
         reason = f"release {release} was withdrawn by the server; the model in use now: {shown}"
         row = AdoptionRecord(round_number, source, bool(left), reason, left[0] if left else {}, time.time())
+        now = json.dumps({**left[0], "why": reason}) if left else ""
         gone = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one.get("rollout") == release}
         self.store.note_adoption(row, model=now, previous=before, **gone)
         self._prune()
@@ -161,10 +172,17 @@ class ModelRegistry:
         text = self.store.get(name)
         return described_today(json.loads(text)) if text else None
 
+    def _noted(self, model: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a model as it is noted: one that was judged in a job's folder has moved here since."""
+        noted = [one for name in (*MODEL_KEYS, *LAST_JUDGED) if (one := self._read(name))]
+        return next((one for one in noted if one["sha256"] == model["sha256"]), model)
+
     def _place(self, folder: Path, round_number: int, source: str) -> dict[str, str]:
         sha256 = sha256_of(folder / MODEL)
         stem = f"r{round_number}-{source}-{sha256[:8]}"
         checkpoint, path = self.folder / f"{stem}.safetensors", self.folder / f"{stem}.onnx"
+        if (folder / CROSS_VALIDATION).is_file():
+            move_file(folder / CROSS_VALIDATION, validation_path(checkpoint))
         move_file(folder / CHECKPOINT, checkpoint)
         move_file(folder / MODEL, path)
         return {"path": str(path), "checkpoint": str(checkpoint), "sha256": sha256}

@@ -106,11 +106,15 @@ class Soundness(ABC):
 
 @dataclass(frozen=True)
 class ClassSoundness(Soundness):
-    """Of classification: `matrix` (C, C) counts the holdout's examples by true (row) and answered class."""
+    """Of classification: `matrix` (C, C) counts the holdout's examples by true (row) and answered class.
+
+    `part` says which of the device's examples they are.
+    """
 
     matrix: Counts
     labels: Sequence[str]
     noun: str = "windows"
+    part: str = "holdout"
 
     task: ClassVar[str] = "classification"
 
@@ -146,13 +150,13 @@ class ClassSoundness(Soundness):
     def obstacle(self) -> str:
         """Why these examples cannot tell a model that works from one that does not; empty if they can."""
         if not self.examples:
-            return f"there are no holdout {self.noun}"
+            return f"there are no {self.part} {self.noun}"
         if self.classes < CLASSES:
-            return f"all {self.examples} holdout {self.noun} are of one class"
+            return f"all {self.examples} {self.part} {self.noun} are of one class"
         if self.examples < WINDOWS:
-            return f"there are {self.examples} holdout {self.noun}, fewer than {WINDOWS}"
+            return f"there are {self.examples} {self.part} {self.noun}, fewer than {WINDOWS}"
         if self._counted.sum() < CLASSES:
-            return f"fewer than {CLASSES} classes have {CLASS_WINDOWS} holdout {self.noun} or more"
+            return f"fewer than {CLASSES} classes have {CLASS_WINDOWS} {self.part} {self.noun} or more"
         return ""
 
     @property
@@ -176,7 +180,7 @@ class ClassSoundness(Soundness):
     def size(self) -> str:
         """How many examples of how many classes."""
         classes = "1 class" if self.classes == 1 else f"{self.classes} classes"
-        return f"{self.examples} holdout {self.noun} of {classes}"
+        return f"{self.examples} {self.part} {self.noun} of {classes}"
 
     def described(self) -> dict[str, Any]:
         """Return the figures; `labels` name the rows (true) and columns (answered) of `confusion`."""
@@ -284,5 +288,5 @@ def soundness_of(
     if task == "masked_reconstruction":
         return RestorationSoundness(examples, None if score is None or np.isnan(score) else score, trivial)
     if task == "segmentation":
-        return PixelSoundness(statistics["confusion"], labels, noun, examples)
+        return PixelSoundness(statistics["confusion"], labels, noun, pictures=examples)
     return ClassSoundness(statistics["confusion"], labels, noun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -41,11 +42,20 @@ class _Given(BaseModel):
 Secret = Annotated[str, Field(min_length=1, max_length=LONGEST_SECRET, pattern=r"^[\x21-\x7e]+$")]
 
 
+class BrokerAddress(_Given):
+    """Where the server says that its broker is."""
+
+    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]{1,253}$")]
+    port: Annotated[int, Field(ge=1, le=65535)]
+    tls: bool
+
+
 class BrokerLogin(_Given):
-    """The device's account at the broker; the name is also its client id."""
+    """The device's account at the broker, and where that is; the name is also its client id."""
 
     username: Secret
     password: Secret
+    address: BrokerAddress | None = None
 
 
 class Credentials(_Given):
@@ -67,6 +77,24 @@ class Login(NamedTuple):
     client_id: str
     username: str | None
     password: str | None
+
+
+def key_of(path: Path | None) -> str | None:
+    """Read an API key from a file; None without one.
+
+    Raises:
+        ConfigError: if it cannot be read, or holds no key.
+    """
+    if path is None:
+        return None
+    try:
+        with path.open() as file:
+            text = file.read(LONGEST_SECRET + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"server.key_file {path} cannot be read: {error}") from error
+    if not re.fullmatch(r"[\x21-\x7e]{1,1024}", text):
+        raise ConfigError(f"server.key_file {path} holds no API key; expected one line, gw_…")
+    return text
 
 
 def read_credentials(folder: Path) -> Credentials | None:

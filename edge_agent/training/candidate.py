@@ -23,8 +23,10 @@ PARITY_EXAMPLES = 256
 """The parity gate wants so many; a device that has fewer says how many it used."""
 
 
-def save_candidate(job: Job, settings: Preparation, data: LocalData, module: nn.Module, client: Client) -> None:
-    """Write the checkpoint into the job's folder: everything that an export needs, also a later one."""
+def save_candidate(
+    job: Job, settings: Preparation, data: LocalData, module: nn.Module, client: Client, folder: Path, round_number: int
+) -> None:
+    """Write a checkpoint into a folder: everything that an export needs, also a later one. The round made the model."""
     module.load_state_dict({**client.params, **client.buffers})
     module.eval()
     info = CheckpointInfo(
@@ -32,32 +34,33 @@ def save_candidate(job: Job, settings: Preparation, data: LocalData, module: nn.
         options=job.network.options,
         labels=job.plan.labels,
         method=str(job.plan.method.get("name", "")),
-        round=job.round,
+        round=round_number,
         federation=job.federation,
         parent_sha256=job.model.sha256,
         input=settings.input_spec(data.mean, data.std),
         task=dict(job.plan.task),
     )
-    save_checkpoint(job.out / CHECKPOINT, module, info)
+    folder.mkdir(exist_ok=True)
+    save_checkpoint(folder / CHECKPOINT, module, info)
 
 
-def export_candidate(job: Job, data: LocalData, path: Path) -> None:
-    """Write checkpoint, ONNX model and parity report into the job's folder, from the checkpoint at `path`.
+def export_candidate(job: Job, data: LocalData, path: Path, folder: Path) -> None:
+    """Write checkpoint, ONNX model and parity report into a folder, from the checkpoint at `path`.
 
     Raises:
         GateError: if ONNX Runtime does not agree with torch on the device's own windows.
         CheckpointError: if the checkpoint is gone or damaged.
     """
     module, info = load_checkpoint(path)
-    if path != job.out / CHECKPOINT:
-        save_checkpoint(job.out / CHECKPOINT, module, info)
+    if path != folder / CHECKPOINT:
+        save_checkpoint(folder / CHECKPOINT, module, info)
     # the latest first: those of the holdout, then training examples up to the gate's number
     examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES]
     few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
     origin = f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}"
     report = export_onnx(
         module,
-        job.out / MODEL,
+        folder / MODEL,
         metadata=metadata_of(info),
         examples=examples,
         examples_from=origin,
@@ -70,4 +73,4 @@ def export_candidate(job: Job, data: LocalData, path: Path) -> None:
         "windows_from": report.examples_from,
         "batch_agreement": report.alp.argmax_agreement if report.alp else None,
     }
-    write_file(job.out / PARITY, json.dumps(parity).encode())
+    write_file(folder / PARITY, json.dumps(parity).encode())

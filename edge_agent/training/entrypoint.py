@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from edge_agent.training.job import Job
+from gaitway import plugins
 
 
 def limit_resources(job: Job) -> None:
@@ -46,7 +47,9 @@ def exit_with_supervisor() -> None:
 
 if __name__ == "__main__":
     exit_with_supervisor()
-    limit_resources(Job.model_validate_json(Path(sys.argv[1]).read_bytes()))
+    job = Job.model_validate_json(Path(sys.argv[1]).read_bytes())
+    limit_resources(job)
+    plugins.allow(job.plugins)
     gc.disable()  # a sixth of the time that torch takes to load, and what is loaded stays
     from edge_agent.training import trainer  # loads torch, under the cap
 

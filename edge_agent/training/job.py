@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,9 +25,13 @@ from edge_agent.training.local_data import preparation
 from federation.plan import ModelSpec, Name, Plan
 from federation.private_files import UMASK, private_file, private_folder
 from federation.protocol.messages import BlobPointer, Compression, Precision
+from gaitway.threads import ThreadFailure, run_in_thread
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"
 CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
+CROSS_VALIDATION = "cross_validation.json"
+GLOBAL = "global"
+"""Folder in a round's folder: the files of the global model that it began from."""
 ENTRYPOINT = "edge_agent.training.entrypoint"
 LOG_BYTES = 4000
 OUT_OF_MEMORY = (
@@ -71,6 +74,7 @@ class Job(BaseModel):
     round_s: float
     precision: Precision
     compression: Compression
+    plugins: tuple[str, ...] = ()  # packages whose entries the process may import
 
 
 def make_job(config: Config, command: StartJob, broadcast: Path, client_state: str) -> Job:
@@ -107,6 +111,7 @@ def make_job(config: Config, command: StartJob, broadcast: Path, client_state: s
         round_s=training.round_s,
         precision=config.uploads.precision,
         compression=config.uploads.compression,
+        plugins=config.agent.plugins,
     )
 
 
@@ -118,6 +123,11 @@ def job_folder(folder: Path, round_number: int, kind: Kind) -> Path:
 def candidate_path(folder: Path, round_number: int) -> Path:
     """Where a trained round's checkpoint lies until it is exported and judged, below the data folder."""
     return folder / CANDIDATES / f"r{round_number}.safetensors"
+
+
+def validation_path(checkpoint: Path) -> Path:
+    """Where the answers of cross-validation lie that belong to a checkpoint in `models/`."""
+    return checkpoint.with_suffix(".json")
 
 
 @dataclass(frozen=True)
@@ -161,8 +171,7 @@ class TrainingProcess:
             umask=UMASK,
         )
         self._deadline = time.monotonic() + timeout_s
-        self._thread = threading.Thread(target=self._watch, name="training", daemon=True)
-        self._thread.start()
+        self._thread = run_in_thread("training", self._watch, self._watching_failed)
 
     def stop(self, timeout_s: float = 0.5) -> None:
         """End the process; nothing more is posted about it."""
@@ -186,6 +195,18 @@ class TrainingProcess:
         return time.monotonic() > self._deadline
 
     def _watch(self) -> None:
+        try:
+            ended = self._follow()
+        finally:
+            self._errors.close()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe:
+                    pipe.close()
+        if not self._stopped:
+            self.post(ended)
+
+    def _follow(self) -> JobEnded:
+        """Post what the process says until it has ended."""
         reason, final = "", False
         for line in self._process.stdout or ():
             record = _record(line)
@@ -193,13 +214,13 @@ class TrainingProcess:
                 reason, final = str(record.get("reason", "it failed")), record.get("final") is True
             elif record and not self._stopped:
                 self.post(JobLine(self.job, record))
-        code = self._process.wait()
-        self._errors.close()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                pipe.close()
+        return self._ended(self._process.wait(), reason, final)
+
+    def _watching_failed(self, failure: ThreadFailure) -> None:
+        self._process.kill()
+        self._process.wait()
         if not self._stopped:
-            self.post(self._ended(code, reason, final))
+            self.post(JobEnded(self.job, f"its training process could not be followed: {failure.error}"))
 
     def _ended(self, code: int, reason: str, final: bool) -> JobEnded:
         if code == 0 or reason:

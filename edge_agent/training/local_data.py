@@ -21,6 +21,9 @@ from har_pipeline import (
 )
 from har_pipeline.splits import Split
 
+MIN_MEASURED = 20
+"""Half a minute of any motion: of fewer windows, mean and deviation say nothing of a device's sensors."""
+MEASURED = 1024
 APART_S = 1e3
 """Pictures share no time, so that a split in time takes none away."""
 
@@ -105,9 +108,42 @@ def read_local_data(store: WindowStore, client: str, settings: Preparation, plan
     )
 
 
+class SplitWindows(NamedTuple):
+    """A device's labelled examples: all of them, and those that are its holdout."""
+
+    labelled: ClientWindows
+    holdout: ClientWindows
+
+
+def read_split(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> SplitWindows:
+    """Read a device's examples and their split; there may be none to train on."""
+    windows = stored_examples(store, client, settings, plan)
+    holdout = windows.select(device_split(windows, plan.data, settings).test)
+    if isinstance(settings, PicturePreparation) and settings.masks:
+        masks, split = store.masks(settings, plan.labels), device_split(windows, plan.data, settings)
+        return SplitWindows(replace(windows, y=masks), replace(holdout, y=masks[split.test]))
+    return SplitWindows(windows, holdout)
+
+
+def read_unlabelled_data(store: WindowStore, client: str, settings: Preparation, plan: Plan) -> LocalData:
+    """Read what a device without labelled examples has, as examples of some class: to be measured, not learnt from.
+
+    A model that comes from elsewhere is exported with the statistics of these, and its parity is checked by them.
+    """
+    windows = store.read(client, settings, plan.labels, unlabelled=True)
+    some = windows.select(np.linspace(0, len(windows) - 1, min(len(windows), MEASURED)).astype(np.int64))
+    nothing = np.zeros(0, np.int64)
+    every = Split(np.arange(len(some)), nothing, leaks=False)
+    return divided(replace(some, y=np.zeros(len(some), np.int64)), every, plan.data, settings)
+
+
 def local_data(windows: ClientWindows, data: DataSpec, settings: Preparation) -> LocalData:
     """Split a device's examples and measure its training part, as the simulation does for a client."""
-    split = device_split(windows, data, settings)
+    return divided(windows, device_split(windows, data, settings), data, settings)
+
+
+def divided(windows: ClientWindows, split: Split, data: DataSpec, settings: Preparation) -> LocalData:
+    """Divide examples by a split, and measure the training part."""
     train, holdout = windows.select(split.train), windows.select(split.test)
     axis = 1 if isinstance(settings, PicturePreparation) else -1
     if data.normalization == "none":

@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +27,19 @@ from edge_agent.storage.pictures import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.candidate import export_candidate, save_candidate
 from edge_agent.training.checkpoints import EpochCheckpoints, checkpoint_path
-from edge_agent.training.job import CHECKPOINT, CLIENT_STATE, OUT_OF_MEMORY, RESULT, UPDATE, Job, memory_cap_error
-from edge_agent.training.local_data import LocalData, noun, read_local_data
+from edge_agent.training.folds import cross_validate, validation_obstacle
+from edge_agent.training.job import (
+    CHECKPOINT,
+    CLIENT_STATE,
+    CROSS_VALIDATION,
+    GLOBAL,
+    OUT_OF_MEMORY,
+    RESULT,
+    UPDATE,
+    Job,
+    memory_cap_error,
+)
+from edge_agent.training.local_data import LocalData, noun, read_local_data, read_split, read_unlabelled_data
 from export.runtime import ExportError
 from federation import wire
 from federation.errors import FederationError
@@ -43,7 +55,7 @@ from federation.training.prediction import measure, task_mismatch
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
 from gaitway.metrics import TRIVIAL, is_served
-from har_pipeline import PipelineError
+from har_pipeline import PipelineError, PipelineSettings
 from models import build
 from models.errors import ModelError
 from models.mae import with_decoder
@@ -95,15 +107,18 @@ def main(arguments: list[str]) -> int:
 def run(job: Job) -> None:
     """Do a job's work; `EXPECTED` tells why it cannot be done."""
     if job.candidate is not None:
-        export_candidate(job, read_data(job)[1], job.candidate)
+        export_candidate(job, read_data(job)[1], job.candidate, job.out)
         return
     context = build_context(job)
     if job.kind == "train":
+        begun = time.monotonic()
         train(context)
-    elif (client := final_client(context)) is not None:
-        _save(context, client)
-    if (job.out / CHECKPOINT).is_file():
-        export_candidate(job, context.data, job.out / CHECKPOINT)
+        validate(context, begun + job.round_s)
+    elif (client := global_client(context)) is not None:
+        _save(context, client, job.out, job.round)
+    for folder in (job.out / GLOBAL, job.out):
+        if (folder / CHECKPOINT).is_file():
+            export_candidate(job, context.data, folder / CHECKPOINT, folder)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -112,13 +127,15 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def read_data(job: Job) -> tuple[Preparation, LocalData]:
-    """Read the device's examples; raises JobError if there is none to train on."""
+    """Read the device's examples; raises JobError if there is none to train on.
+
+    A global model needs none that is labelled: to adopt it, those without a label tell how the sensors are.
+    """
     settings = preparation_from_json(job.pipeline)
-    store = WindowStore(job.store)
-    try:
+    with closing(WindowStore(job.store)) as store:
         data = read_local_data(store, job.client, settings, job.plan)
-    finally:
-        store.close()
+        if job.kind == "adopt" and not len(data.train):
+            data = read_unlabelled_data(store, job.client, settings, job.plan)
     if not len(data.train):
         raise JobError(f"client {job.client} has no training {noun(settings)} for this plan")
     return settings, data
@@ -228,14 +245,37 @@ def train(context: TrainingContext) -> Client:
     write_file(job.out / CLIENT_STATE, wire.encode(dict(uploads.with_residual(result.client, sent.residual)._asdict())))
     write_file(job.out / RESULT, json.dumps(record).encode())
     if leaves_model(job.plan):
-        _save(context, result.client)
+        _save(context, result.client, job.out, job.round)
+        if setup.method.has_global_model and is_trained(context):
+            _save(context, setup.method.global_model(client, context.broadcast), job.out / GLOBAL, job.round - 1)
     emit(event="trained")
     return result.client
 
 
-def _save(context: TrainingContext, client: Client) -> None:
+def _save(context: TrainingContext, client: Client, folder: Path, round_number: int) -> None:
     serving = context.setup.method.serving_model(client)
-    save_candidate(context.job, context.settings, context.data, context.module, serving)
+    save_candidate(context.job, context.settings, context.data, context.module, serving, folder, round_number)
+
+
+def validate(context: TrainingContext, deadline: float) -> None:
+    """Leave the answers of cross-validation where the holdout is small, and there is a model to be compared with.
+
+    The update is on its way by then: nobody waits for it.
+    """
+    job, setup, settings = context.job, context.setup, context.settings
+    comparable = leaves_model(job.plan) and setup.method.has_global_model and is_trained(context)
+    if not comparable or not isinstance(settings, PipelineSettings):
+        return
+    with closing(WindowStore(job.store)) as store:
+        windows = read_split(store, job.client, settings, job.plan).labelled
+    if validation_obstacle(windows, context.data, settings, job.plan):
+        return
+    found = cross_validate(
+        setup, context.initial, context.broadcast, windows, settings, job.plan,
+        client_id=job.device, round_number=job.round, batch_size=EVALUATION_BATCH, deadline=deadline,
+    )  # fmt: skip
+    if found is not None:
+        write_file(job.out / CROSS_VALIDATION, found.to_json().encode())
 
 
 def _work_done(setup: Setup, job: Job, epochs: EpochCheckpoints, examples: int) -> tuple[int, dict[str, float]]:
@@ -252,13 +292,25 @@ def _work_done(setup: Setup, job: Job, epochs: EpochCheckpoints, examples: int) 
     return epochs.stopped_at, {"epochs": float(epochs.epochs)}
 
 
-def final_client(context: TrainingContext) -> Client | None:
-    """Lay the final broadcast over the client; None, with the reason in the result, if there is no global model."""
+def is_trained(context: TrainingContext) -> bool:
+    """Whether the broadcast holds other parameters than the network that the federation began with."""
+    begun, _ = context.setup.method.receive(context.initial, context.broadcast)
+    return any(not torch.equal(value, context.initial.params[name]) for name, value in begun.params.items())
+
+
+def global_client(context: TrainingContext) -> Client | None:
+    """Lay the broadcast over the client; None, with the reason in the result, if there is no global model.
+
+    Raises:
+        NonRetryableJobError: if nobody has trained it yet.
+    """
     setup, reason = context.setup, ""
     if not setup.method.has_global_model:
         reason = f"the method {setup.method.name} has no global model"
     elif not is_served(context.job.plan.task):
         reason = f"devices have no use for a model of {setup.task.name}; another federation may begin with it"
+    elif not is_trained(context):
+        raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
     if reason:
         write_file(context.job.out / RESULT, json.dumps({"no_model": reason}).encode())
         return None

@@ -12,12 +12,14 @@ from functools import partial
 
 from edge_agent.config.settings import Config
 from edge_agent.machine.events import Connected, Disconnected
+from edge_agent.storage.broker_address import broker_place, require_place
 from edge_agent.transport.http_link import HttpLink
 from edge_agent.transport.link import Link, LinkEvent
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.protocol.messages import DeviceStatus
 from federation.protocol.signing import Kind
+from gaitway.threads import SupervisedThread, run_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class FallbackLink:
             case Disconnected() if not self._is_settled:
                 self._failures += 1
                 if self._failures == self._most_failures:
-                    threading.Thread(target=self._fall_back, args=(event.reason,), daemon=True).start()
+                    run_in_thread("fallback", partial(self._fall_back, event.reason))
         self._post(event)
 
     def _fall_back(self, reason: str) -> None:
@@ -104,7 +106,7 @@ class FallbackLink:
             self._current += 1
             self._link = self._make_second(partial(self._from_second, self._current))
             self._link.start()
-        threading.Thread(target=self._try_to_return, name="broker again", daemon=True).start()
+        SupervisedThread("broker again", self._try_to_return).start()
 
     def _from_second(self, number: int, event: LinkEvent) -> None:
         if number == self._current:
@@ -173,12 +175,22 @@ def open_link(
     post: Callable[[LinkEvent], None],
     verify: Callable[[Kind, bytes], bytes],
 ) -> Link | FallbackLink:
-    """Return the link that a config names; nothing is connected."""
+    """Return the link that a config names; nothing is connected. `auto` is HTTP where no broker is known.
+
+    Raises:
+        ConfigError: if messages are to go through a broker, and nobody has said where it is.
+    """
     me, in_flight = config.agent, config.uploads.in_flight
 
     def mqtt(post: Callable[[LinkEvent], None]) -> Link:
         return Broker(
-            config.broker, me.federation, me.device, in_flight=in_flight, post=post, renewal=renewal, verify=verify
+            require_place(config),
+            me.federation,
+            me.device,
+            in_flight=in_flight,
+            post=post,
+            renewal=renewal,
+            verify=verify,
         )
 
     def http(post: Callable[[LinkEvent], None]) -> Link:
@@ -188,6 +200,9 @@ def open_link(
 
     match config.server.transport:
         case "http":
+            return http(post)
+        case "auto" if broker_place(config) is None:
+            log.warning("no broker is known, neither by [broker] host nor from the server: this device speaks HTTP")
             return http(post)
         case "auto":
             return FallbackLink(mqtt, http, post)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import ipaddress
 import json
 import os
 import sys
@@ -24,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edge_agent.config.settings import Config, example
 from edge_agent.errors import ConfigError, EnrolError, RevokedError
+from edge_agent.storage.broker_address import is_loopback, unsafe_address
 from edge_agent.storage.credentials import (
     Credentials,
     device_key,
@@ -195,11 +195,7 @@ def create_config(path: Path, server: str, federation: str, device: str) -> None
 def warning_about(server: str) -> str:
     """Say what is unsafe about the server's address; empty if nothing is."""
     parts = urlsplit(server)
-    try:
-        near = ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        near = parts.hostname == "localhost"
-    if parts.scheme == "https" or near:
+    if parts.scheme == "https" or is_loopback(parts.hostname or ""):
         return ""
     return f"{server} is not https: whoever listens on the way can read the token and the credentials"
 
@@ -232,6 +228,9 @@ def _ask(who: Applicant, path: str, said: dict[str, Any], expected: str) -> Enro
         raise EnrolError(f"{url} answers about device {answer.device!r}, asked was {who.device!r}")
     if answer.credentials is not None:
         _check_server(who, answer.credentials, expected)
+        named = answer.credentials.broker.address
+        if named and (problem := unsafe_address(who.server, named)):
+            raise EnrolError(f"{problem}; nothing was kept")
     if expected != pinned_server(who.folder):
         pin_server(who.folder, expected)
     if answer.credentials is not None:

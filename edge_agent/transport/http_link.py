@@ -34,6 +34,7 @@ from federation.protocol.over_http import (
     stream_path,
 )
 from federation.protocol.signing import Kind
+from gaitway.threads import ThreadFailure, run_in_thread
 
 SILENCE_S = 3 * QUIET_S
 """A stream that says nothing for so long is dead: the server says something every `QUIET_S`."""
@@ -263,8 +264,7 @@ class _Sender:
     def __init__(self, link: HttpLink) -> None:
         self._link, self._connection = link, link.new_connection()
         self._stopping, self._finishing = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="posts", daemon=True)
-        self._thread.start()
+        self._thread = run_in_thread("posts", self._run, self._failed)
 
     def stop(self) -> None:
         """Post nothing more."""
@@ -277,6 +277,9 @@ class _Sender:
         """Post what is waiting, if there is time."""
         self._finishing.set()
         self._thread.join(timeout_s)
+
+    def _failed(self, failure: ThreadFailure) -> None:
+        self._link.lost(f"posting failed unexpectedly: {failure.error}")
 
     def _run(self) -> None:
         try:

@@ -30,6 +30,7 @@ from federation.protocol.messages import (
     read,
 )
 from federation.protocol.signing import Kind
+from gaitway.threads import SupervisedThread, ThreadFailure
 
 CUT_OFF = "cut it off; is there another machine with the same device id, or a copy of this one's folder?"
 REFUSED_HINT = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
@@ -92,7 +93,7 @@ class Link(ABC):
         self._refusal = ""  # why the other end does not let us in
         self._told = False  # why the server gives no new credentials
         self._taken: float | None = None  # when the present connection was taken
-        self._thread = threading.Thread(target=self._run, name="link", daemon=True)
+        self._thread = SupervisedThread("link", self._run, on_failure=self._failed)
 
     # ---- what the supervisor calls
 
@@ -104,8 +105,7 @@ class Link(ABC):
         """Say offline (a finished device has said its last word), disconnect and end the thread."""
         self._stopping.set()
         self._leave(say_offline=say_offline, timeout_s=timeout_s)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     def publish_status(self, status: DeviceStatus) -> None:
         """Say the status; without a connection it is left to the next one."""
@@ -170,6 +170,10 @@ class Link(ABC):
         if notice.session == self._session:
             self.stop_reason = notice.reason
             self._hang_up()
+
+    def _failed(self, failure: ThreadFailure) -> None:
+        self._hang_up()
+        self.post(Disconnected(f"the connection failed unexpectedly and is made again: {failure.error}"))
 
     # ---- trying again
 

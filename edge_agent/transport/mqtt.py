@@ -16,7 +16,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edge_agent.config.training import BrokerSection
+from edge_agent.config.training import BrokerPlace
 from edge_agent.machine.events import Disconnected
 from edge_agent.storage.credentials import Login
 from edge_agent.transport import server_connection
@@ -25,6 +25,7 @@ from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
 from federation.protocol.over_http import kinds_of
 from federation.protocol.signing import Kind
+from gaitway.threads import ThreadFailure, guarded
 
 
 class CredentialSource(Protocol):
@@ -42,7 +43,7 @@ class CredentialSource(Protocol):
         """The broker refuses them; whether there are others now."""
 
 
-def tls_context(settings: BrokerSection) -> ssl.SSLContext:
+def tls_context(settings: BrokerPlace) -> ssl.SSLContext:
     """Return what believes only the configured authorities, and only a certificate for the broker's name.
 
     Raises:
@@ -58,7 +59,7 @@ class Broker(Link):
 
     def __init__(
         self,
-        settings: BrokerSection,
+        settings: BrokerPlace,
         federation: str,
         device: str,
         *,
@@ -129,10 +130,10 @@ class Broker(Link):
             client.username_pw_set(who.username, who.password)
         if self.settings.tls:
             client.tls_set_context(tls_context(self.settings))  # anew: the authority's file may have been replaced
-        client.on_connect = self._on_connect
-        client.on_disconnect = self._on_disconnect
-        client.on_message = self._on_message
-        client.on_publish = self._on_publish
+        client.on_connect = guarded("mqtt", self._on_connect, self._callback_failed)
+        client.on_disconnect = guarded("mqtt", self._on_disconnect, self._callback_failed)
+        client.on_message = guarded("mqtt", self._on_message, self._callback_failed)
+        client.on_publish = guarded("mqtt", self._on_publish, self._callback_failed)
         return client
 
     def _serve(self) -> None:
@@ -154,6 +155,11 @@ class Broker(Link):
             todo = "is [broker] host the name in its certificate, and ca_file the authority that signed it?"
             return f"the broker at {place} is not believed: {error.verify_message}; {todo}"
         return f"no broker at {place}: {error.strerror or error}"
+
+    def _callback_failed(self, failure: ThreadFailure) -> None:
+        self._client = None
+        self.post(Disconnected(f"the connection failed unexpectedly and is made again: {failure.error}"))
+        self._ended.set()
 
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:
         if code.is_failure:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import ConfigError, EnrolError, RevokedError
-from edge_agent.storage.credentials import Credentials, Login, has_key, login, read_credentials
+from edge_agent.storage.credentials import Credentials, Login, has_key, key_of, login, read_credentials
 from edge_agent.transport.enrolment import Applicant, EnrolmentAnswer, claim
 
 log = logging.getLogger(__name__)
@@ -48,9 +48,13 @@ class CredentialRenewal:
         return login(self._config.broker, self._known(), self._config.agent.device)
 
     def api_key(self) -> str | None:
-        """Read the key for the server; None for a device that has not enrolled."""
+        """Read the key for the server; None for a device that has neither enrolled nor been given one.
+
+        Raises:
+            ConfigError: if a file cannot be read.
+        """
         known = self._known()
-        return known.api_key if known else None
+        return known.api_key if known else key_of(self._config.server.key_file)
 
     def taken(self) -> None:
         """Note that the broker took what the files hold: the next refusal is a new one."""

@@ -26,31 +26,36 @@ from federation.methods.fesem import FeSem
 from federation.methods.local import Local
 from federation.methods.moon import Moon
 from federation.methods.scaffold import Scaffold
+from gaitway.plugins import EntryTable, named_subclass
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method
-    for method in (
-        Local,
-        Centralized,
-        FedAvg,
-        FedProx,
-        FedAvgM,
-        FedAdam,
-        FedYogi,
-        Scaffold,
-        FedPer,
-        FedRep,
-        Ditto,
-        FeSem,
-        Moon,
-        FedAtt,
-        FedPac,
-        FedProto,
-        FedPr,
-        FedProtoMargin,
-        FedAli,
-    )
-}
+METHODS: EntryTable[type[Method]] = EntryTable(
+    "methods",
+    {
+        method.name: method
+        for method in (
+            Local,
+            Centralized,
+            FedAvg,
+            FedProx,
+            FedAvgM,
+            FedAdam,
+            FedYogi,
+            Scaffold,
+            FedPer,
+            FedRep,
+            Ditto,
+            FeSem,
+            Moon,
+            FedAtt,
+            FedPac,
+            FedProto,
+            FedPr,
+            FedProtoMargin,
+            FedAli,
+        )
+    },
+    check=named_subclass(Method),
+)
 
 
 def method_to_json(method: Method) -> dict[str, Any]:

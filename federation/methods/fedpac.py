@@ -22,7 +22,7 @@ from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import ModelAndPrototypeSums, PredictBy, PredictClasses
 from federation.aggregation.simplex_qp import minimize_on_simplex
-from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
+from federation.head import check_head_lr_factor, is_base, is_head
 from federation.method import Method
 from federation.plan import TrainingConfig
 from federation.records import (
@@ -79,7 +79,8 @@ class FedPac(Method):
     predict_by: PredictBy = "head"
     predict_classes: PredictClasses = "all"
     head_epochs: int = 1
-    head_lr_factor: float = HEAD_LR_FACTOR
+    head_lr_factor: float = 10.0
+    """The head's learning rate over the base's, as in the authors' code and in that of FedAli's authors."""
 
     @property
     def has_global_model(self) -> bool:

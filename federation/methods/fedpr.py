@@ -5,8 +5,8 @@ arXiv 2307.10575: prototypes eq. 2, their mean eq. 3, local loss eq. 4, algorith
 
 Differs from the paper's words, which call the second term of eq. 4 'the ℓ2 distance'. Read as ‖e − P[y]‖₂
 (`distance="norm"`) its gradient has length 1 however near the prototype is; in the paper's own setting that outweighs
-the labels, features collapse and the global model stays at chance (docs/results.md). Read as FedProto's squared error,
-the default here, the paper's faster convergence shows.
+the labels, and features collapse to the prototypes of the first rounds. Read as FedProto's squared error, the default
+here, it weakens as features come near.
 """
 
 from __future__ import annotations

@@ -17,18 +17,23 @@ J. Verbeek, F. Perronnin, G. Csurka: Distance-Based Image Classification: Genera
 TPAMI 2013). A device that cannot train takes part with a forward pass. The term of eq. 7 that pulls features to
 prototypes has nothing to move, and the server has a model for all: that network, with the linear head which answers
 the nearest prototype.
+
+`average_over` says whose prototypes eq. 6 averages. The paper and its code average those of the round's clients, who
+are all clients there (algorithm 1): `round`, the default. `clients`, ours and the default with a frozen backbone, keeps
+what each client has sent last on the server: a round of one client does not replace what all before it have sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from federation.aggregation import prototypes
+from federation.aggregation import kept_prototypes, prototypes
 from federation.aggregation.averaging import Accumulator
+from federation.aggregation.kept_prototypes import KeptUploads
 from federation.aggregation.prototypes import PredictBy, PredictClasses, PrototypeSums
 from federation.errors import SettingsError
 from federation.linear_head import check_dense
@@ -66,6 +71,7 @@ class FedProto(Method):
     predict_by: PredictBy = "prototype"
     predict_classes: PredictClasses = "all"
     backbone: Literal["trained", "frozen"] = "trained"
+    average_over: Literal["auto", "round", "clients"] = "auto"  # auto: clients with a frozen backbone, else round
 
     def __post_init__(self) -> None:
         """Refuse what only prediction by prototypes can do, and what only training can, too."""
@@ -85,6 +91,11 @@ class FedProto(Method):
     def is_frozen(self) -> bool:
         """Whether nobody trains."""
         return self.backbone == "frozen"
+
+    @property
+    def keeps_uploads(self) -> bool:
+        """Whether the server averages what every client has sent last."""
+        return self.average_over == "clients" or (self.average_over == "auto" and self.is_frozen)
 
     @property
     def has_global_model(self) -> bool:
@@ -158,12 +169,25 @@ class FedProto(Method):
         check_dense(params, training.classes, f"{self.name} with backbone=frozen")
         return {"params": params, **empty}
 
+    def broadcast(self, state: Tree, client_id: str) -> Tree:
+        """Send all but what single clients have sent."""
+        return {name: value for name, value in state.items() if name != kept_prototypes.CLIENTS}
+
     def fold(self, state: Tree, accumulator: Accumulator | None, update: Update) -> PrototypeSums:
         """Add a client's prototypes."""
+        if self.keeps_uploads:
+            return kept_prototypes.fold(accumulator, update, self.weight(update))
         before = PrototypeSums.of(accumulator)
         sums = prototypes.fold(before.prototypes, update, by_examples=self.weighting == "examples")
         return PrototypeSums(weight=before.weight + self.weight(update), prototypes=sums)
 
     def finish(self, state: Tree, accumulator: Accumulator) -> Tree:
         """Average them class by class (eq. 6); a frozen network stays."""
+        if self.keeps_uploads:
+            by_examples = self.weighting == "examples"
+            return kept_prototypes.finish(state, KeptUploads.of(accumulator).uploads, by_examples=by_examples)
         return {**state, **prototypes.finish(state, PrototypeSums.of(accumulator).prototypes)}
+
+    def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
+        """Drop what these clients have sent last, and average the others' anew."""
+        return kept_prototypes.forget(state, clients, by_examples=self.weighting == "examples")

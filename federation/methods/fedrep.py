@@ -3,9 +3,11 @@
 L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai: Exploiting Shared Representations for Personalized Federated
 Learning, ICML 2021, arXiv 2102.07078, algorithm 1.
 
+Both train at one learning rate, as in the paper and in the authors' code (github.com/lgcollins/FedRep: one optimizer
+for both); `head_lr_factor` is an option of ours.
 Differs from the paper: it takes one epoch for the base and more for the head; here `head_epochs` is an option and the
-base trains for the plan's epochs, as every other method's does. The paper gives
-both one learning rate; here the head's is ten times the base's, as for `fedpac`.
+base trains for the plan's epochs, as every other method's does. Their code also fits every client's head for ten epochs
+after the last round, before it is scored.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from federation.head import HEAD_LR_FACTOR, check_head_lr_factor, is_base, is_head
+from federation.head import check_head_lr_factor, is_base, is_head
 from federation.methods.fedper import FedPer
 from federation.plan import TrainingConfig
 from federation.records import Phase
@@ -26,7 +28,7 @@ class FedRep(FedPer):
     name: ClassVar[str] = "fedrep"
 
     head_epochs: int = 1
-    head_lr_factor: float = HEAD_LR_FACTOR
+    head_lr_factor: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse a learning rate that does not train the head, too."""

@@ -37,7 +37,7 @@ MOST_WITHDRAWN = 32
 """Halted rollouts that an order names: the latest."""
 
 MOST_ROUNDS = 2**31 - 1
-"""What a column for numbers of rounds holds in PostgreSQL."""
+"""Rounds of one federation, versions and rollouts: what every end of the wire can count to."""
 
 MESSAGE_BYTES = 256 * 1024
 """No JSON message of the protocol may be larger."""
@@ -176,7 +176,9 @@ class ReleaseOrder(Strict):
     released: Release | None = Field(default=None, description="of the last completed rollout; none: none was")
     candidate: Release | None = Field(default=None, description="of the rollout that is under way")
     millionths: int = Field(default=0, ge=0, le=1_000_000, description="share of the devices that get the candidate")
-    withdrawn: tuple[int, ...] = Field(default=(), max_length=MOST_WITHDRAWN, description="rollouts that were halted")
+    withdrawn: tuple[Annotated[int, Field(ge=0, le=MOST_ROUNDS)], ...] = Field(
+        default=(), max_length=MOST_WITHDRAWN, description="rollouts that were halted"
+    )
 
 
 class Announcement(Strict):
@@ -194,8 +196,8 @@ class Announcement(Strict):
     restored: float | None = Field(default=None, description="when the epoch began, in Unix time; none: the first one")
     serial: int = Field(default=0, ge=0, lt=1 << 53, description="never falls within an epoch")
     state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
-    round: int = Field(ge=0)
-    invited: int = Field(default=0, ge=0, description="how many devices hold an invitation to this round")
+    round: int = Field(ge=0, le=MOST_ROUNDS)
+    invited: int = Field(default=0, ge=0, le=10**9, description="how many devices hold an invitation to this round")
     deadline: float | None = Field(default=None, description="Unix time in seconds")
     plan: Plan
     model: BlobPointer | None = Field(
@@ -227,7 +229,7 @@ class Invitation(Strict):
     schema_version: Literal[1] = 1
     instance: Instance
     epoch: Epoch = 1
-    round: int = Field(ge=1)
+    round: int = Field(ge=1, le=MOST_ROUNDS)
     model: BlobPointer = Field(description="what this device gets; where methods say so, others get something else")
 
 
@@ -312,7 +314,7 @@ class UpdateManifest(Strict):
     base_version: Sha256 = Field(description="sha256 of the broadcast that training started from")
     examples: int = Field(ge=1, le=10**9)
     steps: int = Field(ge=0, le=10**9)
-    class_counts: tuple[int, ...] | None = Field(default=None, max_length=10_000)
+    class_counts: tuple[Annotated[int, Field(le=10**9)], ...] | None = Field(default=None, max_length=10_000)
     precision: Precision = "lossless"
     compression: Compression = "none"
     size: int = Field(ge=0, le=1 << 34)
@@ -344,7 +346,7 @@ class Acknowledgement(Strict):
     update_id: UpdateId
     nonce: str = Field(default="", max_length=64, description="of the manifest; empty: the server could not read it")
     status: Literal["send", "accepted", "refused", "later"]
-    next_chunk: int = Field(default=0, ge=0)
+    next_chunk: int = Field(default=0, ge=0, le=10_000_000)
     reason: str = Field(default="", max_length=1000)
 
 

@@ -1,23 +1,26 @@
 """The staged release of a model version as a state machine without I/O: an event goes in, the next rollout comes out.
 
 rolling (wave after wave) → completed, or halted with a reason; paused in between. A wave is a share of the devices, or
-groups of them, and holds those of the waves before it. Halting is decided with each answer, going on only when
-somebody looks at the clock.
+groups of them, and holds those of the waves before it. No wave is passed over or ends before its time, also where it
+gains no device. Halting is decided with each answer, going on only when somebody looks at the clock.
 
 The machine counts devices and knows none of them: whoever drives it keeps where each of them stands.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
 
 from federation.errors import RolloutError
 from federation.plan import RolloutSettings
 from federation.seeds import seed_for
 
 WHOLE = 1_000_000
-"""Shares are told to devices in millionths: whole numbers are the same in every language."""
+"""Places are told to devices in millionths: whole numbers are the same in every language."""
 
 
 class RolloutPhase(StrEnum):
@@ -67,9 +70,11 @@ class Answered:
 
 @dataclass(frozen=True)
 class ClockTick:
-    """The time is `at`, in seconds."""
+    """The time is `at`, in seconds; and what devices have measured of the version, where it does not speak for it."""
 
     at: float
+    worse: str = ""  # why it must go no further
+    unproven: str = ""  # why it cannot be completed yet
 
 
 @dataclass(frozen=True)
@@ -104,21 +109,37 @@ class Rollout:
     good: int = 0  # of them have adopted, or kept a model that is no worse
     bad: int = 0  # of them have refused, failed or rolled back
     phase: RolloutPhase = RolloutPhase.ROLLING
-    reason: str = ""
+    reason: str = ""  # why it was halted, or is not completed yet
 
 
-def millionths(share: float) -> int:
-    """Return a share of the devices as a whole number of millionths."""
-    return round(share * WHOLE)
+def place_of(device: str, version: int) -> int:
+    """Return a device's place in a version's rollout, in millionths: the devices with the smallest ones go first.
 
-
-def is_within(device: str, version: int, share_millionths: int) -> bool:
-    """Whether a device belongs to that share of a version's rollout.
-
-    Each device has a place of its own, drawn from its name and the version: so shares nest, a new device moves no
-    other, and it is not always the same devices that go first.
+    It is drawn from the device's name and the version: so waves nest, a new device moves no other, and it is not always
+    the same devices that go first.
     """
-    return seed_for(0, "rollout", version, device) % WHOLE < share_millionths
+    return seed_for(0, "rollout", version, device) % WHOLE
+
+
+def is_within(device: str, version: int, reach: int) -> bool:
+    """Whether a device belongs to those that a version's rollout has reached, in millionths."""
+    return place_of(device, version) < reach
+
+
+def wave_size(share: float, devices: int) -> int:
+    """Return how many of the devices a share of them is, rounded up: at least one, if there is one."""
+    # as the share was written: 0.07 of 100 are 7, though as a binary number it is above 0.07
+    return min(devices, max(1, math.ceil(Fraction(repr(float(share))) * devices)))
+
+
+def reach_of(places: Sequence[int], share: float) -> int:
+    """Return below which place, in millionths, so many of the devices lie as their share is, or more at equal places.
+
+    A share itself will not do: of seven devices none may have a place below a twentieth.
+    """
+    if share >= 1:
+        return WHOLE
+    return sorted(places)[wave_size(share, len(places)) - 1] + 1 if places else 0
 
 
 def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
@@ -132,8 +153,8 @@ def step(settings: RolloutSettings, current: Rollout, event: Event) -> Rollout:
             return replace(current, members=current.members + devices)
         case Answered(before, now):
             return _answered(settings, current, before, now)
-        case ClockTick(at):
-            return _go_on(settings, current, at) if current.phase is RolloutPhase.ROLLING else current
+        case ClockTick():
+            return _go_on(settings, current, event) if current.phase is RolloutPhase.ROLLING else current
         case Paused():
             _expect(current, RolloutPhase.ROLLING)
             return replace(current, phase=RolloutPhase.PAUSED)
@@ -162,24 +183,29 @@ def _too_bad(settings: RolloutSettings, good: int, bad: int) -> bool:
     return bad >= settings.halt_devices and bad / (good + bad) >= settings.halt_share
 
 
-def _go_on(settings: RolloutSettings, current: Rollout, at: float) -> Rollout:
-    last = current.wave == len(settings.waves) - 1
-    if not current.members:  # of a few devices none may fall into a small wave
-        return current if last else _next_wave(current, at)
-    waited = at - current.wave_at
-    enough = current.good / current.members >= settings.success_threshold and waited >= settings.soak_s
-    overdue = current.good + current.bad > 0 and waited >= max(settings.wave_timeout_s, settings.soak_s)
-    if not (enough or overdue):
+def is_time(settings: RolloutSettings, current: Rollout, at: float) -> bool:
+    """Whether the present wave has lasted its time and enough of it have answered."""
+    last, waited = current.wave == len(settings.waves) - 1, at - current.wave_at
+    if current.phase is not RolloutPhase.ROLLING or waited < settings.soak_s:
+        return False
+    if not current.members:  # there is no device yet, or none in the wave's groups
+        return not last
+    enough = current.good / current.members >= settings.success_threshold
+    return enough or (current.good + current.bad > 0 and waited >= settings.wave_timeout_s)
+
+
+def _go_on(settings: RolloutSettings, current: Rollout, tick: ClockTick) -> Rollout:
+    if not is_time(settings, current, tick.at):
         return current
-    if not last:
-        return _next_wave(current, at)
+    if tick.worse:
+        return _halt(current, tick.worse)
+    if current.wave < len(settings.waves) - 1:
+        return replace(current, wave=current.wave + 1, wave_at=tick.at)
     if not current.good:
         return _halt(current, "no device has adopted it")
-    return replace(current, phase=RolloutPhase.COMPLETED)
-
-
-def _next_wave(current: Rollout, at: float) -> Rollout:
-    return replace(current, wave=current.wave + 1, wave_at=at)
+    if tick.unproven:
+        return replace(current, reason=tick.unproven)
+    return replace(current, phase=RolloutPhase.COMPLETED, reason="")
 
 
 def _halt(current: Rollout, reason: str) -> Rollout:

@@ -10,10 +10,15 @@ from federation.tasks.classification import Classification
 from federation.tasks.masked_reconstruction import MaskedReconstruction
 from federation.tasks.segmentation import Segmentation
 from federation.tasks.task import Task
+from gaitway.plugins import EntryTable, named_subclass
 
 __all__ = ["TASKS", "Task", "task_from_json", "task_to_json"]
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Segmentation, MaskedReconstruction)}
+TASKS: EntryTable[type[Task]] = EntryTable(
+    "tasks",
+    {task.name: task for task in (Classification, Segmentation, MaskedReconstruction)},
+    check=named_subclass(Task),
+)
 
 
 def task_to_json(task: Task) -> dict[str, Any]:

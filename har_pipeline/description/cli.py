@@ -13,10 +13,12 @@ from gaitway.files import write_file
 from gaitway.terminal import Console
 from har_pipeline.description.files import DescribedFiles, find_files
 from har_pipeline.description.guess.draft import draft
-from har_pipeline.description.inspection import FileReport, inspect
+from har_pipeline.description.inspection import FileReport, differences, inspect, odd_words
 from har_pipeline.description.model import Description
 from har_pipeline.errors import SettingsError, SourceError
+from har_pipeline.gravity import MEANINGS
 from har_pipeline.recording import Sensor
+from har_pipeline.signals.directions import Difference
 
 SHOWN_FILES = 20
 SHOWN_PROBLEMS = 5
@@ -38,6 +40,7 @@ def write_draft(root: Path, out: Path | None, console: Console) -> None:
         console.print(f"not read  {problem}", markup=False)
     if len(found.problems) > SHOWN_PROBLEMS:
         console.print(f"… and {len(found.problems) - SHOWN_PROBLEMS} more files were not read")
+    _show_directions(found.differences, console)
     unsure = [key for key, guess in found.guesses.items() if not guess.sure]
     console.print(
         f"{len(found.guesses) - len(unsure)} of {len(found.guesses)} keys are sure; check {', '.join(unsure)}."
@@ -59,6 +62,8 @@ def show_description(description: Description, root: Path | None, console: Conso
     labels = ", ".join(description.labels.names) or "none given"
     console.print(f"labels    {labels}", markup=False)
     console.print(f"expected  files = '{description.files}'", markup=False)
+    meaning = MEANINGS[description.acceleration]
+    console.print(f"acceleration  {description.acceleration}: {meaning}", markup=False, soft_wrap=True)
     if description.gyro is None:
         console.print(
             "gyroscope none is described: channels 4 to 6 of every window are 0, also when normalized by client"
@@ -74,7 +79,10 @@ def show_description(description: Description, root: Path | None, console: Conso
     _show_files(files, reports, console)
     if all(report.problem for report in reports):
         raise SourceError("none of the files can be read by this description; see the reasons above")
+    for words in dict.fromkeys(odd_words(reports)):
+        console.print(f"odd       {words}", markup=False)
     _show_labels(description, reports, console)
+    _show_directions(differences(reports), console)
 
 
 def _show_files(files: DescribedFiles, reports: list[FileReport], console: Console) -> None:
@@ -94,6 +102,8 @@ def _show_files(files: DescribedFiles, reports: list[FileReport], console: Conso
         console.print(table, markup=False)
     if len(fine) > SHOWN_FILES:
         console.print(f"… and {len(fine) - SHOWN_FILES} more files like these")
+    for damaged in files.damaged:
+        console.print(f"left out  {damaged}", markup=False)
     reasons: dict[str, list[FileReport]] = {}
     for report in (report for report in reports if report.problem):
         reasons.setdefault(PLACE.sub("", report.problem.removeprefix(report.name)), []).append(report)
@@ -128,6 +138,14 @@ def _show_labels(description: Description, reports: list[FileReport], console: C
         sizes = sorted(report.levels[sensor] for report in reports if sensor in report.levels)
         if sizes:
             console.print(f"{sensor:<9} median size {sizes[len(sizes) // 2]:.3g} {unit} ({usual})", markup=False)
+
+
+def _show_directions(found: list[Difference], console: Console) -> None:
+    for each in found[:SHOWN_PROBLEMS]:
+        console.print(f"direction client {each.client}: {each.words}", markup=False, soft_wrap=True)
+    if len(found) > SHOWN_PROBLEMS:
+        others = _few([each.client for each in found[SHOWN_PROBLEMS:]])
+        console.print(f"direction … and {len(found) - SHOWN_PROBLEMS} clients more: {others}", markup=False)
 
 
 def _few(words: list[str], most: int = 3) -> str:

@@ -61,14 +61,18 @@ class DescribedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class DescribedFiles(Source):
-    """The files under a root that a description means; `others` are the paths that it does not match."""
+    """The files under a root that a description means; `others` are the paths that it does not match.
+
+    `damaged` says in words which archives among them are left out.
+    """
 
     matches: Mapping[str, Matched] = field(default_factory=dict, repr=False)
     others: tuple[str, ...] = field(default=(), repr=False)
+    damaged: tuple[str, ...] = ()
 
     def each(self) -> Iterator[DescribedFile]:
         """Yield them in the container's order (folders and zips: sorted); each can be opened until the next comes."""
-        for member in walk(self.root, _everything):
+        for member in walk(self.root, _everything, lambda damaged: None):
             if member.name in self.matches:
                 yield DescribedFile(member.name, member.path, self.matches[member.name], member.open)
 
@@ -86,8 +90,11 @@ def find_files(description: Description, root: Path | str | None) -> DescribedFi
     root = Path(root)
     if not root.exists():
         raise SourceError(f"{root} does not exist; expected a folder, an archive or a file, and in it {expected}")
+    damaged: list[str] = []
     with unpacking(str(root)):
-        members = [(member.name, member.path) for member in walk(root, _everything)]
+        members = [(member.name, member.path) for member in walk(root, _everything, damaged.append)]
+    if damaged and not members:
+        raise SourceError(damaged[0])
     names = [name for name, _ in members]
     alone = names == [printable(root.name)] and members[0][1] == root
     paths = [printable(root.resolve().as_posix())] if alone else names
@@ -97,10 +104,11 @@ def find_files(description: Description, root: Path | str | None) -> DescribedFi
     others = tuple(name for name in names if name not in matches)
     if not matches:
         there = f"it holds {len(others)} others, such as {others[0]!r}" if others else "it holds no file"
-        raise SourceError(f"no file under {root} matches {expected}; {there}")
+        left_out = f"; left out: {damaged[0]}" if damaged else ""
+        raise SourceError(f"no file under {root} matches {expected}; {there}{left_out}")
     inputs = tuple(sorted({path for name, path in members if name in matches}))
     layout = Layout(anchored(description.files), anchored(".*"), expected)
-    return DescribedFiles(root, "", layout, len(matches), inputs, matches, others)
+    return DescribedFiles(root, "", layout, len(matches), inputs, matches, others, tuple(damaged))
 
 
 def match_names(description: Description, names: Sequence[str]) -> list[Matched | None]:

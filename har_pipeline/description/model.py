@@ -37,16 +37,25 @@ from har_pipeline.description.keys import (
     names_alone,
 )
 from har_pipeline.errors import SettingsError
+from har_pipeline.gravity import AccelerationConvention, check_convention, specific_force
 from har_pipeline.recording import UNLABELLED
+from har_pipeline.signals.addition import MAX_GAP_S
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 MOST_DESCRIBED_BYTES = 1 << 20
 HOW = {
+    "acceleration": 'acceleration = "specific force" (at rest, face up, z is +9.8: Android, most boards), '
+    '"gravity points down" (−9.8: Apple) or "without gravity"',
     "acc": 'acc = { columns = ["ax", "ay", "az"], unit = "g" }',
     "columns": 'columns = ["ax", "ay", "az"]',
     "column": 'column = "timestamp"',
 }
 """How the keys that must be there are written."""
+
+
+def same_word(word: str) -> str:
+    """Return what two spellings of one activity share: no case, and single blanks."""
+    return " ".join(word.split()).casefold()
 
 
 class DescriptionPart(BaseModel):
@@ -115,11 +124,17 @@ class Labels(DescriptionPart):
         return self
 
     def label_of(self, word: str) -> str | None:
-        """Return the label that a word of the files stands for; "" for one without, None for an unknown word."""
+        """Return the label that a word of the files stands for; "" for one without, None for an unknown word.
+
+        Where no word is spelt so, case and blanks make no difference.
+        """
         if word in UNLABELLED or word in self.ignore:
             return ""
         label = self.map.get(word, word)
-        return label if label in self.names or not self.names else None
+        if not self.names or label in self.names:
+            return label
+        alike = {same_word(each): self.map.get(each, each) for each in (*self.names, *self.map)}
+        return alike.get(same_word(label), "" if same_word(label) in map(same_word, self.ignore) else None)
 
 
 class TimeColumn(DescriptionPart):
@@ -160,8 +175,15 @@ class SensorColumns(DescriptionPart):
             raise ValueError("the columns must be three different ones")
         if 0.0 in self.scale:
             raise ValueError("scale is 0; an axis would be lost")
-        if self.matrix is not None and abs(float(np.linalg.det(np.array(self.matrix)))) < 1e-9:
+        determinant = 1.0 if self.matrix is None else float(np.linalg.det(np.array(self.matrix)))
+        if abs(determinant) < 1e-9:
             raise ValueError("the matrix has no inverse; an axis would be lost")
+        if determinant < 0:
+            raise ValueError(
+                "the matrix mirrors (its determinant is below 0), which no mounting of a sensor does; expected a "
+                "rotation: turn the sign of one row, or, where the files themselves have one axis with the wrong "
+                "sign, give this axis a negative scale"
+            )
         return self
 
     @property
@@ -176,11 +198,27 @@ class SensorColumns(DescriptionPart):
 
 
 class Accelerometer(SensorColumns):
-    """Total acceleration, with gravity."""
+    """Acceleration, by the description's `acceleration` with or without gravity."""
 
     units: ClassVar[Mapping[str, float]] = ACC_UNITS
 
     unit: AccUnit = "m/s2"
+    add_sensor: Word | None = None
+    add_gap_s: float = Field(default=MAX_GAP_S, gt=0, le=10)
+
+    @property
+    def added_columns(self) -> Triple:
+        """The columns of `add_sensor`'s rows: those of `add`, or those of the accelerometer."""
+        return self.add or self.columns
+
+    @model_validator(mode="after")
+    def _declared(self) -> Accelerometer:
+        if max(self.scale) < 0:
+            raise ValueError(
+                "scale turns all three axes round; leave the sign out, and declare it: "
+                'acceleration = "gravity points down"'
+            )
+        return self
 
 
 class Gyroscope(SensorColumns):
@@ -189,6 +227,13 @@ class Gyroscope(SensorColumns):
     units: ClassVar[Mapping[str, float]] = GYRO_UNITS
 
     unit: GyroUnit = "rad/s"
+
+
+def _convention(given: object) -> AccelerationConvention:
+    try:
+        return check_convention("it", given)
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
 
 
 class Description(DescriptionPart):
@@ -208,6 +253,7 @@ class Description(DescriptionPart):
     sensor: Said | None = None
     time: Annotated[TimeColumn, BeforeValidator(column_alone)] | None = None
     rate_hz: float | None = Field(default=None, ge=0.1, le=100_000, strict=True)
+    acceleration: Annotated[AccelerationConvention, BeforeValidator(_convention)]
     acc: Accelerometer
     gyro: Gyroscope | None = None
 
@@ -220,6 +266,15 @@ class Description(DescriptionPart):
             raise ValueError(
                 f"{named_sensor}.sensor: nothing says the sensor of a row; name its column, as in sensor = "
                 '"kind", or a group (?P<sensor>…) of files'
+            )
+        if self.acc.add_sensor is not None and not self.sensor_by_row:
+            raise ValueError(
+                'acc.add_sensor: nothing says the sensor of a row; name its column, as in sensor = "kind", or a group '
+                "(?P<sensor>…) of files"
+            )
+        if self.acc.add_sensor is not None and self.acc.add_sensor == self.acc.sensor:
+            raise ValueError(
+                f"acc.add_sensor: {self.acc.add_sensor!r} is acc.sensor too; a sensor is not added to itself"
             )
         if self.separator == self.decimal:
             raise ValueError("separator: it is the decimal mark as well; set decimal or separator otherwise")
@@ -257,6 +312,17 @@ class Description(DescriptionPart):
     def sensor_by_row(self) -> bool:
         """Whether each row is of one sensor, which a column or the file's name says; else all are in each row."""
         return self.sensor is not None or "sensor" in self.groups
+
+    def values(self, sensor: Literal["acc", "gyro"], raw: np.ndarray) -> np.ndarray:
+        """Turn the numbers (n, 3) of a sensor's columns into specific force in m/s², or into rad/s."""
+        values = self.sensors[sensor].values(raw)
+        return specific_force(values, self.acceleration) if sensor == "acc" else values
+
+    @property
+    def columns_of_words(self) -> tuple[str | int, ...]:
+        """The columns of words: as numbers, subject 01 would be 1."""
+        sources: list[WordSource | None] = [getattr(self, name) for name in GROUPS]
+        return tuple(each.column for each in sources if each is not None and each.column is not None)
 
     def all_columns(self) -> Iterator[str | int]:
         """Yield every column that is read."""

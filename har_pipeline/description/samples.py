@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from gaitway.errors import did_you_mean
+from gaitway.errors import unknown_class
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import Description
+from har_pipeline.description.overlaps import RESTART_S, restarts
 from har_pipeline.description.text import RowBlock, read_blocks
-from har_pipeline.errors import LabelError, SourceError
+from har_pipeline.errors import LabelError, SettingsError, SourceError
 from har_pipeline.readers.tables import LEAST_ROWS_TO_JUDGE
 from har_pipeline.recording import LARGEST, Categorical, Recording, Sensor
 
+log = logging.getLogger(__name__)
+
 ROWS = 8192
 """Of a chunk: a sensor is never more minutes ahead of the other than the pipeline keeps."""
+MAX_SORTED_ROWS = 10_000_000
+"""Of a file whose rows are in no order: half a gigabyte."""
+SHUFFLED = 0.05
+"""Where so many of the times jump back, it is no clock that was set anew."""
 LATEST_S = 1e11
 """Five thousand years: times beyond are of another unit."""
+
+
+Part = Literal["acc", "linear", "added", "gyro"]
+"""What a row is of: a whole sensor, or acceleration from which something was left out, and what is to be added."""
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class _Samples(NamedTuple):
@@ -33,8 +46,41 @@ class _Samples(NamedTuple):
     values: np.ndarray
 
 
-def file_recordings(description: Description, file: DescribedFile) -> Iterator[Recording]:
+class _Rows(NamedTuple):
+    """A block's samples of one part, and the words of all its rows."""
+
+    part: Part
+    samples: _Samples
+    client: Categorical | str
+    session: Categorical | str
+    activity: Categorical | str
+
+
+def file_recordings(
+    description: Description, file: DescribedFile, report: Callable[[str], None] = log.warning
+) -> Iterator[Recording]:
+    """Read one file as `file_parts` does, where each file has whole sensors.
+
+    Raises SettingsError where what is added stands in files of its own: only whole sessions can be added up.
+    """
+    if description.acc.add_sensor is not None:
+        raise SettingsError(
+            f"acc.add_sensor = {description.acc.add_sensor!r} is added over all files of a session, and {file.name} is "
+            "read alone; use the data set `described`, or the device's source csv"
+        )
+    for _, recording in file_parts(description, file, report):
+        yield recording
+
+
+def file_parts(
+    description: Description, file: DescribedFile, report: Callable[[str], None] = log.warning
+) -> Iterator[tuple[Part, Recording]]:
     """Read one file: a chunk of the accelerometer, then the same of the gyroscope, in the order of the rows.
+
+    With `acc.add_sensor` they are parts: `linear` acceleration, and what is `added` to it at its times.
+
+    Where these are in no order of their times at all, the whole file is read and sorted, up to MAX_SORTED_ROWS. That,
+    and words that are other spellings of a label, is reported.
 
     Without a client, the file's stem is it; without a session, the file's path, less what names the sensor. Without a
     gyroscope in the description it is zero at the accelerometer's times.
@@ -46,37 +92,106 @@ def file_recordings(description: Description, file: DescribedFile) -> Iterator[R
         LabelError: for an activity that the description does not know.
         SourceError: for what is no such table, with the line: half of the rows are damaged.
     """
-    counted: Counter[Sensor] = Counter()
+    counted: Counter[Part] = Counter()
+    shuffled: list[_Rows] | None = None
     rows_read = rows_damaged = 0
     why = ""
-    usable: set[Sensor] = set()
+    usable: set[Part] = set()
     stem = PurePosixPath(file.name).name.partition(".")[0]
     for block in read_blocks(file, description):
         client = _carried(_words(description, "client", block, file, stem))
         session = _carried(_words(description, "session", block, file, file.matched.visit))
-        activity = _labelled(description, _words(description, "activity", block, file, ""), block)
+        activity = _labelled(description, _words(description, "activity", block, file, ""), block, report)
         samples = _samples(description, block, file, counted)
+        rows_before = rows_read
         rows_read, rows_damaged = rows_read + len(block), rows_damaged + int(block.damaged.sum())
         why = why or next(iter(block.why), "")
         if rows_read >= LEAST_ROWS_TO_JUDGE:
-            _refuse_damaged(rows_damaged, rows_read, why)
-        usable |= {sensor for sensor, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
+            refuse_damaged(rows_damaged, rows_read, why)
+        usable |= {part for part, each in samples.items() if np.isfinite(each.values).all(axis=1).any()}
+        if not rows_before and description.time and _is_shuffled(samples, client, session):
+            shuffled = []
+        if shuffled is not None:
+            if rows_read > MAX_SORTED_ROWS:
+                raise SourceError(
+                    f"{file.name}: its rows are not in the order of their times, and it has more than the "
+                    f"{MAX_SORTED_ROWS} rows that are sorted here; sort the file by its time"
+                )
+            shuffled += [_Rows(part, each, client, session, activity) for part, each in samples.items()]
+            continue
         for low, high in pairwise(_edges(len(block), client, session)):
             who = _at(client, low), _at(session, low)
-            for sensor, (rows, times_s, values) in samples.items():
+            for part, (rows, times_s, values) in samples.items():
                 first, last = np.searchsorted(rows, [low, high])
                 if first < last:
-                    part, line = slice(int(first), int(last)), int(block.lines[rows[first]])
-                    labels = _of_rows(activity, rows[part])
-                    yield Recording(*who, labels, sensor, times_s[part], values[part], file.name, line)
-    _refuse_damaged(rows_damaged, rows_read, why)
-    empty = [sensor for sensor in counted if sensor not in usable]
+                    here, line = slice(int(first), int(last)), int(block.lines[rows[first]])
+                    labels = _of_rows(activity, rows[here])
+                    yield part, Recording(*who, labels, _sensor(part), times_s[here], values[here], file.name, line)
+    refuse_damaged(rows_damaged, rows_read, why)
+    if shuffled:
+        report(f"{file.name}: its rows are not in the order of their times; they are sorted")
+        yield from _sorted(shuffled, file)
+    empty = [part for part in counted if part not in usable]
     if empty:
-        columns = description.sensors[empty[0]].columns
+        columns = _columns(description, empty[0])
         raise SourceError(f"{file.name}: no row has a number in each of the columns {list(columns)} of {empty[0]}")
 
 
-def _refuse_damaged(damaged: int, read: int, why: str) -> None:
+def _is_shuffled(samples: Mapping[Part, _Samples], client: Categorical | str, session: Categorical | str) -> bool:
+    """Whether the times of a client's session jump back all the time, and not as if several devices took turns."""
+    for rows, times_s, _ in samples.values():
+        who = _codes(client, rows) * (1 + len(rows)) + _codes(session, rows)
+        groups, at = np.unique(who, return_inverse=True)
+        largest = times_s[at == np.bincount(at, minlength=len(groups)).argmax()] if len(groups) else times_s
+        largest = largest[np.isfinite(largest)]
+        if len(largest) < LEAST_ROWS_TO_JUDGE or len(restarts(largest, -np.inf)) < SHUFFLED * len(largest):
+            continue
+        if all((largest[devices:] - largest[:-devices] < -RESTART_S).mean() > SHUFFLED for devices in (2, 3, 4)):
+            return True
+    return False
+
+
+def _codes(words: Categorical | str, rows: np.ndarray) -> np.ndarray:
+    return np.zeros(len(rows), dtype=np.int64) if isinstance(words, str) else words.codes[rows].astype(np.int64)
+
+
+def _sensor(part: Part) -> Sensor:
+    return "gyro" if part == "gyro" else "acc"
+
+
+def _sorted(stored: list[_Rows], file: DescribedFile) -> Iterator[tuple[Part, Recording]]:
+    """Yield the rows of a file in the order of their times, client by client and session by session."""
+    by_part: dict[Part, list[_Rows]] = {}
+    for block in stored:
+        by_part.setdefault(block.part, []).append(block)
+    found: dict[tuple[str, str], list[tuple[Part, Recording]]] = {}
+    for part, mine in by_part.items():
+        times_s, values = (
+            np.concatenate([getattr(block.samples, name) for block in mine]) for name in ("times_s", "values")
+        )
+        client, session, activity = (
+            Categorical.of(np.concatenate([_texts(getattr(block, name), block.samples.rows) for block in mine]))
+            for name in ("client", "session", "activity")
+        )
+        order = np.lexsort((times_s, session.codes, client.codes))
+        edges = np.flatnonzero(np.diff(client.codes[order]) | np.diff(session.codes[order])) + 1
+        for low, high in pairwise([0, *edges.tolist(), len(order)]):
+            for at in range(low, high, ROWS):
+                rows = order[at : min(at + ROWS, high)]
+                who = _at(client, int(rows[0])), _at(session, int(rows[0]))
+                labels = Categorical(activity.names, activity.codes[rows])
+                recording = Recording(*who, labels, _sensor(part), times_s[rows], values[rows], file.name)
+                found.setdefault(who, []).append((part, recording))
+    for every in found.values():
+        yield from sorted(every, key=lambda each: float(each[1].times_s[0]))
+
+
+def _texts(words: Categorical | str, rows: np.ndarray) -> np.ndarray:
+    return np.full(len(rows), words) if isinstance(words, str) else words.names[words.codes[rows]]
+
+
+def refuse_damaged(damaged: int, read: int, why: str) -> None:
+    """Raise SourceError, with what was wrong first, where half of the rows that were read are damaged."""
     if damaged and 2 * damaged >= read:
         more = f" (and {damaged - 1} of {read} rows more)" if damaged > 1 else ""
         raise SourceError(f"{why}{more}")
@@ -92,31 +207,50 @@ def sensor_of(description: Description, word: str) -> Sensor | None:
     return found if found in description.sensors and found not in own.values() else None
 
 
+def _part_of(description: Description, word: str) -> Part | None:
+    """Return what rows of a sensor by this name are; None for one that is not described."""
+    if description.acc.add_sensor is None:
+        return sensor_of(description, word)
+    if word == description.acc.add_sensor:
+        return "added"
+    sensor = sensor_of(description, word)
+    return "linear" if sensor == "acc" else sensor
+
+
+def _columns(description: Description, part: Part) -> tuple[str | int, ...]:
+    """Return the three columns of a part."""
+    if part == "added":
+        return description.acc.added_columns
+    return description.sensors["gyro" if part == "gyro" else "acc"].columns
+
+
 def _samples(
-    description: Description, block: RowBlock, file: DescribedFile, counted: Counter[Sensor]
-) -> dict[Sensor, _Samples]:
+    description: Description, block: RowBlock, file: DescribedFile, counted: Counter[Part]
+) -> dict[Part, _Samples]:
     """Return each sensor's samples of a block; `counted` are those before, for times that rows do not have."""
-    found: dict[Sensor, _Samples] = {}
-    for sensor, rows in _rows_by_sensor(description, block, file).items():
+    found: dict[Part, _Samples] = {}
+    for part, rows in _rows_by_part(description, block, file).items():
         if len(rows):
-            times_s = _times(description, block, rows, counted[sensor])
-            counted[sensor] += len(rows)
-            found[sensor] = _Samples(rows, times_s, _values(description, sensor, block, rows))
-    if description.gyro is None and "acc" in found:
-        found["gyro"] = found["acc"]._replace(values=np.zeros_like(found["acc"].values))
+            times_s = _times(description, block, rows, counted[part])
+            counted[part] += len(rows)
+            found[part] = _Samples(rows, times_s, _values(description, part, block, rows))
+    whole = found.get("acc") or found.get("linear")
+    if description.gyro is None and whole is not None:
+        found["gyro"] = whole._replace(values=np.zeros_like(whole.values))
     return found
 
 
-def _rows_by_sensor(description: Description, block: RowBlock, file: DescribedFile) -> dict[Sensor, np.ndarray]:
+def _rows_by_part(description: Description, block: RowBlock, file: DescribedFile) -> dict[Part, np.ndarray]:
     everything = np.arange(len(block))
     if not description.sensor_by_row:
         return dict.fromkeys(description.sensors, everything)
     words = _words(description, "sensor", block, file, "")
     if isinstance(words, str):
-        sensor = sensor_of(description, words)
-        return {} if sensor is None else {sensor: everything}
-    sensors = np.array([sensor_of(description, name) or "" for name in words.names.tolist()])[words.codes]
-    return {sensor: np.flatnonzero(sensors == sensor) for sensor in description.sensors}
+        part = _part_of(description, words)
+        return {} if part is None else {part: everything}
+    parts = [_part_of(description, name) for name in words.names.tolist()]
+    by_row = np.array([part or "" for part in parts])[words.codes]
+    return {part: np.flatnonzero(by_row == part) for part in PARTS if part in parts}
 
 
 def _times(description: Description, block: RowBlock, rows: np.ndarray, before: int) -> np.ndarray:
@@ -141,11 +275,17 @@ def _times(description: Description, block: RowBlock, rows: np.ndarray, before: 
     return times
 
 
-def _values(description: Description, sensor: Sensor, block: RowBlock, rows: np.ndarray) -> np.ndarray:
+def _values(description: Description, part: Part, block: RowBlock, rows: np.ndarray) -> np.ndarray:
+    sensor: Sensor = "gyro" if part == "gyro" else "acc"
     described = description.sensors[sensor]
-    raw = block.numbers(described.columns, rows)
+    raw = block.numbers(_columns(description, part), rows)
     with np.errstate(over="ignore", invalid="ignore"):  # of 1e308
-        values = described.values(raw if described.add is None else raw + block.numbers(described.add, rows))
+        if part == "added":  # the offset is taken off once, of the accelerometer
+            values = description.values(sensor, raw + np.array(described.offset))
+        elif part == "linear" or described.add is None:
+            values = description.values(sensor, raw)
+        else:
+            values = description.values(sensor, raw + block.numbers(described.add, rows))
     wild = np.isfinite(raw).all(axis=1) & ~(np.abs(values) <= LARGEST).all(axis=1)
     if wild.any():
         at = int(np.argmax(wild))
@@ -180,12 +320,17 @@ def _carried(words: Categorical | str) -> Categorical | str:
     return Categorical(words.names, words.codes[before])
 
 
-def _labelled(description: Description, words: Categorical | str, block: RowBlock) -> Categorical | str:
-    """Return the labels of words, "" where they are ignored."""
+def _labelled(
+    description: Description, words: Categorical | str, block: RowBlock, report: Callable[[str], None]
+) -> Categorical | str:
+    """Return the labels of words, "" where they are ignored; other spellings of a label are reported."""
     labels = description.labels
+    known = {name: labels.label_of(name) for name in ([words] if isinstance(words, str) else words.names.tolist())}
+    for name, label in known.items():
+        if labels.names and label and labels.map.get(name, name) != label:
+            report(f"activity {name[:100]!r} counts as {label!r}: case and blanks make no other label")
     if isinstance(words, str):
         return _label(description, words, block.name)
-    known = {name: labels.label_of(name) for name in words.names.tolist()}
     unknown = next((name for name, label in known.items() if label is None), None)
     if unknown is not None:
         row = int(np.argmax(words.codes == words.names.tolist().index(unknown)))
@@ -197,7 +342,7 @@ def _label(description: Description, word: str, place: str) -> str:
     label = description.labels.label_of(word)
     if label is None:
         raise LabelError(
-            f"{place}: activity {word[:100]!r} is no label; {did_you_mean(word, description.labels.names)}. Write it "
+            f"{place}: activity {word[:100]!r} is no label; {unknown_class(word, description.labels.names)}. Write it "
             "in labels.ignore to leave it unlabelled, in labels.map to count it as another, or in labels.names"
         )
     return label

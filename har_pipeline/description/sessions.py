@@ -1,5 +1,8 @@
 """All described files together: sessions of each client in the order of their times, both sensors in step.
 
+Acceleration from which something was left out, such as gravity, gets it back from the samples of its session that have
+it, in whatever files these are: interpolated to its times, and lost where the nearest is too far away.
+
 Rows are read once, file by file, into temporary files, a piece for each file, session and sensor; a clock that jumps
 back begins another piece. Pieces make one session that have its name and that do not overlap in any sensor: the two
 sensors' files of one trial, or the hours of one day. What overlaps stays apart. Sessions of one client that overlap,
@@ -17,16 +20,16 @@ import numpy as np
 
 from har_pipeline.description.files import DescribedFile, DescribedFiles
 from har_pipeline.description.model import Description
-from har_pipeline.description.samples import file_recordings
-from har_pipeline.errors import LabelError, SourceError
+from har_pipeline.description.overlaps import TimeSpan, overlaps, restarts
+from har_pipeline.description.samples import PARTS, Part, file_parts
+from har_pipeline.errors import LabelError, SourceError, UnpackingError
 from har_pipeline.readers.temporary_columns import TemporaryColumns
-from har_pipeline.recording import Categorical, Recording, Sensor
+from har_pipeline.recording import Categorical, Recording
+from har_pipeline.signals.addition import MAX_GAP_S, readings_at
 
 log = logging.getLogger(__name__)
 
 ROW = np.dtype([("time", "<f8"), ("values", "<f8", 3), ("line", "<u4"), ("label", "<i4")])
-RESTART_S = 1.0
-"""A clock that goes back by more has been set anew; by less, samples came late."""
 MOST_RESTARTS = 1000
 PAUSE_S = 10.0
 CHUNK_S, CHUNK_ROWS = 600.0, 2_000_000
@@ -35,13 +38,13 @@ PART_ROWS = 32_768
 
 
 class Piece(NamedTuple):
-    """A stretch of one sensor of one file's session, in which the clock runs on: the key of its rows."""
+    """A stretch of one part of one file's session, in which the clock runs on: the key of its rows."""
 
     client: str
     session: str
     file: int
     restart: int
-    sensor: Sensor
+    part: Part
 
 
 @dataclass
@@ -71,7 +74,12 @@ class _Stored:
     files: list[str] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     extents: dict[Piece, _Extent] = field(default_factory=dict)
-    restarts: dict[tuple[str, str, int, Sensor], int] = field(default_factory=dict)
+    restarts: dict[tuple[str, str, int, Part], int] = field(default_factory=dict)
+
+    def spans(self) -> Iterator[TimeSpan]:
+        """Yield when each piece begins and ends."""
+        for piece, extent in self.extents.items():
+            yield TimeSpan(piece.client, piece.part, extent.begin_s, extent.end_s, self.files[piece.file])
 
 
 def recordings(
@@ -82,48 +90,177 @@ def recordings(
 ) -> Iterator[Recording]:
     """Yield every client's sessions, chunks of accelerometer and gyroscope in turn, in constant memory.
 
-    A file with an unknown activity is left out as a whole and reported, or refused where `labels.strict` says so.
+    A file with an unknown activity is left out as a whole and reported, or refused where `labels.strict` says so; a
+    damaged one is left out while there are others. What is odd about the files is reported once.
     Raises PipelineError.
     """
-    with TemporaryColumns[Piece](ROW) as rows:
-        stored = _Stored(rows)
-        for file in files.each():
-            _store(description, file, clients, stored, report)
-        by_client: dict[str, list[Piece]] = {}
-        for piece in stored.extents:
-            by_client.setdefault(piece.client, []).append(piece)
-        for client in sorted(by_client):
-            for session in _on_one_clock(_sessions(by_client[client], stored), stored):
-                missing = {"acc", "gyro"} - {piece.sensor for piece in session.pieces}
-                if missing:
-                    where = ", ".join(dict.fromkeys(stored.files[piece.file] for piece in session.pieces))
-                    report(f"client {client}, session {session.name} ({where}) has no {missing.pop()}; left out")
-                else:
-                    yield from _in_step(client, session, stored)
+    report = _once(report)
+    for damaged in files.damaged:
+        report(f"{damaged}. It is left out")
+    with SessionStore(report, description.acc.add_gap_s) as store:
+        unreadable = [error for file in files.each() if (error := _store(description, file, clients, store, report))]
+        if unreadable and len(unreadable) == store.file_count:
+            raise unreadable[0]
+        yield from store.recordings()
+
+
+def _once(report: Callable[[str], None]) -> Callable[[str], None]:
+    said: set[str] = set()
+
+    def say(words: str) -> None:
+        if words not in said:
+            said.add(words)
+            report(words)
+
+    return say
 
 
 def _store(
     description: Description,
     file: DescribedFile,
     clients: Collection[str] | None,
-    stored: _Stored,
+    store: SessionStore,
     report: Callable[[str], None],
-) -> None:
-    number = len(stored.files)
-    stored.files.append(file.name)
+) -> UnpackingError | None:
+    """Store a file's samples; one that is left out is reported, and returned why if it is damaged."""
+    store.begin_file(file.name)
     try:
-        for recording in file_recordings(description, file):
+        for part, recording in file_parts(description, file, report):
             if clients is None or recording.client in clients:
-                _add(recording, number, stored)
-    except LabelError as error:
-        if description.labels.strict:
+                store.add(part, recording)
+    except (LabelError, UnpackingError) as error:
+        if isinstance(error, LabelError) and description.labels.strict:
             raise
         report(f"{error}. The file is left out")
-        for piece in [piece for piece in stored.extents if piece.file == number]:
-            del stored.extents[piece]
+        store.forget_file()
+        return error if isinstance(error, UnpackingError) else None
+    return None
 
 
-def _add(recording: Recording, number: int, stored: _Stored) -> None:
+class SessionStore:
+    """Takes the samples of files in any order, and gives back whole sessions, in constant memory; used by `with`.
+
+    What is left out is told to `report`. Something that is added to acceleration counts up to `add_gap_s` away from
+    its nearest sample.
+    """
+
+    def __init__(self, report: Callable[[str], None], add_gap_s: float = MAX_GAP_S) -> None:
+        self._report, self._add_gap_s = report, add_gap_s
+        self._rows = TemporaryColumns[Piece](ROW)
+        self._stored = _Stored(self._rows)
+
+    def __enter__(self) -> SessionStore:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._rows.remove()
+
+    @property
+    def file_count(self) -> int:
+        """How many files were begun."""
+        return len(self._stored.files)
+
+    def begin_file(self, name: str) -> None:
+        """Count what comes now as this file's."""
+        self._stored.files.append(name)
+
+    def add(self, part: Part, recording: Recording) -> None:
+        """Take a stretch of one part; raises SourceError where the clock of a file is no clock."""
+        _add(part, recording, len(self._stored.files) - 1, self._stored)
+
+    def forget_file(self) -> None:
+        """Forget what came of the latest file."""
+        number = len(self._stored.files) - 1
+        for piece in [piece for piece in self._stored.extents if piece.file == number]:
+            del self._stored.extents[piece]
+
+    def recordings(self) -> Iterator[Recording]:
+        """Yield every client's sessions, one after another; times of a client that overlap are reported."""
+        for words in overlaps(self._stored.spans()):
+            self._report(words)
+        by_client: dict[str, list[Piece]] = {}
+        for piece in self._stored.extents:
+            by_client.setdefault(piece.client, []).append(piece)
+        for client in sorted(by_client):
+            for session in _on_one_clock(_sessions(by_client[client], self._stored), self._stored):
+                if missing := _missing(session):
+                    files = dict.fromkeys(self._stored.files[piece.file] for piece in session.pieces)
+                    self._report(
+                        f"client {client}, session {session.name} ({', '.join(files)}) has no {missing}; left out"
+                    )
+                else:
+                    yield from self._in_step(client, session)
+
+    def _in_step(self, client: str, session: JoinedPieces) -> Iterator[Recording]:
+        added = _Added(session, self._stored, self._add_gap_s)
+        for recording, part in _in_step(client, session, self._stored):
+            yield added.to(recording) if part == "linear" else recording
+        if added.lost:
+            self._report(
+                f"client {client}, session {session.name}: {added.lost} of {added.samples} samples of the "
+                f"accelerometer have nothing to add within {self._add_gap_s:g} s"
+                f"{added.apart()}; they are left out"
+            )
+
+
+def _missing(session: JoinedPieces) -> str:
+    """Say what a session lacks; "" if it is complete."""
+    parts = {piece.part for piece in session.pieces}
+    if not parts & {"acc", "linear"}:
+        return "acc"
+    if "gyro" not in parts:
+        return "gyro"
+    return "sensor that is added to its acceleration" if "linear" in parts and "added" not in parts else ""
+
+
+class _Added:
+    """What is added to the acceleration of a session, on its clock: mapped from disk, or in memory if it is unsorted.
+
+    `samples` and `lost` count those of the accelerometer, and those of them that nothing lies near.
+    """
+
+    def __init__(self, session: JoinedPieces, stored: _Stored, gap_s: float) -> None:
+        self._gap_s, self._shift_s = gap_s, session.shift_s
+        self.samples = self.lost = 0
+        self._first_s, self._last_s = np.inf, -np.inf
+        pieces = [piece for piece in session.pieces if piece.part == "added"]
+        self._rows = [_sorted_rows(piece, stored) for piece in sorted(pieces, key=lambda p: stored.extents[p].begin_s)]
+
+    def to(self, recording: Recording) -> Recording:
+        """Return a stretch of the accelerometer with what is added to it; NaN where nothing is near."""
+        times_s = recording.times_s - self._shift_s
+        rows = np.concatenate([self._between(rows, times_s[0], times_s[-1]) for rows in self._rows])
+        found, near = readings_at(times_s, rows["time"], rows["values"], self._gap_s)
+        self.samples, self.lost = self.samples + len(near), self.lost + int(len(near) - near.sum())
+        self._first_s, self._last_s = min(self._first_s, times_s[0]), max(self._last_s, times_s[-1])
+        return recording._replace(values=recording.values + found)
+
+    def _between(self, rows: np.ndarray, first_s: float, last_s: float) -> np.ndarray:
+        """Return the rows from the last one before a stretch to the first one after it, without lost samples."""
+        low = int(np.searchsorted(rows["time"], first_s - self._gap_s)) - 1
+        high = int(np.searchsorted(rows["time"], last_s + self._gap_s, side="right")) + 1
+        part = np.asarray(rows[max(low, 0) : high])
+        usable: np.ndarray = part[np.isfinite(part["values"]).all(axis=1)]
+        return usable
+
+    def apart(self) -> str:
+        """Say so where the two do not overlap in time at all; "" otherwise."""
+        first = min((float(rows["time"][0]) for rows in self._rows if len(rows)), default=np.inf)
+        last = max((float(rows["time"][-1]) for rows in self._rows if len(rows)), default=-np.inf)
+        if first <= self._last_s and self._first_s <= last:
+            return ""
+        return (
+            f": the times of the two do not overlap ({self._first_s:.3f} to {self._last_s:.3f} s, and {first:.3f} to "
+            f"{last:.3f} s)"
+        )
+
+
+def _sorted_rows(piece: Piece, stored: _Stored) -> np.ndarray:
+    rows = stored.rows.mapped(piece)
+    return rows if stored.extents[piece].in_order else rows[np.argsort(rows["time"], kind="stable")]
+
+
+def _add(part: Part, recording: Recording, number: int, stored: _Stored) -> None:
     """Append a chunk to the pieces of its session."""
     timed = ~np.isnan(recording.times_s)
     if not timed.any():
@@ -138,11 +275,11 @@ def _add(recording: Recording, number: int, stored: _Stored) -> None:
     words = activity if isinstance(activity, Categorical) else Categorical.of(np.full(len(timed), activity))
     codes = [stored.labels.setdefault(name, len(stored.labels)) for name in words.names.tolist()]
     rows["label"] = np.array(codes, dtype=np.int32)[words.codes]
-    key = recording.client, recording.session, number, recording.sensor
+    key = recording.client, recording.session, number, part
     restart = stored.restarts.setdefault(key, 0)
-    piece = Piece(*key[:3], restart, recording.sensor)
+    piece = Piece(*key[:3], restart, part)
     before = stored.extents[piece].last_s if piece in stored.extents else rows["time"][0]
-    back = np.flatnonzero(np.diff(rows["time"], prepend=before) < -RESTART_S).tolist()
+    back = restarts(rows["time"], before).tolist()
     if restart + len(back) > MOST_RESTARTS:
         raise SourceError(
             f"{recording.where()}: times have gone back {MOST_RESTARTS} times; is time.column right, and does a column "
@@ -152,7 +289,7 @@ def _add(recording: Recording, number: int, stored: _Stored) -> None:
         if low in back:
             stored.restarts[key] += 1
         if low < high:
-            _append(Piece(*key[:3], stored.restarts[key], recording.sensor), rows[low:high], stored)
+            _append(Piece(*key[:3], stored.restarts[key], part), rows[low:high], stored)
 
 
 def _append(piece: Piece, rows: np.ndarray, stored: _Stored) -> None:
@@ -180,7 +317,7 @@ def _sessions(pieces: list[Piece], stored: _Stored) -> list[JoinedPieces]:
 
 
 def _overlap(piece: Piece, other: Piece, stored: _Stored) -> bool:
-    if piece.sensor != other.sensor:
+    if piece.part != other.part:
         return False
     mine, its = stored.extents[piece], stored.extents[other]
     return mine.begin_s <= its.end_s and its.begin_s <= mine.end_s
@@ -200,20 +337,22 @@ def _on_one_clock(sessions: list[JoinedPieces], stored: _Stored) -> list[JoinedP
     return ordered
 
 
-def _in_step(client: str, session: JoinedPieces, stored: _Stored) -> Iterator[Recording]:
-    """Yield CHUNK_S of every piece of a session, then the next."""
+def _in_step(client: str, session: JoinedPieces, stored: _Stored) -> Iterator[tuple[Recording, Part]]:
+    """Yield CHUNK_S of every piece of a session, but of what is added, then the next."""
     names = np.array(list(stored.labels))
-    pieces = sorted(session.pieces, key=lambda piece: (stored.extents[piece].begin_s, piece.sensor))
+    samples = (piece for piece in session.pieces if piece.part != "added")
+    pieces = sorted(samples, key=lambda piece: (stored.extents[piece].begin_s, PARTS.index(piece.part)))
     cursors = [_Cursor(piece, stored) for piece in pieces]
     while (start := min(cursor.next_s for cursor in cursors)) < np.inf:
         for cursor in cursors:
             part = cursor.until(start + CHUNK_S)
             if len(part):
                 yield Recording(
-                    client, session.name, Categorical(names, part["label"]), cursor.piece.sensor,
+                    client, session.name, Categorical(names, part["label"]),
+                    "gyro" if cursor.piece.part == "gyro" else "acc",
                     part["time"] + session.shift_s, part["values"], stored.files[cursor.piece.file],
                     int(part["line"][0]),
-                )  # fmt: skip
+                ), cursor.piece.part  # fmt: skip
 
 
 class _Cursor:

@@ -6,15 +6,13 @@ import csv
 import io
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gaitway.errors import did_you_mean
 from har_pipeline.description.files import Bytes, DescribedFile
-from har_pipeline.description.keys import GROUPS
-from har_pipeline.description.model import Description
 from har_pipeline.errors import SourceError
 from har_pipeline.readers.archive import most_unpacked, unpacking
 from har_pipeline.readers.tables import MISSING, no_number, numbers_and_words
@@ -31,6 +29,55 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 ODDLY_QUOTED = "a quotation mark is opened and not closed in its line"
 
 Lines = tuple[np.ndarray, list[bytes]]
+
+
+class TextFormat(Protocol):
+    """How a text table is written; `columns_of_words` are those whose cells are never read as numbers."""
+
+    @property
+    def header(self) -> bool:
+        """Whether the first row has the names of the columns."""
+
+    @property
+    def separator(self) -> str:
+        """What stands between cells: a character, or `whitespace`."""
+
+    @property
+    def trailing(self) -> str:
+        """What every row ends with."""
+
+    @property
+    def comment(self) -> str:
+        """What lines begin with that are no rows."""
+
+    @property
+    def decimal(self) -> str:
+        """The decimal mark."""
+
+    @property
+    def skip_lines(self) -> int:
+        """How many lines stand before the header."""
+
+    @property
+    def columns_of_words(self) -> tuple[str | int, ...]:
+        """Names or numbers of columns of words."""
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """A table of numbers with a header."""
+
+    separator: str = ","
+    decimal: str = "."
+    skip_lines: int = 0
+    trailing: str = ""
+    comment: str = ""
+    header: bool = True
+    columns_of_words: tuple[str | int, ...] = ()
+
+    def with_words(self, *columns: str | int) -> PlainText:
+        """Return the same with these columns of words."""
+        return replace(self, columns_of_words=columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +175,7 @@ class RowBlock:
         return Categorical(np.array([str(each).strip() for each in texts.categories]), texts.codes.to_numpy())
 
 
-def read_blocks(file: DescribedFile, description: Description) -> Iterator[RowBlock]:
+def read_blocks(file: DescribedFile, description: TextFormat) -> Iterator[RowBlock]:
     """Parse a file block by block; raises SourceError, with the line, for what is no table."""
     header: tuple[str, ...] | None = None
     width = 0
@@ -148,7 +195,7 @@ def read_blocks(file: DescribedFile, description: Description) -> Iterator[RowBl
         raise SourceError(f"{file.name} is empty; expected rows")
 
 
-def _cells(line: bytes, description: Description, place: str) -> list[str]:
+def _cells(line: bytes, description: TextFormat, place: str) -> list[str]:
     text = line.decode("utf-8", "replace")
     if description.separator == WHITESPACE:
         cells = text.split()
@@ -163,7 +210,7 @@ def _cells(line: bytes, description: Description, place: str) -> list[str]:
 
 
 def _block(
-    lines: list[bytes], numbers: np.ndarray, width: int, header: tuple[str, ...], name: str, description: Description
+    lines: list[bytes], numbers: np.ndarray, width: int, header: tuple[str, ...], name: str, description: TextFormat
 ) -> RowBlock:
     """Parse lines; rows that are too long, or with a quotation mark too many, are damaged, and come out empty."""
     damaged, why = np.zeros(len(lines), dtype=bool), list[str]()
@@ -186,18 +233,17 @@ def _block(
     return RowBlock(name, frame, numbers, header, description.decimal, damaged, why)
 
 
-def _too_long(line: bytes, number: int, width: int, name: str, description: Description) -> bool:
+def _too_long(line: bytes, number: int, width: int, name: str, description: TextFormat) -> bool:
     return len(_cells(line, description, f"{name}, line {number}")) > width
 
 
-def _word_columns(header: tuple[str, ...], width: int, description: Description) -> list[int]:
+def _word_columns(header: tuple[str, ...], width: int, description: TextFormat) -> list[int]:
     """Return where words stand: as numbers, subject 01 would be 1, or 01 again beside an empty cell."""
-    named = [source.column for name in GROUPS if (source := getattr(description, name)) is not None]
-    known = [each for each in named if isinstance(each, int) or each in header]
+    known = [each for each in description.columns_of_words if isinstance(each, int) or each in header]
     return [at for each in known if (at := each - 1 if isinstance(each, int) else header.index(each)) < width]
 
 
-def _parsed(lines: list[bytes], width: int, texts: list[int], description: Description) -> pd.DataFrame | None:
+def _parsed(lines: list[bytes], width: int, texts: list[int], description: TextFormat) -> pd.DataFrame | None:
     """Parse rows of so many cells; None where one is longer, goes on in the next, or else is no row of a table."""
     import pandas as pd
 
@@ -222,7 +268,7 @@ def _parsed(lines: list[bytes], width: int, texts: list[int], description: Descr
     return frame if len(frame) == len(lines) else None
 
 
-def _lines(stream: Bytes, file: DescribedFile, description: Description) -> Iterator[Lines]:
+def _lines(stream: Bytes, file: DescribedFile, description: TextFormat) -> Iterator[Lines]:
     """Yield lines that are neither blank, nor comments, nor to be skipped, cleaned; with their numbers."""
     comment, trailing = description.comment.encode(), description.trailing.encode()
     number = 1

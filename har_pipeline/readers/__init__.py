@@ -1,12 +1,18 @@
 """The data sets by name; a new one is one file with a READER and one entry here."""
 
+from gaitway.plugins import EntryTable
+from har_pipeline.apps.reader import AppReader
 from har_pipeline.readers import (
+    androsensor,
     described,
     hhar,
     mobiact,
     motionsense,
     pamap2,
+    phyphox,
+    physics_toolbox,
     realworld,
+    sensor_logger,
     shl,
     spsw,
     synthetic,
@@ -14,10 +20,28 @@ from har_pipeline.readers import (
 )
 from har_pipeline.readers.reader import RecordingReader
 
-READERS: dict[str, RecordingReader] = {
-    module.READER.name: module.READER
-    for module in (
-        *(motionsense, ucihar, spsw, hhar, realworld, pamap2, mobiact, shl),
-        *(described, synthetic),
-    )
-}
+
+def _check(name: str, entry: object) -> str:
+    if not isinstance(entry, RecordingReader):
+        return f"expected a har_pipeline.readers.reader.RecordingReader, came {entry!r}"
+    if entry.name != name:
+        return f"expected the name {name!r}, as the entry point is called, came {entry.name!r}"
+    return ""
+
+
+_PHONE_APPS = tuple(module.READER for module in (sensor_logger, phyphox, androsensor, physics_toolbox))
+APPS: tuple[AppReader, ...] = tuple(reader for reader in _PHONE_APPS if isinstance(reader, AppReader))
+"""Readers of what phones' apps write; each says by `recognizes` whether files are its app's."""
+
+READERS: EntryTable[RecordingReader] = EntryTable(
+    "readers",
+    {
+        reader.name: reader
+        for reader in (
+            *(module.READER for module in (motionsense, ucihar, spsw, hhar, realworld, pamap2, mobiact, shl)),
+            *_PHONE_APPS,
+            *(module.READER for module in (described, synthetic)),
+        )
+    },
+    check=_check,
+)

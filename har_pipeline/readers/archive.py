@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, NamedTuple, cast
 
-from har_pipeline.errors import SourceError
+from har_pipeline.errors import SourceError, UnpackingError
 
 ARCHIVE = re.compile(r"\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))$", re.IGNORECASE)
 ARCHIVE_FOLDER = re.compile(rf"{ARCHIVE.pattern[:-1]}/", re.IGNORECASE)
@@ -37,6 +37,8 @@ DAMAGED = (
 """What reading a damaged archive, or a strange one, raises."""
 
 Descend = Callable[[str], bool]
+OnDamaged = Callable[[str], None]
+"""Told in words which archive is left out, and why."""
 
 
 class Member(NamedTuple):
@@ -111,12 +113,16 @@ def locate(root: Path | str | None, layout: Layout, dataset: str) -> Source:
     return Source(root, base, layout, count, tuple(sorted(paths[base])))
 
 
-def walk(root: Path, descend: Descend) -> Iterator[Member]:
-    """Yield every file under root; archives that `descend` accepts by virtual name are opened, not yielded."""
+def walk(root: Path, descend: Descend, on_damaged: OnDamaged | None = None) -> Iterator[Member]:
+    """Yield every file under root; archives that `descend` accepts by virtual name are opened, not yielded.
+
+    An archive below root that cannot be read, or not to its end, is left out and told `on_damaged`; without that, and
+    where it is root itself, it raises SourceError.
+    """
     if root.is_file():
         if ARCHIVE.search(root.name):
             with root.open("rb") as stream:
-                yield from _walk_archive(stream, root.name, "", root, descend)
+                yield from _walk_archive(stream, root.name, "", root, descend, on_damaged)
         else:
             yield Member(printable(root.name), root, _opener(root.name, partial(_open_file, root)))
         return
@@ -126,19 +132,18 @@ def walk(root: Path, descend: Descend) -> Iterator[Member]:
         name = printable(path.relative_to(root).as_posix())
         if ARCHIVE.search(name):
             if descend(name):
-                with path.open("rb") as stream:
-                    yield from _walk_archive(stream, name, f"{name}/", path, descend)
+                yield from _left_out(_walk_file(name, path, descend, on_damaged), on_damaged)
         else:
             yield Member(name, path, _opener(name, partial(_open_file, path)))
 
 
 @contextmanager
 def unpacking(name: str) -> Iterator[None]:
-    """Turn what a damaged archive raises into a SourceError that names the file."""
+    """Turn what a damaged archive raises into a UnpackingError that names the file."""
     try:
         yield
     except DAMAGED as error:
-        raise SourceError(f"{name} cannot be read or unpacked: {error or type(error).__name__}") from error
+        raise UnpackingError(f"{name} cannot be read or unpacked: {error or type(error).__name__}") from error
 
 
 def most_unpacked(path: Path) -> int:
@@ -159,7 +164,23 @@ def _wanted(name: str, layout: Layout) -> bool:
     return layout.archives.search(name.rpartition("/")[2]) is not None
 
 
-def _walk_archive(stream: IO[bytes], name: str, prefix: str, path: Path, descend: Descend) -> Iterator[Member]:
+def _walk_file(name: str, path: Path, descend: Descend, on_damaged: OnDamaged | None) -> Iterator[Member]:
+    with path.open("rb") as stream:
+        yield from _walk_archive(stream, name, f"{name}/", path, descend, on_damaged)
+
+
+def _left_out(members: Iterator[Member], on_damaged: OnDamaged | None) -> Iterator[Member]:
+    try:
+        yield from members
+    except SourceError as error:
+        if on_damaged is None:
+            raise
+        on_damaged(str(error))
+
+
+def _walk_archive(
+    stream: IO[bytes], name: str, prefix: str, path: Path, descend: Descend, on_damaged: OnDamaged | None
+) -> Iterator[Member]:
     try:
         members = _zip_members(stream) if name.lower().endswith(".zip") else _tar_members(stream)
         for inner, opener in members:
@@ -167,15 +188,22 @@ def _walk_archive(stream: IO[bytes], name: str, prefix: str, path: Path, descend
             if not ARCHIVE.search(inner):
                 yield Member(virtual, path, _opener(virtual, opener))
             elif descend(virtual):
-                if len(ARCHIVE_FOLDER.findall(prefix)) >= DEEPEST:
-                    raise SourceError(f"{path} ({virtual}): archives lie more than {DEEPEST} deep in one another")
-                with SpooledTemporaryFile(max_size=SPOOL_BYTES) as stored:
-                    with opener() as packed:
-                        _copy(packed, stored, virtual, most_unpacked(path))
-                    stored.seek(0)
-                    yield from _walk_archive(stored, virtual, f"{virtual}/", path, descend)
+                yield from _left_out(_walk_inner(opener, virtual, path, descend, on_damaged), on_damaged)
     except DAMAGED as error:
-        raise SourceError(f"{path} ({name}) cannot be read as an archive: {error}; download it again") from error
+        raise UnpackingError(f"{path} ({name}) cannot be read as an archive: {error}; download it again") from error
+
+
+def _walk_inner(
+    opener: Callable[[], IO[bytes]], name: str, path: Path, descend: Descend, on_damaged: OnDamaged | None
+) -> Iterator[Member]:
+    """Walk an archive that lies in another."""
+    if len(ARCHIVE_FOLDER.findall(f"{name}/")) > DEEPEST:
+        raise SourceError(f"{path} ({name}): archives lie more than {DEEPEST} deep in one another")
+    with SpooledTemporaryFile(max_size=SPOOL_BYTES) as stored:
+        with unpacking(f"{path} ({name})"), opener() as packed:
+            _copy(packed, stored, name, most_unpacked(path))
+        stored.seek(0)
+        yield from _walk_archive(stored, name, f"{name}/", path, descend, on_damaged)
 
 
 def _copy(packed: IO[bytes], stored: IO[bytes], name: str, most: int) -> None:

@@ -1,4 +1,7 @@
-"""Anybody's recordings as a data set: its options are a description, as `har_pipeline describe` writes it."""
+"""Anybody's recordings as a data set: its options are a description, as `har_pipeline describe` writes it.
+
+Acceleration: a description declares it, and its recordings leave as specific force (`Description.values`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from har_pipeline.description.files import DescribedFiles, find_files
 from har_pipeline.description.model import description_of
 from har_pipeline.description.sessions import recordings
 from har_pipeline.errors import SettingsError
+from har_pipeline.gravity import AccelerationConvention
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader
@@ -33,6 +37,10 @@ class DescribedReader(RecordingReader):
     def open(self, root: Path | str | None, options: Options) -> DescribedFiles:
         """Find the files under root; raises SourceError where there is none."""
         return find_files(description_of(options), root)
+
+    def convention(self, options: Options) -> AccelerationConvention:
+        """Return what the description declares; its recordings are specific force already."""
+        return description_of(options).acceleration if options else self.acceleration
 
     def expected(self, options: Options) -> str:
         """Say which files are looked for."""
@@ -60,6 +68,7 @@ READER = DescribedReader(
     labels=_labels,
     layouts=lambda options: (),
     recordings=_recordings,
+    acceleration="specific force",
     declared_hz=lambda options: description_of(options).declared_hz,
     origin=lambda client: Origin(NAME, subject_of(client), device_of(client)),
 )

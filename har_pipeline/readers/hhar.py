@@ -1,7 +1,9 @@
 """HHAR: nine users × four phone models (two handsets each), six activities, 50 to 200 Hz, over a gigabyte a file.
 
 Stisen et al., "Smart devices are different: assessing and mitigating mobile sensing heterogeneities for activity
-recognition", SenSys 2015. Clients are user × model, `a_nexus4`; a session is one handset.
+recognition", SenSys 2015. Clients are user × model, `a_nexus4`; a session is one handset. The watches that the users
+wore beside them (two models) are clients of their own, `a_gear`, with option `devices`: "all" or "watches"; "phones",
+its default, is what papers count. Files may lack their header, or call their times otherwise: see `hhar_columns`.
 
 Memory: each file is read once, in chunks, and its rows are spooled to one temporary binary file per handset and
 sensor; then a handset's two files are mapped and walked in step, ten minutes at a time.
@@ -9,28 +11,36 @@ sensor; then a handset's two files are mapped and walked in step, ten minutes at
 Clock: Creation_Time (ns) has true intervals but its own origin per device, sometimes per sensor, and restarts;
 Arrival_Time (ms) is one clock for both sensors but jitters with delivery. So Creation_Time is shifted by the median of
 Arrival_Time − Creation_Time, for each stretch between restarts: intervals of the one on the origin of the other.
+
+Acceleration: specific force. The files hold what Android's sensors gave, unchanged: flat on a table, screen up, z is
+"0 m/s2 minus the force of gravity, which is -9.81 m/s2" (developer.android.com, Motion sensors). Not verified by a
+posture: how the phones lay in the pouch is not said.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
+from io import BufferedReader
 from itertools import pairwise
 
 import numpy as np
 
-from gaitway.errors import did_you_mean
+from gaitway.errors import did_you_mean, unknown_class
 from har_pipeline.errors import SettingsError, SignalError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
+from har_pipeline.readers.hhar_columns import NUMBERS, WORDS, Peeked, columns_of
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, found
 from har_pipeline.readers.tables import Table, read_chunks
 from har_pipeline.readers.temporary_columns import TemporaryColumns
 from har_pipeline.recording import UNLABELLED, Categorical, Recording, Sensor, device_of, subject_of
 
+log = logging.getLogger(__name__)
+
 LABELS = ("sit", "stand", "walk", "stairsup", "stairsdown", "bike")
-NUMBERS = ("Creation_Time", "Arrival_Time", "x", "y", "z")
-WORDS = ("User", "Model", "Device", "gt")
+WATCHES = ("gear", "lgwatch")
 SENSORS: dict[str, Sensor] = {"accelerometer": "acc", "gyroscope": "gyro"}
 # 48 bytes, a multiple of eight, so that no number lies across two words.
 ROW = np.dtype([("creation", "<f8"), ("arrival", "<f8"), ("values", "<f8", 3), ("line", "<u4"), ("label", "<i4")])
@@ -39,20 +49,27 @@ RESTART_S = 60.0
 UNKNOWN = -2
 CODES = {name: code for code, name in enumerate(LABELS)} | dict.fromkeys(UNLABELLED, -1)
 LAYOUT = Layout(
-    files=re.compile(r"(?:(?<=/)|^)Phones_(accelerometer|gyroscope)\d*\.csv(\.gz)?$"),
+    files=re.compile(r"(?:(?<=/)|^)(?:(Phones|Watch)_)(accelerometer|gyroscope)\d*\.csv(\.gz)?$"),
     archives=re.compile(r"activity.recognition|hhar|heterogeneity", re.IGNORECASE),
     expected="Phones_accelerometer.csv and Phones_gyroscope.csv (Activity recognition exp)",
 )
+DEVICES = {"phones": ("Phones",), "watches": ("Watch",), "all": ("Phones", "Watch")}
 
 Handset = tuple[str, str]
 
 
 def recordings(source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
     """Yield both sensors of each handset in step, in chunks of ten minutes."""
+    devices = str(options["devices"])
+    if devices not in DEVICES:
+        raise SettingsError(f"hhar: option devices is {devices[:50]!r}; {did_you_mean(devices[:50], DEVICES)}")
     names: dict[Sensor, str] = {}
     with TemporaryColumns[tuple[Handset, Sensor]](ROW) as stored:
         for match, member in found(source, "hhar").members():
-            sensor = SENSORS[match[1]]
+            if match[1] not in DEVICES[devices]:
+                log.warning("%s is not read; give option devices, 'all' or 'watches', to read it", member.name)
+                continue
+            sensor = SENSORS[match[2]]
             names[sensor] = member.name
             _spool(member, sensor, clients, stored)
         if len(names) < 2:
@@ -62,8 +79,11 @@ def recordings(source: Source | None, clients: Clients, options: Options) -> Ite
 
 
 def _spool(member: Member, sensor: Sensor, clients: Clients, stored: TemporaryColumns[tuple[Handset, Sensor]]) -> None:
-    with member.open() as stream:
-        for table in read_chunks(stream, member.name, NUMBERS, WORDS):
+    with member.open() as opened:
+        stream = Peeked(opened)
+        columns, header = columns_of(stream.head, member.name)
+        buffered = BufferedReader(stream)
+        for table in read_chunks(buffered, member.name, NUMBERS, WORDS, columns=columns, header=header):
             rows = _rows(table)
             words = [table.text[name] for name in WORDS[:3]]
             # Rows come in long blocks of one handset; a block is written at once.
@@ -86,7 +106,7 @@ def _rows(table: Table) -> np.ndarray:
     if (labels == UNKNOWN).any():
         at = int(np.argmax(labels == UNKNOWN))
         name = str(truth.names[truth.codes[at]])
-        raise SettingsError(f"{table.source}, line {table.line + at}: activity {name!r}; {did_you_mean(name, LABELS)}")
+        raise SettingsError(f"{table.source}, line {table.line + at}: activity {name!r}; {unknown_class(name, LABELS)}")
     rows["label"] = labels
     return rows
 
@@ -149,5 +169,9 @@ READER = RecordingReader(
     labels=lambda options: LABELS,
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
-    origin=lambda client: Origin("hhar", subject_of(client), device_of(client), "waist"),
+    acceleration="specific force",
+    origin=lambda client: Origin(
+        "hhar", subject_of(client), device_of(client), "wrist" if device_of(client) in WATCHES else "waist"
+    ),
+    defaults={"devices": "phones"},
 )

@@ -13,6 +13,10 @@ Sources: the readmes of both versions and raw files, as public copies hold them 
 and github.com/yehowlong/MobiAct_Dataset_v2.0-MobiFall_Dataset_v2.0); for the annotated columns, three programs that
 read them. Not verified on annotated files: that their timestamps are ns as well. Timestamps count from the phone's
 start, so the trials of a subject are laid one after another on one clock, by activity and trial.
+
+Acceleration: specific force, of an Android phone: flat on a table, screen up, z is "0 m/s2 minus the force of gravity,
+which is -9.81 m/s2" (developer.android.com, Motion sensors); the annotated files' angles say the same, at pitch −90°
+the top edge is up and acc_y +9.8.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from typing import IO
 
 import numpy as np
 
-from gaitway.errors import did_you_mean
+from gaitway.errors import unknown_class
 from har_pipeline.errors import SettingsError, SourceError
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
@@ -99,7 +103,7 @@ def _codes(names: np.ndarray, source: str, line: int) -> np.ndarray:
     for name in known.tolist():
         if name not in LABELS and name not in UNLABELLED:
             at = line + int(np.argmax(names == name))
-            raise SettingsError(f"{source}, line {at}: label {name!r}; {did_you_mean(name, LABELS)}")
+            raise SettingsError(f"{source}, line {at}: label {name!r}; {unknown_class(name, LABELS)}")
     return np.array([LABELS.index(name) if name in LABELS else -1 for name in known.tolist()])[index]
 
 
@@ -126,5 +130,6 @@ READER = RecordingReader(
     labels=lambda options: LABELS,
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
+    acceleration="specific force",
     origin=lambda client: Origin("mobiact", client, "galaxy_s3", "pocket"),
 )

@@ -2,6 +2,10 @@
 
 Malekzadeh, Clegg, Cavallaro, Haddadi, "Mobile sensor data anonymization", IoTDI 2019. The files have no time column:
 rows are 20 ms apart, and the trials of a subject are laid one after another on one clock, in the protocol's order.
+
+Acceleration: gravity points down. The columns are CoreMotion's: gravity is "The gravity acceleration vector expressed
+in the device's reference frame", and the total is "equal to gravity plus the acceleration the user imparts"
+(developer.apple.com, CMDeviceMotion). So it is in the files: gravity.z = −cos(pitch) · cos(roll), face up −1.
 """
 
 from __future__ import annotations
@@ -52,5 +56,6 @@ READER = RecordingReader(
     labels=lambda options: LABELS,
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
+    acceleration="gravity points down",
     origin=lambda client: Origin("motionsense", client, "iphone_6s", "pocket"),
 )

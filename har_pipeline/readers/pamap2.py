@@ -8,6 +8,10 @@ between activities: unlabelled here. NaN marks what the radio lost.
 
 Clients are subject × place, `101_hand`; the optional recording follows the protocol's on a subject's clock, since both
 files count from their own start. Not verified on the real files, which were not at hand: that both do so.
+
+Acceleration: specific force, "3D-acceleration data (ms-2), scale: ±16g" of Colibri units, which read +1 g upwards at
+rest as accelerometers do. The magnetometer beside shows it: in Germany the earth's field points down by 66°, against
+specific force. Not verified on the real files.
 """
 
 from __future__ import annotations
@@ -106,5 +110,6 @@ READER = RecordingReader(
     labels=lambda options: tuple(ACTIVITIES.values()),
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
+    acceleration="specific force",
     origin=lambda client: Origin("pamap2", subject_of(client), "colibri", device_of(client)),
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError, SourceError
+from har_pipeline.gravity import AccelerationConvention, specific_force
 from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source, locate
 from har_pipeline.recording import Recording
@@ -72,13 +75,46 @@ class RecordingReader(DataSetReader):
     them; only the chosen clients where `clients` is given. `origin` says of a client's id whose it is, on which device
     and where it was worn. `windows` serves sets published as windows. `declared_hz` is the rate that the options state
     of a sensor ("acc", "gyro"), where they do: another one that is measured is a finding.
+
+    `acceleration` is the convention in which `recordings` and `windows` yield; its proof is in the module's docstring
+    and in `tests/har_pipeline/readers/test_gravity.py`. Samples leave by `read` and `read_windows`.
     """
 
     recordings: ReadRecordings
+    acceleration: AccelerationConvention
     origin: Callable[[str], Origin]
     windows: ReadWindows | None = None
     declared_hz: Callable[[Options], Mapping[str, float]] = lambda options: {}
     settings: PipelineSettings = field(default_factory=PipelineSettings)
+
+    def convention(self, options: Options) -> AccelerationConvention:
+        """Return the convention in which the files are written."""
+        return self.acceleration
+
+    def read(self, source: Source | None, clients: Clients, options: Options) -> Iterator[Recording]:
+        """Yield the recordings, accelerations as specific force."""
+        for recording in self.recordings(source, clients, options):
+            if recording.sensor == "acc":
+                yield recording._replace(values=specific_force(recording.values, self.acceleration))
+            else:
+                yield recording
+
+    def read_windows(self, source: Source | None, clients: Clients, options: Options) -> dict[str, ClientWindows]:
+        """Return the published windows by client, accelerations as specific force; SettingsError if there are none."""
+        if self.windows is None:
+            raise SettingsError(f"{self.name} is published as recordings; cut them into windows with prepare()")
+        found = self.windows(source, clients, options)
+        return {
+            client: replace(windows, x=_with_specific_force(windows.x, self.acceleration))
+            for client, windows in found.items()
+        }
+
+
+def _with_specific_force(x: np.ndarray, convention: AccelerationConvention) -> np.ndarray:
+    """Turn the accelerations of windows (n, T, 6) into specific force."""
+    turned = x.copy()
+    turned[..., :3] = specific_force(x[..., :3], convention)
+    return turned
 
 
 def chosen(client: str, clients: Clients) -> bool:

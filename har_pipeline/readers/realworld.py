@@ -3,6 +3,10 @@
 Sztyler and Stuckenschmidt, "On-body localization of wearable devices: an investigation of position-aware activity
 recognition", PerCom 2016. Clients are subject × place, `1_shin`; a session is one activity, all its parts (`_2_`,
 `_3_`) together: parts of the two sensors need not match, but their times (ms since 1970) do.
+
+Acceleration: specific force, of Android phones: flat on a table, screen up, z is "0 m/s2 minus the force of gravity,
+which is -9.81 m/s2" (developer.android.com, Motion sensors). So it is in the one recording at hand: the phone on the
+shin is upright, y is +9.4 in the mean.
 """
 
 from __future__ import annotations
@@ -76,6 +80,7 @@ READER = RecordingReader(
     labels=lambda options: LABELS,
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
+    acceleration="specific force",
     origin=lambda client: Origin("realworld", subject_of(client), "", device_of(client)),
     defaults={"subject": "1"},
 )

@@ -12,6 +12,10 @@ reach. Not verified: the units, taken to be Android's m/s² with gravity and rad
 
 Clients are user × place, `user1_hand`; a session is a day. A sample takes the label of the last label row before it,
 unless that is over LABEL_AGE_S old. Days are spooled to disk: about 3 GB for the whole preview.
+
+Acceleration: specific force, of Android phones (Huawei Mate 9): flat on a table, screen up, z is "0 m/s2 minus the
+force of gravity, which is -9.81 m/s2" (developer.android.com, Motion sensors); gravity and linear acceleration have
+columns of their own, whose sum it is, and the orientation turns it to the world's up. Not verified on the real files.
 """
 
 from __future__ import annotations
@@ -101,5 +105,6 @@ READER = RecordingReader(
     labels=lambda options: LABELS,
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
+    acceleration="specific force",
     origin=lambda client: Origin("shl", subject_of(client), "mate9", device_of(client)),
 )

@@ -3,6 +3,10 @@
 Matey-Sanz, Casteleyn, Granell, "Dataset of inertial measurements of smartphones and smartwatches for human activity
 recognition", Data in Brief 2023. Time stamps are those of delivery, so they come in bursts. Differs from the other
 sets: activities last 0.7 to 2.5 s, so windows advance by 16 samples.
+
+Acceleration: specific force, of an Android phone and a Wear OS watch: flat on a table, screen up, z is "0 m/s2 minus
+the force of gravity, which is -9.81 m/s2" (developer.android.com, Motion sensors). So it is in the files: the watch of
+whoever sits with the hand on the thigh looks up, z > 0 on all 23 wrists.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ READER = RecordingReader(
     labels=lambda options: LABELS,
     layouts=lambda options: (LAYOUT,),
     recordings=recordings,
+    acceleration="specific force",
     origin=lambda client: Origin("spsw", subject_of(client), device_of(client), PLACES[device_of(client)]),
     settings=PipelineSettings(stride=16),
 )

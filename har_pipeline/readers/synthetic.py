@@ -4,7 +4,8 @@ Subjects × phones × body places. A body segment swings (Euler angles) and is s
 frequency); the gyroscope reads the true rate of those angles and the accelerometer the same motion plus gravity in
 the segment's frame, so that both agree physically. The phone then adds what phones add: its own rate (50 to 210 Hz, up
 to 0.5 % off), time-stamp jitter, dropouts, scale, bias, noise, range and resolution. Amplitudes and cadences follow
-the magnitudes of the RealWorld recordings by eye; nothing is fitted. Every client has its own seed, so that adding a
+the magnitudes of the RealWorld recordings by eye; nothing is fitted. Acceleration: specific force, as in a segment at
+rest that reads +9.8 m/s² upwards. Every client has its own seed, so that adding a
 client changes no other.
 """
 
@@ -124,6 +125,7 @@ READER = RecordingReader(
     labels=lambda options: ACTIVITIES,
     layouts=lambda options: (),
     recordings=recordings,
+    acceleration="specific force",
     origin=lambda client: Origin("synthetic", subject_of(client), *device_of(client).split("-")),
     defaults=DEFAULTS,
 )

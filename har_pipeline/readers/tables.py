@@ -45,15 +45,27 @@ def read_table(stream: IO[bytes], source: str, numeric: Sequence[str], text: Seq
 
 
 def read_chunks(
-    stream: IO[bytes], source: str, numeric: Sequence[str], text: Sequence[str] = (), *, rows: int | None = 250_000
+    stream: IO[bytes],
+    source: str,
+    numeric: Sequence[str],
+    text: Sequence[str] = (),
+    *,
+    rows: int | None = 250_000,
+    columns: Sequence[str] | None = None,
+    header: bool = True,
 ) -> Iterator[Table]:
-    """Read the named columns of a CSV in chunks of `rows` (None: as one), in constant memory."""
+    """Read the named columns of a CSV in chunks of `rows` (None: as one), in constant memory.
+
+    `columns` are the names of all of its columns, where its header has others, or where it has none.
+    """
     import pandas as pd
 
     wanted = [*numeric, *text]
     with _errors_in_words(source, f"is empty; expected a header with {wanted}", f"not a CSV with columns {wanted}"):
         frames = pd.read_csv(
             stream,
+            names=None if columns is None else list(columns),
+            header=0 if header else None,
             usecols=lambda name: name in wanted,
             dtype=dict.fromkeys(text, "category"),
             # Looking each cell up among the missing ones would cost as much as reading it: see _numbers.
@@ -62,7 +74,7 @@ def read_chunks(
             chunksize=rows or 1 << 40,
             low_memory=False,
         )
-        line = 2
+        line = 2 if header else 1
         for frame in frames:
             missing = [name for name in wanted if name not in frame.columns]
             if missing:

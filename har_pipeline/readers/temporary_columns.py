@@ -49,6 +49,10 @@ class TemporaryColumns(Generic[Key]):
     ) -> None:
         self._remove()
 
+    def remove(self) -> None:
+        """Remove all rows from disk."""
+        self._remove()
+
     def __iter__(self) -> Iterator[Key]:
         return iter(self._paths)
 

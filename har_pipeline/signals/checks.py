@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from har_pipeline.gravity import AccelerationConvention
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 from har_pipeline.signals.tally import AXES, Tally
 
@@ -34,6 +35,15 @@ IN_MOTION = (5.0, 16.0)
 """Half of all accelerations are larger, half smaller than a number in here, if they are in m/s² with gravity."""
 WITHOUT_GRAVITY = 0.6
 """Below this share of a second's acceleration that keeps its direction, nothing pulls down."""
+DECLARED_WITHOUT_GRAVITY = (
+    "it is declared as without gravity: a model that learnt from accelerations with gravity does not know such "
+    "windows, nor the other way round; take the acceleration that includes it, or add it (acc.add)"
+)
+WITHOUT_GRAVITY_IN_MOTION = 0.35
+"""The same where sizes are as with gravity: who jogs has 0.48 to 0.63 with it, 0.06 to 0.24 without (MotionSense)."""
+TURNED = 1.6
+"""Ratio of the sizes' quartiles: about gravity's size and narrower it is gravity, of a device that turns; linear
+acceleration of people has 1.8 and more."""
 ROTATION = 20.0
 """rad/s: one second in twenty turns faster on average only if it is in degrees."""
 TINY_ROTATION, WALKING = 0.1, 1.5
@@ -44,6 +54,10 @@ PEAKS = {"acc": (2000.0, "m/s²"), "gyro": (200.0, "rad/s")}
 LOST, REPEATED = 0.15, 0.3
 SILENT, FROZEN = 0.2, 0.2
 """Shares of the time in which a sensor gives nothing while the other does, or the same three numbers over and over."""
+MIXED = 0.5
+"""Share of the time in which two signals take turns."""
+ZERO = 0.01
+"""Share of samples whose three numbers are exactly 0; known sets have none."""
 LAG_S = 10.0
 """A sensor that is pushed in long pieces, after the other, is not silent."""
 
@@ -70,11 +84,16 @@ class Finding(NamedTuple):
 class SignalChecks:
     """Judges the recordings of any number of clients while they pass; memory does not grow with their length.
 
-    `declared_hz` is the rate that a description or plan states of a sensor ("acc", "gyro"), where one does.
+    `declared_hz` is the rate that a description or plan states of a sensor ("acc", "gyro"), where one does, and
+    `acceleration` the convention in which the accelerometer's samples came.
     """
 
-    def __init__(self, declared_hz: Mapping[str, float] | None = None) -> None:
-        self._declared_hz = dict(declared_hz or {})
+    def __init__(
+        self,
+        declared_hz: Mapping[str, float] | None = None,
+        acceleration: AccelerationConvention = "specific force",
+    ) -> None:
+        self._declared_hz, self._acceleration = dict(declared_hz or {}), acceleration
         self._tallies: dict[str, dict[str, Tally]] = {}
 
     def add(self, recording: Recording) -> None:
@@ -104,12 +123,19 @@ class SignalChecks:
         sensors = self._tallies.get(client, {})
         return Finding("error", "no_windows", client, "", f"no window came of it: {_reason(sensors, window_s)}")
 
+    @property
+    def _is_without_gravity(self) -> bool:
+        return self._acceleration == "without gravity"
+
     def _judge(self) -> Iterator[Finding]:
         for client in sorted(self._tallies):
             sensors = self._tallies[client]
             for sensor in sorted(sensors):
                 for severity, code, words in _of_one(sensor, sensors[sensor], self._declared_hz.get(sensor)):
-                    yield Finding(severity, code, client, sensor, words)
+                    if not (self._is_without_gravity and code in ("gravity", "no_gravity")):
+                        yield Finding(severity, code, client, sensor, words)
+            if "acc" in sensors and self._is_without_gravity:
+                yield Finding("warning", "no_gravity", client, "acc", DECLARED_WITHOUT_GRAVITY)
             if "acc" in sensors and "gyro" in sensors:
                 for sensor, other in (("acc", "gyro"), ("gyro", "acc")):
                     for severity, code, words in _silence(sensors[sensor], sensors[other], SENSORS[other]):
@@ -212,10 +238,18 @@ def _time_unit(rate_hz: float) -> str:
 
 
 def _channels(tally: Tally) -> Iterator[Judgement]:
+    if tally.mixed_share > MIXED:
+        words = f"for {tally.mixed_share:.0%} of the time every second sample goes on where the one before it does not"
+        yield "warning", "mixed", f"{words}; are two persons or two phones mixed? Tell them apart by client"
+        return
     constant = [axis for axis, still in zip(AXES, tally.constant, strict=True) if still]
     if constant:
         words = f"{' and '.join(constant)} never change{'s' if len(constant) == 1 else ''}"
         yield "warning", "constant_channel", f"{words} in {tally.count} samples; is the right column read?"
+    if tally.zero_share > ZERO:
+        words = f"for {tally.zero_share:.0%} of the time all three numbers are 0"
+        yield "warning", "zeros", f"{words}; did it drop out? Leave these rows empty, as samples that were lost"
+        return
     if tally.frozen_share > FROZEN and len(constant) < len(AXES):
         words = f"for {tally.frozen_share:.0%} of the time it repeats the same three numbers"
         yield "warning", "frozen", f"{words}; did it stop, or was it switched off?"
@@ -227,7 +261,7 @@ def _gravity(tally: Tally) -> Iterator[Judgement]:
     level, still = tally.still_level, True
     if np.isnan(level):
         level, still = tally.sizes.quantile(0.5), False
-    pulled = tally.steadiness >= WITHOUT_GRAVITY
+    pulled = tally.steadiness >= WITHOUT_GRAVITY or _is_pulled_in_motion(tally, level)
     odd = odd_acceleration(level, still=still)
     if odd is None and (still or pulled):
         return
@@ -237,6 +271,15 @@ def _gravity(tally: Tally) -> Iterator[Judgement]:
         yield "warning", "no_gravity", f"{words}; gravity seems to be taken out: take the acceleration that includes it"
         return
     yield "warning", "gravity", f"{words}; {odd or 'check unit and scale'}"
+
+
+def _is_pulled_in_motion(tally: Tally, level: float) -> bool:
+    """Whether sizes about that of gravity are gravity's, though the direction changes within a second."""
+    if not IN_MOTION[0] <= level <= IN_MOTION[1]:
+        return False
+    low, high = tally.sizes.quantile(0.25), tally.sizes.quantile(0.75)
+    turned = abs(level / STANDARD_GRAVITY - 1) <= TOLERANCE and high < TURNED * low
+    return turned or tally.steadiness >= WITHOUT_GRAVITY_IN_MOTION
 
 
 def odd_acceleration(level: float, *, still: bool) -> str | None:

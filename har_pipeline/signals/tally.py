@@ -13,6 +13,8 @@ BLOCK = 64
 STILL = 0.03
 """A block is still where |v| varies by less than this share of its mean, in whatever unit."""
 MOVING = 0.1
+MIXED = 0.25
+"""From a sample to the next but one, signals change by more than to the next (squared; white noise by as much)."""
 PAUSE = 20.0
 """A step this many times the mean is a pause, not a gap."""
 
@@ -68,7 +70,7 @@ class Tally:
         self.first_s, self.last_s = np.inf, -np.inf
         self.steps, self.sizes, self.still = Histogram(), Histogram(), Histogram()
         self.shaking, self.rotations, self.directions = Histogram(), Histogram(), Histogram()
-        self._backward = self._moved = self._repeated = self._frozen = 0
+        self._backward = self._moved = self._repeated = self._frozen = self._zero = self._mixed = 0
         self._lowest, self._highest = np.full(3, np.inf), np.full(3, -np.inf)
         self._sums, self._squares = np.zeros(3), np.zeros(3)
         self._session: str | None = None
@@ -109,6 +111,7 @@ class Tally:
         np.maximum(self._highest, columns.max(axis=1), out=self._highest)
         self._sums += columns.sum(axis=1)
         self._squares += np.einsum("cn,cn->c", columns, columns)
+        self._zero += int(np.count_nonzero(~columns.any(axis=0)))
         if self._rest.shape[1]:
             columns = np.concatenate([self._rest, columns], axis=1)
         whole = columns.shape[1] // BLOCK * BLOCK
@@ -129,6 +132,9 @@ class Tally:
         direction = np.sqrt((blocks.mean(axis=2) ** 2).sum(axis=0))
         self.directions.add(direction[power > 0] / np.sqrt(power[power > 0]))
         moving = spread > MOVING * mean
+        one_on, two_on = blocks[:, :, 1:-1] - blocks[:, :, :-2], blocks[:, :, 2:] - blocks[:, :, :-2]
+        changed, changed_by_two = (np.einsum("cbn,cbn->b", each, each) for each in (one_on, two_on))
+        self._mixed += int((changed_by_two < MIXED * changed).sum())
         same = (blocks[:, :, 1:] == blocks[:, :, :-1]).all(axis=0).sum(axis=1)
         self._frozen += int((same == BLOCK - 1).sum())
         self._moved += int(moving.sum()) * (BLOCK - 1)
@@ -169,6 +175,16 @@ class Tally:
     def covered_s(self) -> float:
         """For how long samples came, pauses left out."""
         return self.count * self._mean_step
+
+    @property
+    def zero_share(self) -> float:
+        """The share of samples whose three numbers are 0."""
+        return self._zero / max(self.count, 1)
+
+    @property
+    def mixed_share(self) -> float:
+        """The share of blocks in which every second sample goes on, and the ones between are of another sensor."""
+        return self._mixed / max(self.sizes.total // BLOCK, 1)
 
     @property
     def frozen_share(self) -> float:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gaitway.errors import did_you_mean
+from gaitway.errors import unknown_class
 from har_pipeline.errors import SettingsError, SignalError
 from har_pipeline.recording import UNLABELLED, Categorical, Recording
 from har_pipeline.settings import PipelineSettings
@@ -212,7 +212,7 @@ def _code(name: str, recording: Recording, index: int, labels: tuple[str, ...]) 
     if name in UNLABELLED:
         return NO_LABEL
     if name not in labels:
-        raise SettingsError(f"{recording.where(index)}: activity {name!r} is no label; {did_you_mean(name, labels)}")
+        raise SettingsError(f"{recording.where(index)}: activity {name!r} is no label; {unknown_class(name, labels)}")
     return labels.index(name)
 
 

@@ -4,7 +4,13 @@ Ek, Wang, Portet and Lalanda, 'Federated Learning with Prototype Alignment (FedA
 eq. 3 active prototypes, eq. 4 plan, eq. 5 moving average, eq. 6 GLU, eq. 7 alignment, appendix A pseudo-code.
 
 Differs from the paper: a prototype's top entries are normalised to sum 1 and average the tokens themselves, as the
-text of section 3.1 says; appendix A averages normalised tokens with the raw entries.
+text of section 3.1 says and the authors' code does; appendix A averages normalised tokens with the raw entries.
+
+The authors' code (github.com/getalp/FedAli, February 2025) differs from their paper: `HART_ALP`, which trains from
+scratch, hands neither `singleUpdate` nor `useGLU` on to its layers, whose defaults are hard single updates, here
+`update="single"`, and a GLU. Only its pretrained networks follow the options, which say soft updates; of these a
+prototype takes the top ⌊B/G⌋ tokens for B windows of a batch (that is one, with the paper's G), where the paper says
+⌈N/G⌉ of the N tokens. Its Euclidean matching normalises both sides first, and with soft updates takes the farthest.
 """
 
 from collections.abc import Sequence
@@ -15,10 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.matching import assign, move_prototypes, similarity, top_entries, transport_plan
+from models.layers.matching import assign, move_prototypes, move_to_last, similarity, top_entries, transport_plan
 
 PROTOTYPES = (2048, 1024, 512, 256, 128, 64)
 """The paper's G for each of six blocks."""
+UPDATES = ("soft", "single")
+"""How the local prototypes move: as the paper says, or as the authors' code does where it trains from scratch."""
 
 
 class ALP(nn.Module):
@@ -29,6 +37,9 @@ class ALP(nn.Module):
     tokens). In evaluation a token takes a local prototype and nothing moves. Ties go to the lowest index.
     `local_prototypes` is rebound to a new tensor, never changed in place, so torch.func may swap it.
 
+    `update`: "soft" is the paper. With "single" each token moves the one local prototype with the largest entry in
+    its row towards itself; of several tokens of one prototype the last of the batch does, as in the authors' code on
+    a CPU, and a prototype that no token matches stays.
     `match`: "plan" is the paper; "cosine" and "euclidean" (its ablation) use exp(similarity/ε) without
     Sinkhorn, the similarity being the cosine, or minus the distance of the vectors as they are.
     `prototypes`: the paper's ablation, which its text does not define. "local", without global prototypes:
@@ -54,11 +65,13 @@ class ALP(nn.Module):
         match: str = "plan",
         glu: bool = True,
         *,
+        update: str = "soft",
         prototypes: str = "both",
         inference: str = "plan",
     ) -> None:
         super().__init__()
         _check_choice("match", match, ("plan", "cosine", "euclidean"))
+        _check_choice("update", update, UPDATES)
         _check_choice("prototypes", prototypes, ("both", "local", "global"))
         _check_choice("inference", inference, ("plan", "row"))
         if num_prototypes < 1 or epsilon <= 0 or iterations < 1:
@@ -68,7 +81,7 @@ class ALP(nn.Module):
             )
         self.num_prototypes, self.beta, self.gamma = num_prototypes, beta, gamma
         self.epsilon, self.iterations = epsilon, iterations
-        self.match, self.prototypes, self.inference = match, prototypes, inference
+        self.match, self.update, self.prototypes, self.inference = match, update, prototypes, inference
         self.glu = nn.Linear(dim, 2 * dim) if glu else None
         self.register_buffer("local_prototypes", torch.randn(num_prototypes, dim))
         self.register_buffer("global_prototypes", torch.randn(num_prototypes, dim))
@@ -108,12 +121,14 @@ class ALP(nn.Module):
 
     def _moved(self, scores: Tensor, x: Tensor, valid: Tensor | None) -> Tensor:
         """Return the local prototypes (G, d) after one step of their moving average; scores (N, G)."""
+        local = self.local_prototypes.detach().to(x.dtype)
+        if self.update == "single":
+            return move_to_last(local, x, assign(scores), valid, self.gamma)
         entries, index = top_entries(scores, -(-x.shape[0] // self.num_prototypes))
         if self.match != "plan":
             # exp(similarity/ε) relative to the column's best; a column of padding alone has −inf there.
             best = entries[:, :1]
             entries = ((entries - torch.where(best > -torch.inf, best, 0.0)) / self.epsilon).exp()
-        local = self.local_prototypes.detach().to(x.dtype)
         return move_prototypes(local, x, entries, index, valid, self.gamma)
 
     def _match(self, x: Tensor, valid: Tensor | None) -> Tensor:
@@ -131,7 +146,8 @@ class ALP(nn.Module):
         return gated
 
     def extra_repr(self) -> str:
-        return f"prototypes={tuple(self.local_prototypes.shape)}, match={self.match}, inference={self.inference}"
+        shape = tuple(self.local_prototypes.shape)
+        return f"prototypes={shape}, match={self.match}, update={self.update}, inference={self.inference}"
 
 
 def set_inference(module: nn.Module, inference: str) -> int:
@@ -159,6 +175,12 @@ def _without_autocast(device: torch.device) -> AbstractContextManager[object]:
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
+
+
+def check_update(alp_update: str) -> str:
+    """Return the option `alp_update` of a model with ALP layers; raises OptionError for any but `UPDATES`."""
+    _check_choice("alp_update", alp_update, UPDATES)
+    return alp_update
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.alp import ALP, prototype_counts
+from models.layers.alp import ALP, UPDATES, check_update, prototype_counts
 from models.model import Model
 
 PLACEMENTS = ("branch", "residual")
@@ -40,6 +40,7 @@ class Transformer(Model):
 class AlpBlocks(Transformer):
     """Mixed in before a transformer: `prototypes` holds one count per block, `alp` the layers' options.
 
+    `alp_update`: how the layers' local prototypes move, "soft" or "single" (`models.layers.alp`).
     `placement`: "branch" is the authors', "residual" an ablation; the module's docstring has both.
     """
 
@@ -49,6 +50,7 @@ class AlpBlocks(Transformer):
         *,
         prototypes: Sequence[int] | None = None,
         alp: dict[str, Any] | None = None,
+        alp_update: str = UPDATES[0],
         placement: str = PLACEMENTS[0],
         feature_dim: int = 192,
         blocks: int = 6,
@@ -57,10 +59,12 @@ class AlpBlocks(Transformer):
         if placement not in PLACEMENTS:
             raise OptionError(f"placement={placement!r}: expected one of {', '.join(PLACEMENTS)}")
         self._prototypes, self._alp, self._width, self.placement = prototypes, dict(alp or {}), feature_dim, placement
+        self._update = check_update(alp_update)
         super().__init__(classes, feature_dim=feature_dim, blocks=blocks, **sizes)
         counts = prototype_counts(blocks, prototypes)
-        self.options |= {"prototypes": counts, "alp": self._alp, "placement": placement}
+        self.options |= {"prototypes": counts, "alp": self._alp, "alp_update": alp_update, "placement": placement}
 
     def alp_layers(self, blocks: int) -> list[ALP | None]:
         """Return an ALP layer for each block."""
-        return [ALP(self._width, count, **self._alp) for count in prototype_counts(blocks, self._prototypes)]
+        counts = prototype_counts(blocks, self._prototypes)
+        return [ALP(self._width, count, update=self._update, **self._alp) for count in counts]

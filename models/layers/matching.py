@@ -63,6 +63,20 @@ def move_prototypes(
     return torch.where(total > 0, gamma * prototypes + (1.0 - gamma) * mean, prototypes)
 
 
+def move_to_last(prototypes: Tensor, x: Tensor, index: Tensor, valid: Tensor | None, gamma: float) -> Tensor:
+    """Return γP + (1 − γ)x (G, d), x the last of the tokens (N, d) whose prototype's index (N,) it is.
+
+    A prototype without any token, or with tokens of padding alone, stays where it is.
+    """
+    place = torch.arange(len(x), device=x.device)
+    if valid is not None:
+        place = torch.where(valid, place, -1)
+    nobody = torch.full_like(prototypes[:, 0], -1, dtype=torch.int64)
+    last = nobody.scatter_reduce(0, index, place, "amax")
+    moved = gamma * prototypes + (1.0 - gamma) * x[last.clamp(min=0)]
+    return torch.where((last >= 0)[:, None], moved, prototypes)
+
+
 def top_entries(scores: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     """Return the `largest` greatest entries of each column of scores (N, G), and their rows, both (G, largest).
 

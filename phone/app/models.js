@@ -76,7 +76,7 @@ export class Models {
   /** Why it is used, or why the last one was not. */
   get reason() {
     const { state } = this.participation;
-    return state?.verdict?.reason ?? "";
+    return state?.verdict?.why ?? state?.verdict?.reason ?? "";
   }
 
   /** What its owner may do. @returns {{words: string, work: () => Promise<string>}[]} */
@@ -139,18 +139,20 @@ export class Models {
     if (!model || !plan || !kept) throw new Error(this.obstacle);
     await this.load(plan);
     this.found = null; // of all windows that there are
-    const { train, holdout } = (await this.preparation(plan)).prepared;
-    const embeddings = await this.embedder.embed(train.x);
-    const own = await this.learner.ownModels(embeddings, train.y, plan.labels.length, model);
+    const { prepared } = await this.preparation(plan);
+    const { train, holdout } = prepared;
+    const embeddings = { train: await this.embedder.embed(train.x), holdout: await this.embedder.embed(holdout.x) };
+    const own = await this.learner.ownModels(embeddings.train, train.y, plan.labels.length, model);
     if (!own) throw new Error("Windows of two classes at least are needed: label more.");
     const verdict = this.learner.judge({
       candidate: own.head,
       present: model,
       others: [own.means],
       holdout,
-      embeddings: await this.embedder.embed(holdout.x),
+      embeddings: embeddings.holdout,
       labels: plan.labels,
       score: null,
+      crossed: await this.learner.crossValidation(prepared, embeddings, plan.labels.length),
     });
     if (verdict.model && verdict.model !== model) {
       await this.use({ model: verdict.model, release: kept.release, before: shortened(kept) });

@@ -44,6 +44,7 @@
  * @property {Examples} train
  * @property {Examples} holdout the last windows of each class, at most so many as a native device judges by
  * @property {Normalization | null} normalization of the training windows; null: none
+ * @property {number} windowS length of a window in seconds
  * @property {number[]} ids of the windows that all of it was made of
  */
 
@@ -74,6 +75,7 @@
  * @property {number | null} score macro F1 on the holdout
  * @property {number | null} trivial macro F1 of always the most frequent class there; null: it cannot tell
  * @property {string} reason
+ * @property {string} [why] the model in use is used: the reason of the last verdict, where several were reached
  * @property {"global" | "personalized"} source of the candidate
  * @property {Model | null} model the one to be used now: the candidate, another one, or still the present one
  * @property {import("./learning/acceptance.js").Compared | null} compared what the holdout says of each model that ran
@@ -89,6 +91,8 @@
  * @property {readonly string[]} labels of the plan
  * @property {VersionScore | null} score what others have measured of the candidate, or of what it began from
  * @property {number} [release] number of the rollout that gave the candidate; 0, or left out: none
+ * @property {import("./learning/cross_validation.js").CrossValidation | null} [crossed] of candidate and others, where
+ *   they were learnt here and the holdout is small
  */
 
 /**
@@ -110,6 +114,8 @@
  * @property {(model: Model, holdout: Examples, embeddings: Float32Array, labels: readonly string[]) =>
  *   Record<string, number>} measure what an update says of the model that it is about
  * @property {(question: Question) => Verdict} judge
+ * @property {(prepared: Prepared, embeddings: {train: Float32Array, holdout: Float32Array}, classes: number) =>
+ *   Promise<import("./learning/cross_validation.js").CrossValidation | null>} crossValidation of what is learnt here
  * @property {(choice: Choice) => Promise<{model: Model | null, verdicts: Verdict[]}>} choose the server's
  *   prototypes, or what the phone has learnt itself
  */

@@ -64,7 +64,7 @@ def _list() -> None:
 
 
 def _explained(name: str, preset: Preset) -> Table:
-    """Return all that a preset sets for its method, and what it changes with others."""
+    """Return what a preset sets for its method, what it changes with others, and where it departs from its paper."""
     table = Table(title=f"{name}: {preset.about}", box=box.SIMPLE, title_justify="left", title_style="bold")
     table.show_header = False
     table.add_column(no_wrap=True)
@@ -77,6 +77,8 @@ def _explained(name: str, preset: Preset) -> Table:
     table.add_row("needs", f"{preset.needs}. {preset.where}" if preset.where else preset.needs)
     for method, options in {"": preset.own_options, **preset.by_method}.items():
         table.add_row(f"with {method}" if method else "options", Text(shlex.join(_words(options))))
+    for number, departure in enumerate(preset.departures):
+        table.add_row("" if number else "departs", Text(departure))
     return table
 
 

@@ -183,7 +183,12 @@ def simulate(experiment: Experiment, paths: Paths, checkpoint_s: float) -> None:
                 title = "Engine" if kind == "engine" else "Models"
                 console.print(f"{title}: {what['name']} ({what['reason']})")
             if kind == "round":
-                shown.update(task, completed=what["round"], description=round_line(what, learnt))
+                if "paused" in what:
+                    words = f"The run ends after round {what['round']}: {what['paused']}, the last one because: "
+                    console.print(Text(words + what["failed"], style="yellow"), soft_wrap=True, highlight=False)
+                shown.update(
+                    task, completed=min(what["round"], experiment.rounds.rounds), description=round_line(what, learnt)
+                )
 
         run_experiment(
             experiment, data, paths.out,

@@ -65,5 +65,5 @@ def drawn_rows(task: Task, client: ClientData, shots: int, client_id: str, seed:
     for label in sorted(set(classes.tolist())):
         members = (classes == label).nonzero().flatten()
         order = generator(seed, "labelled", client_id, label).permutation(len(members))[:shots]
-        kept.append(members[torch.from_numpy(order).to(members)])
+        kept.append(members[torch.from_numpy(order).to(members.device)])
     return torch.cat(kept)

@@ -23,6 +23,9 @@ Without a preset both rules of `federation.aggregation.screening` are on, as the
 SMALL_DATA = "Data at hand"
 """In the place of a paper: experiments of our own."""
 
+NONE_KNOWN = "none known"
+"""What a paper's preset has for departures where it was compared with paper and code, and none was found."""
+
 
 class Reported(NamedTuple):
     """What a paper says of its partition: all examples, and their mean and deviation over clients."""
@@ -40,7 +43,8 @@ class Preset:
     its own μ. `pretraining` names the recordings that the network was pretrained on without labels: a run of such a
     preset takes the weights that `sim pretrain` wrote. `pretrained_by` names instead the preset of a federation that
     pretrains it, whose run it starts from. `reported` is what the paper says of its clients' examples, and `where` says
-    where the data are had.
+    where the data are had. `departures` say where the preset, or the method under it, differs from the paper or from
+    its authors' code, and where those two differ; a paper's preset has some, or `NONE_KNOWN`.
     """
 
     paper: str
@@ -52,6 +56,7 @@ class Preset:
     pretraining: str | None = None
     pretrained_by: str | None = None
     reported: Reported | None = None
+    departures: tuple[str, ...] = ()
     where: str = ""
 
     @property

@@ -1,7 +1,7 @@
 """Y. Tan et al.: FedProto, AAAI 2022, arXiv 2105.00243: table 1, n-way k-shot tasks among 20 clients.
 
 SGD 0.01 with momentum 0.5, batches of 8, one local epoch, about k = 100 examples a class; 40 test examples a class, as
-in the authors' code. Rounds are those after which table 1 says that a method has converged.
+in the authors' code of MNIST. Rounds are those after which table 1 says that a method has converged.
 FedPer and FedRep keep both dense layers of the small CNNs: `head_layers=2` leaves the convolutions as their base, 5,280
 parameters on MNIST and 5,120 on FEMNIST, by 20 clients the 106 k and 102 k of table 1 (21,330 with one layer: 427 k).
 ResNet18 has one dense layer, 225 million parameters under it.
@@ -16,6 +16,34 @@ from typing import Any, NamedTuple
 from sim.presets.preset import Options, Preset
 
 CLIENTS = 20
+_DEPARTURES = (
+    "a score is the mean of the clients' accuracies, each on its own test images; the authors' evaluation never sets "
+    "its counters back: a client's accuracy is a running mean over the clients before it, and over the head's and the "
+    "prototypes' answers together",
+    "fedproto: classes are told by the nearest prototype of the client's own classes, as in the authors' code; eq. 4 "
+    "says of all classes",
+    "fedproto: prototypes weigh by examples, eq. 6 without its printed factor 1/|N_j|; the authors' code takes the "
+    "plain mean (weighting=uniform)",
+    "fedproto: a client's prototypes are measured after training; the authors' code averages features while they are "
+    "still trained",
+    "batches of 8, as the paper says, the last one short; the authors' code has 4 by default, and drops the last",
+    "n and k are drawn from normal distributions, as the text says; the authors' code draws them evenly from ± stdev",
+    "fedrep: one epoch for the head, then one for the base, at one rate; the paper does not say",
+)
+_OF_DATA = {
+    "mnist": (),
+    "femnist": (
+        "letters are EMNIST's, not LEAF's writers",
+        "40 test images a class, as in the authors' code of MNIST; of FEMNIST it has 15 by default",
+    ),
+    "cifar10": (
+        "ResNet18 has GroupNorm and random weights unless --init gives ImageNet's; the authors start from those, but "
+        "for the first and the last layer",
+        "110 rounds of one epoch, as table 1 and the text say; the authors' script has 30 rounds of 8 epochs",
+        "40 test images a class, as in the authors' code of MNIST; of CIFAR-10 it has 15 by default",
+    ),
+}
+_MIXED = "clients take the networks in turn; in the authors' code the first third has the first one, and so on"
 WAYS = (3, 4, 5)
 _TRAINING = {"epochs": 1, "batch": 8, "lr": 0.01, "optimizer": "sgd", "momentum": 0.5, "method": "fedproto"}
 
@@ -80,6 +108,7 @@ def _preset(data: str, ways: int, *, mixed: bool) -> Preset:
             ],
         },
         by_method=_by_method(setting, mixed=mixed),
+        departures=(*((_MIXED,) if mixed else ()), *_OF_DATA[data], *_DEPARTURES),
     )
 
 

@@ -8,10 +8,16 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from sqlalchemy import func, select
+from starlette.types import Scope
 
+from aggregator_api.api.middleware.authentication import AuthMiddleware
 from aggregator_api.app import create_app
+from aggregator_api.auth import api_keys
+from aggregator_api.auth.api_keys import Caller
+from aggregator_api.auth.open_streams import StreamAccess
 from aggregator_api.auth.signing import Signer
 from aggregator_api.cluster.leadership import SoleLeadership
 from aggregator_api.db import repositories
@@ -46,7 +52,7 @@ class Bench:
         self, folder: Path, plan: Plan | None = None, *, executor: AggregationExecutor | None = None, **settings: Any
     ) -> None:
         # torch takes seconds to start in another process
-        given = {"aggregation_process": False, "insecure_local": True, **settings}
+        given = {"aggregation_process": False, **settings}
         self._start(Settings(data_dir=folder, chunk_bytes=1024, **given), executor)
         assert isinstance(self.runtime.transport, Wires)
         self.wires = self.runtime.transport
@@ -165,6 +171,8 @@ class HttpBench(Bench):
     def _start(self, settings: Settings, executor: AggregationExecutor | None) -> None:
         assert executor is None
         self.problems: list[str] = []
+        self._any_device = patch.object(AuthMiddleware, "_admit", _as_the_device)
+        self._any_device.start()
         self._client = TestClient(create_app(settings, Wires))
         self._client.__enter__()
         self.runtime = self._client.runtime
@@ -172,6 +180,7 @@ class HttpBench(Bench):
     def stop(self) -> None:
         """End the server."""
         self._client.__exit__(None, None, None)
+        self._any_device.stop()
 
     def send(self, topic: str, payload: bytes = b"") -> None:
         """Post a message; the answer to it is kept beside what the server publishes, or with the problems."""
@@ -184,6 +193,19 @@ class HttpBench(Bench):
         elif answer.content:
             said = topics.parse(topic)
             self.wires.sent.append((topics.ack(said.federation, said.device), answer.content, False))
+
+
+async def _as_the_device(_middleware: AuthMiddleware, scope: Scope) -> Caller:
+    """Let whatever a test sends be the device's own word; test_device_messages has real keys."""
+    parts = scope["path"].split("/")
+    return Caller("bench", frozenset({"device"}), device=parts[5] if len(parts) > 5 else None)
+
+
+def stream_access(runtime: Runtime) -> StreamAccess:
+    """Return with what a key that reads opens a stream."""
+    with runtime.database.write() as session:
+        row, _ = api_keys.make(session, "follower", ["read"])
+        return StreamAccess(runtime.open_streams, row.prefix)
 
 
 def wait_for(true: Callable[[], bool], *, seconds: float = 60.0) -> None:

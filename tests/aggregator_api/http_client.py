@@ -1,18 +1,19 @@
 """FastAPI's test client; newer releases of starlette warn that they would rather have httpx2."""
 
 import warnings
-from typing import Any
+from typing import Any, Self
 
 from fastapi import FastAPI
 from httpx import Response
 
+from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.runtime import Runtime
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using `httpx` with `starlette.testclient` is deprecated")
     from fastapi.testclient import TestClient as StarletteClient
 
-__all__ = ["TestClient", "problem"]
+__all__ = ["OperatorClient", "TestClient", "problem"]
 
 
 class TestClient(StarletteClient):
@@ -23,13 +24,29 @@ class TestClient(StarletteClient):
     def __init__(self, app: FastAPI, *, host: str = "127.0.0.1", key: str | None = None, **options: Any) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else None
         super().__init__(app, base_url=f"http://{host}", client=(host, 50_000), headers=headers, **options)
-        self._server = app
+        self.served = app
 
     @property
     def runtime(self) -> Runtime:
         """The server's parts, while it runs."""
-        found: Runtime = self._server.state.runtime
+        found: Runtime = self.served.state.runtime
         return found
+
+
+class OperatorClient(TestClient):
+    """Asks with the operator's first key, which a server writes into its folder when it starts."""
+
+    def __enter__(self) -> Self:
+        """Start the server, unless it runs."""
+        super().__enter__()
+        self.show_key()
+        return self
+
+    def show_key(self) -> Self:
+        """Read the key of a server that runs."""
+        path = self.runtime.settings.data_dir / OPERATOR_FILE
+        self.headers["Authorization"] = f"Bearer {path.read_text().strip()}"
+        return self
 
 
 def problem(response: Response, status_code: int) -> dict[str, Any]:

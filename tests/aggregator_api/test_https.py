@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     lines = {"tls_cert_file": made.certificate, "tls_key_file": made.key, "https_host": "127.0.0.1"}
     text = "".join(f'{key} = "{value}"\n' for key, value in lines.items())
     (folder / "server.toml").write_text(f"{text}https_port = {https}\n")
-    words = ["serve", "--insecure-local", "--embedded-broker", "--broker-port", str(free_port()), "--port", str(http)]
+    words = ["serve", "--embedded-broker", "--broker-port", str(free_port()), "--port", str(http)]
     places = ["--config", str(folder / "server.toml"), "--data-dir", str(folder / "data")]
     log = folder / "server.log"
     with log.open("wb") as out:
@@ -63,11 +63,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.mark.ci
 @pytest.mark.service
-def test_a_client_that_trusts_the_authority_alone_needs_a_key_that_this_machine_does_not(server: Running) -> None:
+def test_a_client_that_trusts_the_authority_alone_needs_a_key_as_one_on_this_machine_does(server: Running) -> None:
     key = (server.folder / "data" / "operator.key").read_text().strip()
     with server.client() as client:
         assert client.get("/healthz").status_code == 200
-        assert client.get("/v1/federations").status_code == 401  # `insecure_local` is for plain HTTP
+        assert client.get("/v1/federations").status_code == 401
         assert client.get("/v1/federations", headers={"Authorization": f"Bearer {key}"}).status_code == 200
         page = client.get("/", headers={"accept": "text/html"})
         assert page.headers["location"].startswith("/login")
@@ -78,7 +78,7 @@ def test_a_client_that_trusts_the_authority_alone_needs_a_key_that_this_machine_
         overview = client.get("/", headers={"accept": "text/html"})
         assert overview.status_code == 200
         assert "The certificate of this server (HTTPS) expires in 2 days." in overview.text
-    assert httpx.get(f"{server.http}/v1/federations", trust_env=False, timeout=60).status_code == 200
+    assert httpx.get(f"{server.http}/v1/federations", trust_env=False, timeout=60).status_code == 401
 
 
 @pytest.mark.ci
@@ -159,7 +159,6 @@ def test_files_that_are_no_pair_are_said(tmp_path: Path, broken: str) -> None:
         ("https_port = 8443", "need a certificate"),
         ('tls_cert_file = "a"\ntls_key_file = "b"\nhttps_port = 8080', "both 8080"),
         ('tls_cert_file = "a"\ntls_key_file = "b"\nhttps_host = "::"', "goes with https_port"),
-        ('tls_cert_file = "a"\ntls_key_file = "b"\ninsecure_local = true', "https_port"),
     ],
 )
 def test_settings_that_do_not_fit_are_said(tmp_path: Path, lines: str, words: str) -> None:

@@ -28,6 +28,7 @@ from federation.protocol.signing import unwrap
 from federation.records import Update
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, status, tiny_plan
+from tests.live.real_parts import bearer
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 
@@ -90,12 +91,13 @@ class Server:
         self.port = free_port()
         self._folder = folder
         self._broker_port = broker_port
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_S, trust_env=False)
+        key = bearer(folder / "data" / "operator.key")
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_S, trust_env=False, auth=key)
 
     def start(self, *flags: str) -> None:
         """Start and wait until it is ready."""
         options = {"port": self.port, "broker-port": self._broker_port, "data-dir": self._folder / "data"}
-        command = [sys.executable, "-m", "aggregator_api", "serve", "--insecure-local", *flags]
+        command = [sys.executable, "-m", "aggregator_api", "serve", *flags]
         for name, value in options.items():
             command += [f"--{name}", str(value)]
         self.process = start(command, self._folder / "server.log")

@@ -7,6 +7,7 @@ from typing import Any
 
 from edge_agent.config.settings import (
     AgentSection,
+    BrokerSection,
     ConditionsSection,
     Config,
     SensorsSection,
@@ -72,6 +73,7 @@ def make_config(folder: Path, model: str | None = None, **training: Any) -> Conf
     return Config(
         agent=AgentSection(device=DEVICE, federation="demo", data_dir=folder, model=model),
         server=ServerSection(url="http://127.0.0.1:9"),
+        broker=BrokerSection(host="127.0.0.1", port=9),
         sensors=SensorsSection(options=OPTIONS),
         training=TrainingSection(**training),
         conditions=ConditionsSection(ignore=("all",)),

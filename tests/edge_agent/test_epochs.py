@@ -100,7 +100,7 @@ def test_a_new_epoch_is_durable_and_says_what_happened(store: StateStore, tmp_pa
     model = tmp_path / "models" / "m.onnx"
     model.parent.mkdir()
     model.write_bytes(b"x")
-    noted = {"path": str(model), "sha256": sha256_of(model), "rollout": 3, "round": 1}
+    noted = {"path": str(model), "sha256": sha256_of(model), "rollout": 3, "round": 1, "source": "global"}
     store.put(model=json.dumps(noted), **{RELEASE_REPORT: write(_report()).decode()})
     begin_epoch(store, BEGUN)
     ModelRegistry(store).forget_rollouts()

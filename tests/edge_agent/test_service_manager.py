@@ -44,7 +44,7 @@ def heard(listening: socket.socket) -> list[str]:
 
 def test_a_supervisor_says_that_it_is_ready_alive_and_stopping(systemd: socket.socket, tmp_path: Path) -> None:
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000000"}
-    broker = BrokerSection(port=9)  # nobody listens there
+    broker = BrokerSection(host="127.0.0.1", port=9)  # nobody listens there
     config = make_config(tmp_path / "device").model_copy(update={"broker": broker})
     mailbox: Mailbox = queue.SimpleQueue()
     drivers = open_drivers(config, mailbox.put, service_manager=ServiceManager(environment))

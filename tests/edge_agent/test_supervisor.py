@@ -49,7 +49,9 @@ def config_file(folder: Path, port: int) -> Path:
     path = folder / "agent.toml"
     path.write_text(
         f'[agent]\ndevice = "{DEVICE}"\nfederation = "demo"\ndata_dir = "data"\n'
-        f'[server]\nurl = "http://127.0.0.1:9"\n[broker]\nport = {port}\n[sensors]\noptions = {{ {options} }}\n'
+        f'[server]\nurl = "http://127.0.0.1:9"\n'
+        '[broker]\nhost = "127.0.0.1"\n'
+        f"port = {port}\n[sensors]\noptions = {{ {options} }}\n"
     )
     return path
 

@@ -17,6 +17,7 @@ from tests.export.test_recognizer import GYROSCOPE
 DESCRIPTION = """
 files = '(?P<client>[a-z]+)_(?P<activity>[a-z]+)\\.csv'
 time = { column = "t", unit = "ms" }
+acceleration = "specific force"
 acc = { columns = ["x", "y", "z"], unit = "g" }
 labels = ["sitting", "walking"]
 """

@@ -77,6 +77,7 @@ def test_a_described_folder_is_answered_session_by_session_whatever_its_labels(t
     (tmp_path / "data.toml").write_text(
         "files = '(?P<client>s\\d)/(?P<activity>[a-z]+)\\.txt'\nheader = false\nseparator = ';'\ntrailing = ';'\n"
         'labels = ["sitting"]\ntime = { column = 1, unit = "ms" }\n'
+        'acceleration = "specific force"\n'
         "acc = { columns = [2, 3, 4] }\ngyro = { columns = [5, 6, 7] }\n"
     )
     code, out, errors = run(model, tmp_path / "data", "--describe", tmp_path / "data.toml")

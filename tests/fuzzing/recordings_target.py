@@ -26,6 +26,7 @@ DESCRIPTION: dict[str, Any] = {
     "labels": {"names": ["walk", "sit"], "map": {"stroll": "walk"}, "ignore": ["idle"], "strict": False},
     "sensor": {"column": "kind"},
     "time": {"column": "t", "unit": "date", "format": "%Y-%m-%d %H:%M:%S.%f"},
+    "acceleration": "gravity points down",
     "acc": {
         "columns": ["x", "y", 4],
         "add": ["x", "y", "z"],
@@ -41,6 +42,7 @@ PLAIN: dict[str, Any] = {
     "files": DESCRIPTION["files"],
     "labels": ["walk", "sit"],
     "time": {"column": "t", "unit": "ms"},
+    "acceleration": "specific force",
     "acc": {"columns": ["x", "y", "z"]},
 }
 OF_DESCRIPTION = ["made", "t;x;y;z;kind;"]
@@ -59,6 +61,7 @@ ARCHIVES = {
 TOML = b"""files = '(?P<client>p\\d)/(?P<activity>[a-z]+)_(?P<session>\\d+)\\.csv'  # every row's
 labels = { names = ["walk", "sit"], map = { stroll = "walk" } }
 time = { column = "t", unit = "ms" }
+acceleration = "without gravity"
 acc = { columns = ["x", "y", 4], scale = [1, 2e-3, -0.5] }
 """
 KINDS = ("description", "toml", "table", "guess", *ARCHIVES)

@@ -58,29 +58,32 @@ def table(columns: list[str], rows: list[list[object]]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def motionsense() -> Files:
-    """Two subjects, two trials; gravity 1 g on y, user acceleration 0.5 g on x."""
+def motionsense(rows: int = 200) -> Files:
+    """Two subjects, two trials; the top edge down, as pitch says, so gravity 1 g on y; user acceleration 0.5 g on x."""
     columns = ["", "attitude.roll", "attitude.pitch", "attitude.yaw"]
     columns += [f"{what}.{axis}" for what in ("gravity", "rotationRate", "userAcceleration") for axis in "xyz"]
-    rows = [[i, 0, 0, 0, 0, 1, 0, 0.1, 0.2, 0.3, 0.5, 0, 0] for i in range(200)]
-    content = table(columns, rows)
+    content = table(columns, [[i, 0, -np.pi / 2, 0, 0, 1, 0, 0.1, 0.2, 0.3, 0.5, 0, 0] for i in range(rows)])
     return {f"A_DeviceMotion_data/{trial}/sub_{n}.csv": content for trial in ("wlk_7", "dws_11") for n in (1, 24)}
 
 
-def spsw() -> Files:
-    """One subject's phone and watch; the label changes after two seconds."""
+def spsw(rows: int = 400) -> Files:
+    """One subject's phone and watch, 100 rows a second; the label changes half way."""
     columns = ["x_acc", "y_acc", "z_acc", "x_gyro", "y_gyro", "z_gyro", "timestamp", "label"]
-    rows = [[1, 2, 3, 4, 5, 6, 1657544418323 + 10 * i, "WALKING" if i < 200 else "TURNING"] for i in range(400)]
-    return {f"DATA/s03/s03_{n:02d}_{kind}.csv": table(columns, rows) for n in (1, 2) for kind in ("sp", "sw")}
+    labels = ["WALKING" if 2 * i < rows else "TURNING" for i in range(rows)]
+    content = table(columns, [[1, 2, 3, 4, 5, 6, 1657544418323 + 10 * i, label] for i, label in enumerate(labels)])
+    return {f"DATA/s03/s03_{n:02d}_{kind}.csv": content for n in (1, 2) for kind in ("sp", "sw")}
 
 
-def ucihar() -> Files:
-    """Train with subject 1 (a chain of three windows, then one of two), test with subject 2 (one window)."""
+def ucihar(times: int = 1) -> Files:
+    """Train with subject 1 (a chain of three windows, then one of two), test with subject 2 (one window).
+
+    `times` as many windows in each chain.
+    """
     random = np.random.default_rng(0)
     files: Files = {}
     for part, chains, subjects, labels in (
-        ("train", (3, 2), [1] * 5, [1, 1, 1, 4, 4]),
-        ("test", (1,), [2], [6]),
+        ("train", (3 * times, 2 * times), [1] * 5 * times, [1] * 3 * times + [4] * 2 * times),
+        ("test", (times,), [2] * times, [6] * times),
     ):
         channels = [f"{signal}_{axis}" for signal in ("total_acc", "body_gyro", "body_acc") for axis in "xyz"]
         for channel in channels:
@@ -120,14 +123,14 @@ def hhar(*, seconds: float = 8.0) -> Files:
     return files
 
 
-def realworld(*, packed: bool = True) -> Files:
+def realworld(*, packed: bool = True, rows: int = 200) -> Files:
     """Two subjects; walking in one part, climbingup in three (as zips within the zip for subject 2)."""
     files: Files = {}
     for subject in (1, 2):
         for short, long, level in (("acc", "acc", 1.0), ("gyr", "Gyroscope", 0.1)):
-            walking = {f"{long}_walking_{place}.csv": _realworld(0.0, level) for place in ("shin", "waist")}
+            walking = {f"{long}_walking_{place}.csv": _realworld(0.0, level, rows) for place in ("shin", "waist")}
             parts = {
-                part: {f"{long}_climbingup_{part}_{place}.csv": _realworld(100.0 * part, level) for place in ("shin",)}
+                part: {f"{long}_climbingup_{part}_shin.csv": _realworld(100.0 * part, level, rows)}
                 for part in (1, 2, 3)
             }
             folder = f"proband{subject}/data"
@@ -142,8 +145,7 @@ def realworld(*, packed: bool = True) -> Files:
     return files
 
 
-def _realworld(start_s: float, level: float) -> bytes:
-    rows: list[list[object]] = [
-        [i + 1, 1435993159412 + int(1000 * start_s) + 20 * i, level, 2 * level, 3 * level] for i in range(200)
-    ]
-    return table(["id", "attr_time", "attr_x", "attr_y", "attr_z"], rows)
+def _realworld(start_s: float, level: float, rows: int) -> bytes:
+    first_ms = 1435993159412 + int(1000 * start_s)
+    found: list[list[object]] = [[i + 1, first_ms + 20 * i, level, 2 * level, 3 * level] for i in range(rows)]
+    return table(["id", "attr_time", "attr_x", "attr_y", "attr_z"], found)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from har_pipeline import PipelineSettings, cache, default_cache_dir, prepare
+from har_pipeline.readers import READERS
 from tests.har_pipeline import layouts
 
 
@@ -32,6 +34,15 @@ def same(one, other) -> bool:
         for name in one.clients
         for field in cache.FIELDS
     )
+
+
+def test_windows_of_another_convention_are_never_used(tmp_path, root, monkeypatch):
+    before = prepare("motionsense", root, cache_dir=tmp_path / "cache")
+    monkeypatch.setitem(READERS, "motionsense", replace(READERS["motionsense"], acceleration="specific force"))
+    after = prepare("motionsense", root, cache_dir=tmp_path / "cache")
+    assert len(kept(tmp_path)) == 2
+    np.testing.assert_array_equal(after.clients["s01"].x[..., :3], -before.clients["s01"].x[..., :3])
+    np.testing.assert_array_equal(after.clients["s01"].x[..., 3:], before.clients["s01"].x[..., 3:])
 
 
 def test_a_hit_equals_the_build_and_reads_no_recording(tmp_path, root, monkeypatch):

@@ -80,7 +80,9 @@ class World:
         """Return a device's config."""
         plain = make_config(folder)
         agent = plain.agent.model_copy(update={"device": device, "federation": federation})
-        section = BrokerSection(**{"port": self.broker.port, "tls": True, "ca_file": self.broker.ca, **broker})
+        section = BrokerSection(
+            **{"host": "127.0.0.1", "port": self.broker.port, "tls": True, "ca_file": self.broker.ca, **broker}
+        )
         parts = {"server": ServerSection(url=self.url), "broker": section}
         sensors = plain.sensors.model_copy(update={"client": DEVICE})
         return plain.model_copy(update={"agent": agent, "sensors": sensors, **parts})

@@ -135,8 +135,9 @@ class Fleet:
         self._under = under
         self.folder, self.http, self.mqtt = folder, free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.http}"
-        serve = ["serve", "--insecure-local", "--port", str(self.http), "--broker-port", str(self.mqtt)]
+        serve = ["serve", "--port", str(self.http), "--broker-port", str(self.mqtt)]
         serve += ["--data-dir", str(folder / "data")]
+        self.key_file = folder / "data" / "operator.key"
         self.broker = Program(broker(folder, self.mqtt), folder / "broker.log")
         self.server = Program([*under("server"), sys.executable, "-m", "aggregator_api", *serve], folder / "server.log")
         self.devices: dict[str, Program] = {}
@@ -159,11 +160,19 @@ class Fleet:
         return subprocess.run(run, check=True, capture_output=True, text=True).stdout
 
     def add_device(self, config: Path, *words: str) -> None:
-        """Start a device; `words` are further ones of its command."""
+        """Start a device; `words` are further ones of its command. One that speaks HTTP enrols before."""
+        if 'transport = "mqtt"' not in config.read_text() and "transport" in config.read_text():
+            self._enrol(config)
         run = [sys.executable, "-m", "edge_agent", "run", "--config", str(config), *words]
-        command = [*self._under(config.stem), *run]
+        command = ["env", f"GAITWAY_EDGE_SERVER_KEY_FILE={self.key_file}", *self._under(config.stem), *run]
         self.devices[config.stem] = Program(command, self.folder / f"{config.stem}.log")
         self.devices[config.stem].start()
+
+    def _enrol(self, config: Path) -> None:
+        wanted = {"device": config.stem, "auto_approve": True}
+        token = self.get("/v1/federations/live/enrolment-tokens", wanted)["token"]
+        enrol = [sys.executable, "-m", "edge_agent", "enrol", "--config", str(config), "--token-file", "-"]
+        subprocess.run(enrol, input=token, text=True, check=True, capture_output=True)
 
     def stop(self) -> None:
         """End everything."""
@@ -180,10 +189,16 @@ class Fleet:
             return False
         return True
 
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header with the operator's key; none before the server's first start."""
+        return {"Authorization": f"Bearer {self.key_file.read_text().strip()}"} if self.key_file.is_file() else {}
+
     def get(self, path: str, body: Any = None) -> Any:
         """Ask the REST interface; with a body, post it."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **self.bearer}
+        request = urllib.request.Request(self.url + path, data, headers)
         with urllib.request.urlopen(request, timeout=120) as answer:
             return json.loads(answer.read())
 
@@ -199,7 +214,8 @@ class Fleet:
 
     def blob(self, sha256: str) -> bytes:
         """Download a blob."""
-        with urllib.request.urlopen(f"{self.url}/v1/blobs/{sha256}", timeout=120) as answer:
+        request = urllib.request.Request(f"{self.url}/v1/blobs/{sha256}", headers=self.bearer)
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return bytes(answer.read())
 
     def last_broadcast(self) -> Tree:

@@ -12,10 +12,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+import httpx
 import pytest
 from sqlalchemy import NullPool, create_engine
 
@@ -29,6 +30,17 @@ SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
 START_S = 120.0
 PATIENT = ("-t", "600")
 """How long `pg_ctl` waits; by itself it gives up after a minute."""
+
+
+def bearer(key_file: Path) -> Callable[[httpx.Request], httpx.Request]:
+    """Return what shows the key in a file, once a server has written it, with every request of a client."""
+
+    def show(request: httpx.Request) -> httpx.Request:
+        if key_file.is_file():
+            request.headers["Authorization"] = f"Bearer {key_file.read_text().strip()}"
+        return request
+
+    return show
 
 
 def free_port() -> int:

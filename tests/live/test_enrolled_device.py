@@ -17,7 +17,7 @@ import pytest
 
 from aggregator_api.devices.accounts import username
 from aggregator_api.mqtt.mosquitto.certificates import make_authority
-from edge_agent.config.training import BrokerSection
+from edge_agent.config.training import BrokerPlace
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login, read_credentials
@@ -47,10 +47,11 @@ class Device:
     """The agent's side of the connection, and what came of it."""
 
     def __init__(self, broker: Mosquitto, password: str = "secret", **settings: Any) -> None:
-        section = BrokerSection(**{"port": broker.port, "tls": True, "ca_file": broker.ca, **settings})
+        given = {"host": "127.0.0.1", "port": broker.port, "tls": True, "ca_file": broker.ca, **settings}
+        place = BrokerPlace(**given)
         name, self.posted = username("f", "a"), queue.SimpleQueue[LinkEvent]()
-        given, verify = Given(Login(name, name, password)), Trust("f", "a", None).open
-        self.broker = Broker(section, "f", "a", in_flight=4, post=self.posted.put, renewal=given, verify=verify)
+        source, verify = Given(Login(name, name, password)), Trust("f", "a", None).open
+        self.broker = Broker(place, "f", "a", in_flight=4, post=self.posted.put, renewal=source, verify=verify)
 
     def wait(self, kind: type[LinkEvent], seconds: float = ANSWER_S) -> Any:
         deadline = time.monotonic() + seconds
@@ -105,7 +106,6 @@ class Server:
         self.url, self.folder = f"http://127.0.0.1:{port}", folder
         words = [
             "serve",
-            "--insecure-local",
             "--config",
             str(broker.server_toml),
             "--port",
@@ -126,7 +126,9 @@ class Server:
 
     def ask(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        key = self.folder / "server" / "operator.key"
+        shown = {"Authorization": f"Bearer {key.read_text().strip()}"} if key.is_file() else {}
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **shown})
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return json.loads(answer.read())
 
@@ -143,7 +145,8 @@ def agent_toml(folder: Path, broker: Mosquitto, url: str) -> Path:
     path = folder / "agent.toml"
     path.write_text(
         f'[agent]\ndevice = "{DEVICE}"\nfederation = "live"\ndata_dir = "device"\n[server]\nurl = "{url}"\n'
-        f'[broker]\nport = {broker.port}\ntls = true\nca_file = "{broker.ca}"\n[sensors]\noptions = {{ {options} }}\n'
+        '[broker]\nhost = "127.0.0.1"\n'
+        f'port = {broker.port}\ntls = true\nca_file = "{broker.ca}"\n[sensors]\noptions = {{ {options} }}\n'
     )
     return path
 

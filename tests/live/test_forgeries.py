@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_agent.config.training import BrokerSection
+from edge_agent.config.training import BrokerPlace
 from edge_agent.errors import TrustError
 from edge_agent.machine.events import Acknowledged, Announced, Connected, Invited, Untrusted
 from edge_agent.persistence import save_round
@@ -49,7 +49,7 @@ class World:
         config = make_config(folder)
         self.trust = Trust("demo", DEVICE, KEY.public_key().public_bytes_raw())
         self.device = Broker(
-            BrokerSection(port=port),
+            BrokerPlace(host="127.0.0.1", port=port),
             "demo",
             DEVICE,
             in_flight=4,

@@ -96,9 +96,8 @@ def test_phones_and_agents_finish_a_federation_together(
     with fleet(tmp_path, broker=embedded) as here:
         create(here, a_plan())
         for device, transport in zip(DEVICES, ("mqtt", "http"), strict=True):
-            here.add_device(
-                agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, "", transport), "--until-finished"
-            )
+            config = agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, "", transport)
+            here.add_device(config, "--until-finished")
         for name, page in phones.items():
             join(here, page, name)
             bring_windows(here, page, name)
@@ -127,7 +126,9 @@ def bring_windows(here: Fleet, page: Page, name: str) -> None:
 def create(here: Fleet, plan: Plan) -> None:
     """Make the federation; the server exports the phones' model meanwhile, for which it loads the exporter."""
     body = json.dumps({"name": "live", "plan": plan.model_dump(mode="json")}).encode()
-    request = urllib.request.Request(here.url + "/v1/federations", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        here.url + "/v1/federations", body, {"Content-Type": "application/json", **here.bearer}
+    )
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.status == 201
 

@@ -46,7 +46,7 @@ def config_of(folder: Path, device: str, here: Fleet) -> Path:
     path = folder / f"{device}.toml"
     path.write_text(
         f'[agent]\ndevice = "{device}"\nfederation = "live"\ndata_dir = "{device}"\n'
-        f'[server]\nurl = "{here.url}"\n[broker]\nport = {here.mqtt}\n'
+        f'[server]\nurl = "{here.url}"\n[broker]\nhost = "127.0.0.1"\nport = {here.mqtt}\n'
         f'[sensors]\nsource = "pictures"\npath = "{device}-pictures"\n'
     )
     return path

@@ -20,7 +20,7 @@ from sim.cli.app import app
 from sim.results.run_directory import RunDirectory
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import Wires
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 from tests.live.in_memory import Device
 from tests.live.test_every_method import played
 from tests.live.walks import DEVICES, assert_same, data_options
@@ -83,8 +83,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """The server as it is served."""
-    settings = Settings(data_dir=tmp_path_factory.mktemp("server"), insecure_local=True)
-    with TestClient(create_app(settings, Wires)) as found:
+    settings = Settings(data_dir=tmp_path_factory.mktemp("server"))
+    with OperatorClient(create_app(settings, Wires)) as found:
         yield found
 
 

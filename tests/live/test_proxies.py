@@ -23,10 +23,15 @@ from tests.live.real_parts import SYSTEM, free_port, wait_for_port
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 
 NAMES = ("127.0.0.1", "localhost", "evil@127.0.0.1", "gaitway.example")
+UPSTREAM_1_1 = "proxy_http_version 1.1; proxy_set_header Connection '';"
+"""What later versions send by themselves; the one here sends HTTP/1.0 unless it is told."""
 ROUTES = {
     "proxy_pass alone": "",
     "with Host": "proxy_set_header Host $http_host;",
     "with X-Forwarded-Proto alone": "proxy_set_header X-Forwarded-Proto $scheme;",
+    "of nginx 1.29.7 and later": UPSTREAM_1_1,
+    "that hides itself": f"{UPSTREAM_1_1} proxy_set_header Host 127.0.0.1:8080; proxy_set_header Via ''; "
+    "proxy_set_header X-Forwarded-For ''; proxy_set_header X-Forwarded-Proto ''; proxy_set_header Origin '';",
 }
 CLIENT = "127.0.0.5"
 """An address of this machine that no proxy has."""
@@ -117,6 +122,10 @@ def test_behind_plain_nginx_nobody_is_an_operator_without_a_key(server: tuple[in
     with running(nginx_conf(tmp_path, servers), ports["proxy_pass alone"], tmp_path / "nginx.log"):
         for port in ports.values():
             refused(port)
+            for path in ("/v1/federations", "/v1/keys", "/metrics", "/v1/audit", f"/v1/blobs/{'0' * 64}"):
+                assert ask(port, path)[0] == 401, path
+            status, page = ask(port, "/", Accept="text/html")
+            assert (status, b"Needs attention" in page) == (303, False)
             assert ask(port, "/healthz")[0] == 200
 
 

@@ -6,6 +6,7 @@ The last model is the one from before, bit for bit: the same rounds are trained 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from aggregator_api.storage.backup import back_up
 from edge_agent.status import describe_device
 from edge_agent.storage.state_store import StateStore
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
-from tests.live.real_parts import Postgres, free_port, mosquitto, postgres, wait_for_port
+from tests.live.real_parts import Postgres, bearer, free_port, mosquitto, postgres, wait_for_port
 from tests.live.walks import DEVICES, agent_toml, experiment_for, plan_of
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(1800)]
@@ -59,7 +60,12 @@ class Installation:
             started = self.run(mosquitto_of(folder, self.mqtt), "broker")
             wait_for_port(self.mqtt, started.process, started.log)
         self.http = parts.enter_context(
-            httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE_S, trust_env=False)
+            httpx.Client(
+                base_url=f"http://127.0.0.1:{self.port}",
+                timeout=PATIENCE_S,
+                trust_env=False,
+                auth=bearer(self.data / "operator.key"),
+            )
         )
 
     def run(self, command: list[str], name: str) -> Program:
@@ -92,7 +98,8 @@ class Installation:
             (self.folder / "token").write_text(made["token"])
             enrol = [*agent, "enrol", "--config", str(config), "--token-file", str(self.folder / "token")]
             subprocess.run(enrol, check=True, capture_output=True, timeout=PATIENCE_S)
-        return self.run([*agent, "run", "--config", str(config)], "device")
+        key = f"GAITWAY_EDGE_SERVER_KEY_FILE={self.data / 'operator.key'}"
+        return self.run(["env", key, *agent, "run", "--config", str(config)], "device")
 
     def answers(self) -> bool:
         try:
@@ -138,7 +145,6 @@ def test_a_restored_server_finishes_all_rounds(
             running: Postgres = request.getfixturevalue("cluster")
             monkeypatch.setenv("GAITWAY_DATABASE_URL", running.new_database(empty=True))
 
-    monkeypatch.setenv("GAITWAY_INSECURE_LOCAL", "true")
     monkeypatch.setenv("GAITWAY_AGGREGATION_PROCESS", "false")
     new_database()
     with ExitStack() as parts:
@@ -158,6 +164,7 @@ def test_a_restored_server_finishes_all_rounds(
         new_database()
         restored = here.command("restore", "--from", str(tmp_path / "backup"))
         assert (restored.returncode, "problem" in restored.stdout) == (0, False), restored
+        shutil.copy(tmp_path / "lost" / "operator.key", here.data)
         here.serve()
         assert here.now()["round"] == KEPT_ROUNDS + 1
         assert here.now()["epoch"] > 1_000_000_000

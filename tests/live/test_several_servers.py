@@ -26,7 +26,7 @@ from federation.protocol.messages import Acknowledgement, Announcement, read, wr
 from federation.protocol.signing import Kind, unwrap, wrap
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, status, tiny_plan
 from tests.live.fleet import Program
-from tests.live.real_parts import Mosquitto, free_port, mosquitto, postgres
+from tests.live.real_parts import Mosquitto, bearer, free_port, mosquitto, postgres
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -122,9 +122,10 @@ class Servers:
         self.clients: list[httpx.Client] = []
         for name in ("one", "two"):
             port = free_port()
-            words = ["serve", "--insecure-local", "--config", str(config), "--port", str(port)]
+            words = ["serve", "--config", str(config), "--port", str(port)]
             self.programs.append(Program([sys.executable, "-m", "aggregator_api", *words], folder / f"{name}.log"))
-            self.clients.append(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S, trust_env=False))
+            url, key = f"http://127.0.0.1:{port}", bearer(folder / "data" / "operator.key")
+            self.clients.append(httpx.Client(base_url=url, timeout=ANSWER_S, trust_env=False, auth=key))
 
     def start(self, which: int) -> None:
         """Start one of them, and wait until it is ready."""

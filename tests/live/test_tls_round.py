@@ -14,7 +14,7 @@ import pytest
 
 from federation import wire
 from tests.live.fleet import Program
-from tests.live.real_parts import free_port, mosquitto
+from tests.live.real_parts import bearer, free_port, mosquitto
 from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
@@ -45,11 +45,15 @@ def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> No
     programs: list[Program] = []
     with (
         mosquitto(tmp_path) as broker,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, trust_env=False) as http,
+        httpx.Client(
+            base_url=f"http://127.0.0.1:{port}",
+            timeout=PATIENCE_S,
+            trust_env=False,
+            auth=bearer(tmp_path / "data" / "operator.key"),
+        ) as http,
     ):
         words = [
             "serve",
-            "--insecure-local",
             "--config",
             str(broker.server_toml),
             "--port",
@@ -65,7 +69,7 @@ def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> No
             assert http.post("/v1/federations", json=body).status_code == 201
             for device in DEVICES:
                 config = agent_toml(tmp_path, device, str(http.base_url).rstrip("/"), broker.port, MINUTES)
-                secure = f'[broker]\nport = {broker.port}\ntls = true\nca_file = "{broker.ca}"\n'
+                secure = f'[broker]\nhost = "127.0.0.1"\nport = {broker.port}\ntls = true\nca_file = "{broker.ca}"\n'
                 config.write_text(
                     "[training]\nnice = 0\n" + re.sub(r"\[broker\]\nport = \d+\n", secure, config.read_text())
                 )

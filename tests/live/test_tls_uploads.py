@@ -14,7 +14,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from aggregator_api.devices.accounts import username
-from edge_agent.config.training import BrokerSection
+from edge_agent.config.training import BrokerPlace
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login
 from edge_agent.transport.link import Delivered, LinkEvent
@@ -72,7 +72,7 @@ class Sender:
 
     def __init__(self, broker: Mosquitto) -> None:
         self.posted = queue.SimpleQueue[LinkEvent]()
-        section = BrokerSection(port=broker.port, tls=True, ca_file=broker.ca)
+        section = BrokerPlace(host="127.0.0.1", port=broker.port, tls=True, ca_file=broker.ca)
         name = username("f", "a")
         who = Login(name, name, "secret")
         self.broker = Broker(

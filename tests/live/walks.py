@@ -106,7 +106,7 @@ def agent_toml(
     path = folder / f"{device}.toml"
     path.write_text(
         f'[agent]\ndevice = "{device}"\nfederation = "live"\ndata_dir = "{device}"\nmodel = "{model}"\n'
-        f'[server]\nurl = "{url}"\ntransport = "{transport}"\n[broker]\nport = {mqtt}\n'
+        f'[server]\nurl = "{url}"\ntransport = "{transport}"\n[broker]\nhost = "127.0.0.1"\nport = {mqtt}\n'
         f'[sensors]\ndataset = "synthetic"\noptions = {{ {options} }}\n'
     )
     return path

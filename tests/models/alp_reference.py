@@ -51,6 +51,15 @@ def move(local: Array, x: Array, local_entries: Array, gamma: float) -> Array:
     return moved
 
 
+def move_single(local: Array, x: Array, local_entries: Array, gamma: float) -> Array:
+    """Move by hard single updates: token by token from the first, each writing the one prototype that it matches."""
+    moved = local.copy()
+    for i in range(len(x)):
+        g = int(local_entries[i].argmax())
+        moved[g] = gamma * local[g] + (1 - gamma) * x[i]  # from where it was before the batch: the last one stays
+    return moved
+
+
 def alp(
     tokens: Array,
     local: Array,
@@ -60,6 +69,7 @@ def alp(
     training: bool,
     prototypes: str = "both",
     match: str = "plan",
+    update: str = "soft",
     row: bool = False,
     beta: float = 0.2,
     gamma: float = 0.999,
@@ -72,7 +82,7 @@ def alp(
     if training:
         active = local if prototypes == "local" else np.concatenate([local, shared])
         values = entries(x, active, match, epsilon, iterations)
-        moved = move(local, x, values[:, : len(local)], gamma)
+        moved = (move if update == "soft" else move_single)(local, x, values[:, : len(local)], gamma)
         aligned_to = local if prototypes == "local" else shared
         assignment = values[:, -len(aligned_to) :].argmax(axis=1)
     else:

@@ -27,6 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "segmenter_small": {"input_shape": [3, 18, 26], "channels": [8, 8, 16, 16], "feature_dim": 8},
 }  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, SMALL[name]) for name in MODELS} | {
+    "har_cnn_alp, single updates": ("har_cnn_alp", SMALL["har_cnn_alp"] | {"alp_update": "single"}),
     "mnist_cnn, both dense layers in the head": ("mnist_cnn", SMALL["mnist_cnn"] | {"head_layers": 2}),
     "resnet18, frozen": ("resnet18", SMALL["resnet18"] | {"norm": "frozen", "stem_strides": [1, 4]}),
     "deeplab_v3plus, frozen": ("deeplab_v3plus", SMALL["deeplab_v3plus"] | {"norm": "frozen"}),

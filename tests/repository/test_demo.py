@@ -135,7 +135,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, mark: str, nu
     assert statuses == [401, 200]  # who comes by the network needs a key
     assert process.returncode == 130, output
     assert "Interrupted" in output
-    assert re.search(r"Look while it runs: http://127\.0\.0\.1:\d+/ ", output), output
+    assert re.search(r"^  http://127\.0\.0\.1:\d+/login/[A-Za-z0-9_-]{43}$", output, re.M), output
     assert alive(mark) == []
 
 

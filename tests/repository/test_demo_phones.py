@@ -19,7 +19,7 @@ from aggregator_api.settings import load as server_settings
 from federation.protocol.enrolment_uri import read_enrolment_uri
 from gaitway.terminal import Console
 from tests.aggregator_api.generated_devices import Wires
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient
 
 
 def test_the_link_for_phones_is_a_code_on_any_terminal(phones: ModuleType) -> None:
@@ -66,10 +66,10 @@ def test_phones_go_on_from_the_first_federations_model(
     chosen = scenario.choose(None, 2, 1.5)
     sizes = {"rounds": 1, "epochs": 1, "lr": 1e-3, "seed": 0}
     plan = scenario.make_plan(chosen, model=phones.MODEL, method=phones.METHOD, **sizes)
-    settings = Settings(data_dir=tmp_path / "server", aggregation_process=False, insecure_local=True)
+    settings = Settings(data_dir=tmp_path / "server", aggregation_process=False)
     console = Console(file=io.StringIO(), width=100)
     https = phones.write_https(tmp_path / "https", "192.0.2.7", 18443)
-    with TestClient(create_app(settings, Wires)) as client:
+    with OperatorClient(create_app(settings, Wires)) as client:
         operator = rest.Operator(client, scenario.FEDERATION)
         operator.create(plan)
         phones.invite(console, operator, plan, https, scenario.FEDERATION, tmp_path / "key")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError, model_validator
 
-from gaitway.errors import SHOWN_INPUT, closest, did_you_mean, first_problem
+from gaitway.errors import SHOWN_INPUT, closest, closest_class, did_you_mean, first_problem, unknown_class
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 
@@ -55,6 +55,21 @@ def test_the_closest_name_and_all_known_ones_are_said() -> None:
     assert did_you_mean("alhpa", ("beta", "alpha")) == "did you mean 'alpha'? Known: beta, alpha"
     assert did_you_mean("zzz", ("beta", "alpha")) == "Known: beta, alpha"
     assert did_you_mean("zzz", ()) == "There are none"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("wlaking", "walking"), ("Walking", "walking"), ("walk", "walking"), ("sittting", "sitting"),
+        ("walking-upstair", "walking_upstairs"), ("lying", None), ("running", None), ("cycling", None),
+        ("downstairs", None), ("walking_downstairs", None), ("swim", None), ("x" * 1_000_000, None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_class_is_suggested_only_where_it_is_misspelt(name: str, meant: str | None) -> None:
+    known = ("walking", "sitting", "standing", "upstairs", "walking_upstairs", "jumping")
+    assert closest_class(name, known) == meant
+    listed = f"Known: {', '.join(known)}"
+    assert unknown_class(name, known) == (listed if meant is None else f"did you mean {meant!r}? {listed}")
 
 
 @pytest.mark.parametrize("words", ["difflib", ".errors()[0]", "errors(include_url"])

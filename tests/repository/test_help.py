@@ -71,7 +71,7 @@ def test_an_option_without_one_says_what_leaving_it_out_means(optional: list[Sho
 
 def test_the_servers_help_has_the_defaults_of_its_settings(optional: list[Shown]) -> None:
     of_serve = [each for each in optional if each.name.startswith("server serve ") and each.parameter.name != "config"]
-    assert len(of_serve) >= 7
+    assert len(of_serve) >= 6
     for each in of_serve:
         default = Settings.model_fields[each.parameter.name].default
         shown = {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default

@@ -21,11 +21,13 @@ EVERYWHERE = (
     "gaitway.input_spec",
     "gaitway.metrics",
     "gaitway.pictures",
+    "gaitway.plugins",
     "gaitway.scores",
     "gaitway.terminal",
+    "gaitway.threads",
 )
-"""For every package: the root of errors, the atomic write, what a network takes, metrics, pictures, scores, and what
-commands print to."""
+"""For every package: the root of errors, the atomic write, what a network takes, metrics, pictures, scores, what
+commands print to, and threads that do not end unheard."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ TABLE = {
             "edge_agent.config",
             "edge_agent.errors",
             "edge_agent.machine",
+            "edge_agent.serving.comparison",
+            "edge_agent.serving.cross_validation",
             "edge_agent.serving.soundness",
             "edge_agent.storage",
             "export.runtime",
@@ -144,7 +148,7 @@ FLOORS = {
     "rounds": ("auth", "cluster", "db", "devices", "observability", "rollouts", "storage", "updates"),
     "federations": ("db", "rollouts", "rounds", "storage", "updates"),
     "device_http": ("auth", "cluster", "db", "mqtt", "observability", "rounds"),
-    "retention": ("db", "devices", "federations", "rollouts", "rounds"),
+    "retention": ("db", "devices", "federations", "rollouts", "rounds", "storage"),
     "runtime": (
         *("auth", "cluster", "db", "device_http", "devices", "federations", "mqtt", "observability", "retention"),
         *("rollouts", "rounds", "storage", "updates"),
@@ -166,10 +170,21 @@ for _floor, _below_it in FLOORS.items():
 # knows the table of methods, below sim.reports and sim.cli nothing knows what people see, but for the listed places.
 INSIDE = {
     "har_pipeline": {
-        "signals": ("recording",),
+        "signals": ("gravity", "recording"),
         "streaming": ("errors", "origin", "recording", "settings", "signals"),
-        "readers": ("description", "errors", "origin", "recording", "settings", "streaming"),
-        "description": ("errors", "readers", "recording", "signals", "units"),
+        "readers": (
+            "apps",
+            "description",
+            "errors",
+            "gravity",
+            "origin",
+            "recording",
+            "settings",
+            "streaming",
+            "units",
+        ),
+        "description": ("errors", "gravity", "readers", "recording", "signals", "units"),
+        "apps": ("description", "errors", "gravity", "origin", "readers", "recording"),
     },
     "models": {"layers": ("errors", "model"), "image": ("errors", "layers", "model")},
     "federation": {
@@ -227,6 +242,7 @@ ALSO_OUTSIDE = {
     "edge_agent.training.trainer": {"torch": "the training process"},
     "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
     "edge_agent.training.candidate": {"torch": "only the training process imports it"},
+    "edge_agent.training.folds": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,
         "starlette": "the part of FastAPI that has the middleware, thread pool and error classes",
@@ -292,6 +308,12 @@ ALSO_OURS = {
         f"aggregator_api.storage.{name}": {"aggregator_api.db": "the rows that name the blobs"}
         for name in ("fsck", "garbage_collection", "restore")
     },
+    "aggregator_api.storage.revocations": {
+        "aggregator_api.db": "the ledger, and the rows that it is about",
+        "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
+        "aggregator_api.retention.rows": "and deleted likewise",
+    },
+    "aggregator_api.auth.open_streams": {"aggregator_api.observability.failure_log": "an outage is told of once"},
     "aggregator_api.storage.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
     "aggregator_api.web.phone": {"phone": "the files that it serves"},

@@ -29,6 +29,9 @@ WINDOWS_OF_MOTION = {
     "edge_agent.serving.comparison": "stretches of time have a vote each",
     "edge_agent.serving.classifier": "takes windows, or pictures, as they come",
     "edge_agent.serving.acceptance": "the holdout",
+    "edge_agent.serving.model_runs": "the holdout, and all labelled windows",
+    "edge_agent.serving.cross_validation": "answers to windows in time",
+    "edge_agent.training.folds": "parts in time",
     "edge_agent.page.service": "labels and deletes windows",
 }
 """Modules of the device, beside sensors and doctor, that import har_pipeline, and what for."""

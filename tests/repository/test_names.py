@@ -14,6 +14,7 @@ SAME_IN_SEVERAL_PACKAGES = {
     "ConfigError": "each program's own, below its own root of errors",
     "SettingsError": "each package's own, below its own root of errors",
     "LabelError": "an activity that is no label: of a plan, of a description",
+    "BrokerAddress": "one message, written by the server and read by the device",
     "BrokerLogin": "one message, written by the server and read by the device",
     "Credentials": "one message, written by the server and read by the device",
 }

@@ -21,7 +21,7 @@ def fill(database: Database) -> dict[str, list[dict[str, Any]]]:
     """Write two rows into every table of the present version; what may be null is null in the second."""
     with database.write() as session:
         for table in tables_of(database):
-            if table.name == "server_epoch":
+            if table.name in ("server_epoch", "ledger"):
                 continue  # it has its one row
             for k in (1, 2):
                 session.execute(table.insert().values({column.name: value(column, k) for column in table.columns}))

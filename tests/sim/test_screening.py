@@ -126,3 +126,35 @@ def test_classes_are_flipped_for_the_hostile_alone(three: FederatedData) -> None
     assert torch.equal(flipped.clients[HOSTILE].train.y, len(three.labels) - 1 - three.clients[HOSTILE].train.y)
     assert flipped.clients["a"] is three.clients["a"]
     assert torch.equal(flipped.clients[HOSTILE].test.y, three.clients[HOSTILE].test.y)
+
+
+def test_a_client_left_out_again_and_again_is_not_invited_any_more_as_on_a_server(
+    three: FederatedData, tmp_path: Path
+) -> None:
+    def begun() -> Simulation:
+        return attacked("noise", three, *ON, "rounds.rounds=4", "rounds.max_refused_updates=2")
+
+    whole, half, resumed = begun(), begun(), begun()
+    records = list(whole.play())
+    assert [HOSTILE in record["cohort"] for record in records] == [True, True, False, False]
+    playing = half.play()
+    next(playing), next(playing)
+    checkpoint.save(tmp_path / "checkpoint.bin", half.checkpoint())
+    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
+    assert [record["cohort"] for record in resumed.play()] == [record["cohort"] for record in records[2:]]
+    assert distance(whole, resumed) == 0.0
+
+
+def test_failed_rounds_do_not_count_and_a_run_that_only_fails_ends(three: FederatedData) -> None:
+    def strict(*more: str) -> Simulation:
+        return attacked("noise", three, *ON, "rounds.minimum_clients=3", *more)
+
+    records = list(strict("rounds.max_failed_rounds=3", "rounds.max_refused_updates=null").play())
+    assert [record["round"] for record in records] == [1, 2, 3]
+    assert records[-1]["paused"] == "3 rounds in a row have failed"
+    assert all(RoundRecord.model_validate(record).left_out for record in records)
+    # once the culprit is out, all who are left are two: fewer than the three that a round needs
+    records = list(strict("rounds.max_failed_rounds=4", "rounds.max_refused_updates=2").play())
+    assert [len(record["cohort"]) for record in records] == [3, 3, 2, 2]
+    whole = attacked("noise", three, *ON, "rounds.minimum_clients=2", "rounds.max_refused_updates=2")
+    assert [len(record["cohort"]) for record in whole.play()] == [3, 3]

@@ -16,8 +16,9 @@ import torch
 
 from edge_agent.machine.commands import Evaluate
 from edge_agent.serving import acceptance
-from edge_agent.serving.acceptance import Field, Run
+from edge_agent.serving.acceptance import Field
 from edge_agent.serving.comparison import Paired, by_stretch
+from edge_agent.serving.model_runs import Judged, Run, Windows
 from edge_agent.serving.soundness import ClassSoundness
 from federation import wire
 from federation.protocol.messages import VersionScore
@@ -304,6 +305,11 @@ def _acceptance() -> Iterator[dict[str, Any]]:
     yield _accepted("few windows, the server's score is good", 0.9, 0.5, few=few, score=_score(4))
     yield _accepted("few windows, the server's score is good, lower here", 0.3, 0.9, few=few, score=_score(4))
     yield _accepted("few windows, the server's score is bad", 0.9, 0.5, few=few, score=_score(2))
+    own = "personalized"
+    yield _accepted("the phone's own is not shown to be better", 0.7, 0.75, present_source=own)
+    yield _accepted("the phone's own is better", 0.5, 0.9, present_source=own)
+    yield _accepted("the phone's own is better, by less than the margin", 0.5, 0.9, margin=0.6, present_source=own)
+    yield _accepted("few windows, nobody knows, the phone's own is used", 0.5, 0.9, few=few, present_source=own)
 
 
 def _accepted(
@@ -316,6 +322,7 @@ def _accepted(
     has_model: bool = False,
     few: slice | None = None,
     score: VersionScore | None = None,
+    present_source: str = "global",
 ) -> dict[str, Any]:
     """Judge a model that the server sent (kind "adopt"), which is right on a share `mine` of the holdout."""
     windows, draws = _holdout()
@@ -325,12 +332,12 @@ def _accepted(
 
     def run(number: int, right: float) -> tuple[np.ndarray, Run]:
         answered = _answers(windows, draws[number], right)
-        model = {"source": "adopted", "round": 7 - number}
+        model = {"source": present_source if number else "global", "round": 7 - number}
         return answered, Run(model, ClassSoundness.of(windows.y, answered, labels), answered == windows.y)
 
     answered, candidate = run(0, mine)
     before, other = run(1, present) if present is not None else (None, None)
-    field = Field(by_stretch(windows), other, other is not None or has_model, margin, release > 0)
+    field = Field(Windows.of(windows, None, Judged()), other, other is not None or has_model, margin, release > 0)
     asked = Evaluate(7, "adopt", release=release, server_score=score)
     outcome, why = acceptance.decide(candidate, field, asked)
     return {
@@ -340,6 +347,7 @@ def _accepted(
         "candidate": answered.tolist(),
         "present": None if before is None else before.tolist(),
         "has_model": field.has_model,
+        "present_source": present_source,
         "margin": margin,
         "release": release,
         "score": None if score is None else score.model_dump(),

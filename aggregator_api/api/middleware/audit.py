@@ -65,7 +65,9 @@ class AuditRequests:
         body = (await receive()).get("body", b"")  # all of it: BodyLimit has put it together
         intent = _intent(scope, body)
         state = scope["app"].state
-        answered = _Answered(state.database, state.refusals, intent, send, waits=scope["path"] in (CLAIM, TOKEN))
+        is_known = scope.get("state", {}).get("caller") is not None
+        waits = scope["path"] in (CLAIM, TOKEN)
+        answered = _Answered(state.database, state.refusals, intent, send, waits=waits, is_known=is_known)
         if answered.waits:
             await self._app(scope, replay(body, receive), answered)
             return
@@ -76,7 +78,9 @@ class AuditRequests:
 class _Answered:
     """Sends an answer once the audit holds what it means; of a refusal that is its problem's words."""
 
-    def __init__(self, database: Database, refusals: Refusals, intent: Intent, send: Send, *, waits: bool) -> None:
+    def __init__(
+        self, database: Database, refusals: Refusals, intent: Intent, send: Send, *, waits: bool, is_known: bool
+    ) -> None:
         self._database = database
         self._refusals = refusals
         self._intent = intent
@@ -84,6 +88,7 @@ class _Answered:
         self.waits = waits
         """Whether most of such requests only ask whether it is time: then an entry is written for what comes of it."""
         self._start: Message | None = None
+        self._is_known = is_known
 
     async def __call__(self, message: Message) -> None:
         """Keep the start of an answer until its first bytes, which say why it was refused."""
@@ -102,7 +107,10 @@ class _Answered:
         if status >= 400:
             words = f"answered {status}: {_reason(body)}"
             intent.detail = f"{words}; {intent.detail}" if intent.detail else words
-            self._refusals.note(intent)
+            if self._is_known:
+                self._refusals.note(intent)
+            else:
+                self._refusals.count(intent)
         elif not was_written and not (self.waits and status in _UNTOLD):
             with self._database.write() as session:
                 audit.write(session, intent)

@@ -8,7 +8,6 @@ The operator's pages are opened by a session's cookie, which REST never takes: n
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,10 +20,10 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.api.middleware.problems import send_problem
-from aggregator_api.auth import api_keys, insecure_local, scopes, web_sessions
-from aggregator_api.auth.api_keys import LOCAL, Caller
+from aggregator_api.auth import api_keys, scopes, web_sessions
+from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.callers import CallerCache
-from aggregator_api.auth.client_address import network, peer_of
+from aggregator_api.auth.client_address import network
 from aggregator_api.db.audit import Intent
 from aggregator_api.errors import ForbiddenError, RequestError, TooManyError, UnauthorizedError
 from aggregator_api.observability.refusals import Refusals
@@ -40,14 +39,11 @@ class AuthMiddleware:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._insecure_local = settings.insecure_local
         self._by_key = _buckets(settings.key_requests_per_s)
         self._by_address = _buckets(settings.address_requests_per_s)
         self._failures = _buckets(settings.failed_keys_per_s)
         self._callers = CallerCache()
         self._sessions = CallerCache(find=web_sessions.find, is_well_formed=web_sessions.is_well_formed)
-        self._local_session = secrets.token_urlsafe(32)
-        """Stands for the session of whoever sits at this machine, so that the pages' forms have a token then too."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""
@@ -57,7 +53,9 @@ class AuthMiddleware:
         try:
             caller = await self._admit(scope)
         except RequestError as error:
-            if isinstance(error, UnauthorizedError | ForbiddenError):
+            if isinstance(error, UnauthorizedError):
+                _count_refusal(scope, str(error))  # anybody may cause it, as often as they like: nobody waits for it
+            elif isinstance(error, ForbiddenError):
                 await run_in_threadpool(_note_refusal, scope, str(error))
             await send_problem(scope, send, error)
             return
@@ -68,8 +66,6 @@ class AuthMiddleware:
 
     async def _admit(self, scope: Scope) -> Caller | None:
         headers = Headers(scope=scope)
-        if self._is_local(scope) and (reason := insecure_local.refusal(peer_of(scope), headers, scope["http_version"])):
-            raise ForbiddenError(reason)
         needed = scopes.need(scope["method"], scope["path"])
         authorization = headers.get("authorization")
         if needed is not None and authorization is not None:
@@ -80,18 +76,8 @@ class AuthMiddleware:
                 return caller if needed is None else scopes.check(caller, needed)
         return self._without_key(scope, needed)
 
-    def _is_local(self, scope: Scope) -> bool:
-        """Whether no key is asked for: never over HTTPS, which other machines may reach.
-
-        The scheme is that of the connection itself, as `insecure_local` goes with no trusted proxies.
-        """
-        return self._insecure_local and scope["scheme"] != "https"
-
     async def _with_session(self, scope: Scope, headers: Headers) -> Caller | None:
         """Return whose browser it is; None if it was not logged in, or is no more."""
-        if self._is_local(scope):
-            scope["state"]["session"] = self._local_session
-            return LOCAL
         name = web_sessions.cookie_name(scope["scheme"], scope.get("root_path", ""))
         token = cookie_parser(headers.get("cookie", "")).get(name, "")
         caller = await self._sessions.find(scope["app"].state.database, token)
@@ -103,10 +89,8 @@ class AuthMiddleware:
         return caller
 
     def _without_key(self, scope: Scope, needed: scopes.Need | None) -> Caller | None:
-        """Let everybody send what anybody may, and who sits at this machine the rest, where that is asked for."""
+        """Let everybody send what anybody may, and nobody anything else."""
         address = network(scope["state"]["client_address"])
-        if self._is_local(scope):
-            return None if needed is None else LOCAL
         if wait := self._by_address.take(address):
             raise TooManyError(f"too many requests from {address}; the next is taken in {wait:.1f} s", wait_s=wait)
         return None if needed is None else scopes.check(None, needed)
@@ -143,8 +127,14 @@ class AuthMiddleware:
         return sending
 
 
+def _count_refusal(scope: Scope, reason: str) -> None:
+    """Count a missing or wrong key for the audit, with the part of it that is no secret."""
+    refusals: Refusals = scope["app"].state.refusals
+    refusals.count(_refused(scope, "access.refuse", reason))
+
+
 def _note_refusal(scope: Scope, reason: str) -> None:
-    """Write a missing, wrong or insufficient key into the audit, with the part of it that is no secret."""
+    """Write an insufficient key into the audit."""
     refusals: Refusals = scope["app"].state.refusals
     refusals.note(_refused(scope, "access.refuse", reason))
 

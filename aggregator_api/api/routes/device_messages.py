@@ -10,10 +10,11 @@ from fastapi.responses import StreamingResponse
 from aggregator_api.api.dependencies import CallerDep, DeviceMessagesDep
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.device_http.messages import DeviceMessages
-from aggregator_api.errors import TooLargeError
+from aggregator_api.errors import TooLargeError, UnprocessableError
+from federation.errors import WireError
 from federation.plan import Name
 from federation.protocol import over_http, topics
-from federation.protocol.messages import MESSAGE_BYTES, UpdateId
+from federation.protocol.messages import MESSAGE_BYTES, DeviceStatus, UpdateId, read
 from federation.protocol.over_http import BINARY, STREAM
 
 router = APIRouter(prefix="/v1/federations/{name}/devices/{device}", tags=["device messages"])
@@ -46,7 +47,7 @@ def _body(media_type: str) -> dict[str, Any]:
     f"/{STREAM}",
     summary="Follow what the server says to a device",
     response_class=StreamingResponse,
-    responses={**_STREAM, **responses(404, 422, 503)},
+    responses={**_STREAM, **responses(404, 422, 429, 503)},
 )
 async def follow(
     messages: DeviceMessagesDep,
@@ -70,7 +71,13 @@ async def follow(
     openapi_extra=_body("application/json"),
 )
 async def status(messages: DeviceMessagesDep, request: Request, name: Name, device: Name) -> Response:
-    """Take a DeviceStatus, as the topic `status` does."""
+    """Take a DeviceStatus, as the topic `status` does; what is none is refused in words."""
+    body = await request.body()
+    if len(body) <= MESSAGE_BYTES:
+        try:
+            read(DeviceStatus, body)
+        except WireError as error:
+            raise UnprocessableError(f"this is not a DeviceStatus: {error}") from error
     return await _hand_over(messages, request, topics.status(name, device), MESSAGE_BYTES)
 
 

@@ -6,6 +6,7 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
+from sqlalchemy.orm import Session
 
 from aggregator_api.api import queries
 from aggregator_api.api.dependencies import (
@@ -103,10 +104,20 @@ def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: New
 def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
     """Let a token that was not used let nobody in."""
     with database.write() as session:
-        federation, row = service.named(session, name), session.get(EnrolmentTokenRow, token)
-        if row is None or row.federation_id != federation.id:
-            raise NotFoundError(f"federation {name!r} has no enrolment token {token}")
+        row = _token(session, name, token)
         row.revoked_at = row.revoked_at or time.time()
+        audit.mention(f"token {token}")
+        return Token.model_validate(row)
+
+
+@router.post(
+    TOKENS + "/{token}/confirm", summary="Confirm an enrolment token after a restore", responses=responses(404, 422)
+)
+def confirm_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
+    """Let a token that a restore without the ledger holds let a device in, as before."""
+    with database.write() as session:
+        row = _token(session, name, token)
+        row.held_at = None
         audit.mention(f"token {token}")
         return Token.model_validate(row)
 
@@ -122,6 +133,13 @@ def approve(devices: DeviceServiceDep, database: DatabaseDep, name: str, device:
 def revoke(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
     """Void its keys and its account at the broker, and wait for it no longer; what was accepted of it stays."""
     devices.revoke(name, device)
+    return _device(database, name, device)
+
+
+@router.post(DEVICE + "/reinstate", summary="Lift a device's suspension", responses=responses(404, 422))
+def reinstate(devices: DeviceServiceDep, database: DatabaseDep, name: str, device: str) -> Device:
+    """Let a device take part again that was suspended because its updates were refused again and again."""
+    devices.reinstate(name, device)
     return _device(database, name, device)
 
 
@@ -141,6 +159,13 @@ def delete(
 ) -> Deleted:
     """Delete it with all that it said, sent and measured, its keys and its broker account; the audit stays."""
     return Deleted(dry_run=dry_run, rows=deletion.delete_device(name, device, dry_run=dry_run))
+
+
+def _token(session: Session, name: str, token: int) -> EnrolmentTokenRow:
+    row = enrolment_tokens.of_federation(session, service.named(session, name), token)
+    if row is None:
+        raise NotFoundError(f"federation {name!r} has no enrolment token {token}")
+    return row
 
 
 def _device(database: Database, name: str, device: str) -> Device:

@@ -12,6 +12,7 @@ from aggregator_api.api.dependencies import MAX_ID, DatabaseDep, FederationName,
 from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware.problems import responses
 from aggregator_api.api.schemas.resources import Event, Page
+from aggregator_api.auth.open_streams import StreamAccess
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"])
@@ -42,7 +43,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     "/events",
     summary="Follow what happens",
     response_class=StreamingResponse,
-    responses={**_STREAM, **responses(404, 422)},
+    responses={**_STREAM, **responses(404, 422, 429)},
 )
 def follow(
     request: Request,
@@ -55,7 +56,7 @@ def follow(
         service.named(session, name)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     feed: EventFeed = request.app.state.event_feed
-    stream = feed.stream(name, last_event_id)
+    stream = feed.stream(name, last_event_id, StreamAccess.of(request))
     return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
 

@@ -17,11 +17,13 @@ from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.db import audit, repositories
 from aggregator_api.db.models import CredentialRow
-from aggregator_api.errors import ForbiddenError, NotFoundError
+from aggregator_api.errors import ConflictError, ForbiddenError, NotFoundError
 from aggregator_api.federations import service
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
+MIN_LEFT_S = 86_400.0
+"""How long another operator's key must hold for one to be revoked."""
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="the part of the key between gw_ and its secret")]
 
 
@@ -52,14 +54,36 @@ def make(database: DatabaseDep, caller: CallerDep, new: NewKey, response: Respon
     return shown
 
 
-@router.post("/{id}/revoke", summary="Revoke a key", responses=responses(404, 422))
+@router.post("/{id}/revoke", summary="Revoke a key", responses=responses(404, 409, 422))
 def revoke(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
-    """Let a key open nothing any more, from now on."""
+    """Let a key open nothing any more, from now on; the last operator's key of the server stays."""
     with database.write() as session:
         row = _owned(session, caller, id)
+        _keep_an_operator(session, row)
         api_keys.revoke(row)
         audit.mention(f"key {id}")
         return queries.key(session, row)
+
+
+@router.post("/{id}/confirm", summary="Confirm a key after a restore", responses=responses(404, 422))
+def confirm(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
+    """Let a key that a restore without the ledger holds open again what it opened before."""
+    with database.write() as session:
+        row = _owned(session, caller, id)
+        api_keys.confirm(row)
+        audit.mention(f"key {id}")
+        return queries.key(session, row)
+
+
+def _keep_an_operator(session: Session, row: CredentialRow) -> None:
+    """Refuse to revoke the key without which nobody could operate the server in a day's time."""
+    now = time.time()
+    if not api_keys.opens_server(row, now) or api_keys.has_operator(session, now + MIN_LEFT_S, without=row):
+        return
+    raise ConflictError(
+        f"the key {row.prefix} is the last operator's key of this server that holds for another day; make one first "
+        "(POST /v1/keys), or revoke it on the server's machine: `python -m aggregator_api keys revoke`"
+    )
 
 
 def _owned(session: Session, caller: Caller, prefix: str) -> CredentialRow:

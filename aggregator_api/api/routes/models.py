@@ -54,8 +54,11 @@ def aliases(database: DatabaseDep, name: FederationName) -> list[Alias]:
 def move(
     names: AliasServiceDep, database: DatabaseDep, name: str, alias: AliasName, target: AliasTarget
 ) -> ModelVersion:
-    """Name a version; `stable` is what the next round starts from and devices adopt: moving it back is a rollback."""
-    names.move(name, alias, target.version)
+    """Name a version; the next round starts from `latest`. A name that is there moves only as far as measures allow.
+
+    With `force` and a `reason` it moves whatever devices have measured; both are in the journal and the audit.
+    """
+    names.move(name, alias, target.version, target.forced)
     with database.read() as session:
         return queries.model_version(session, service.named(session, name), target.version)
 
@@ -68,5 +71,5 @@ def move(
     responses=responses(409),
 )
 def remove(names: AliasServiceDep, name: str, alias: AliasName) -> None:
-    """Forget a name; the version stays. `stable` and `previous` are moved by rounds and cannot be removed."""
+    """Forget a name; the version stays. `latest`, `stable` and `previous` cannot be removed."""
     names.remove(name, alias)

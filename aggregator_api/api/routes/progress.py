@@ -84,12 +84,13 @@ def devices(
     name: FederationName,
     page: PageDep,
     enrolment: Annotated[EnrolmentState | None, Query(description="only these")] = None,
+    suspended: Annotated[bool, Query(description="only those that no round invites, for their updates")] = False,
     tag: Annotated[str | None, Query(max_length=64, description="only those in this group")] = None,
 ) -> Page[Device]:
     """List the devices, their last words, their groups and where their enrolment stands."""
     with database.read() as session:
         federation = service.named(session, name)
-        return queries.devices(session, federation, enrolment, tag, page)
+        return queries.devices(session, federation, enrolment, tag, page, suspended=suspended)
 
 
 @router.get("/devices/{device}", summary="Describe a device")

@@ -42,6 +42,7 @@ class Key(View):
     expires_at: float | None
     used_at: float | None = Field(description="to ten minutes")
     revoked_at: float | None
+    held_at: float | None = Field(description="since a restore without the ledger: it opens nothing until confirmed")
 
 
 class MadeKey(Key):
@@ -73,6 +74,7 @@ class Token(View):
     used_at: float | None
     used_by: str | None = Field(description="the device that it let in")
     revoked_at: float | None
+    held_at: float | None = Field(description="since a restore without the ledger: it lets nobody in until confirmed")
 
 
 class MadeToken(Token):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aggregator_api.fields import WHOLE, Tags
+from aggregator_api.fields import WHOLE, Override, Tags
 from federation.plan import Plan, Strict
 
 Item = TypeVar("Item")
@@ -72,7 +72,7 @@ class ModelVersion(View):
     deleted_at: float | None = Field(default=None, description="since then its bytes are not served")
     score: Score | None = Field(default=None, description="null: no device that can tell has measured it")
     url: str = Field(default="", description="where the broadcast is, in wire format")
-    aliases: list[str] = Field(default_factory=list, description="stable is the present one")
+    aliases: list[str] = Field(default_factory=list, description="latest is the newest, stable the newest good one")
 
 
 class LightModel(View):
@@ -91,10 +91,13 @@ class FederationDetail(FederationSummary):
     restored_at: float | None = Field(description="when a restore began the epoch; null: the server was never restored")
     summary: str = Field(description="where it stands, in words")
     round: int = Field(description="number of the latest round, 0 before the first")
+    published_rounds: int = Field(description="rounds that count towards plan.rounds.rounds; failed ones do not")
     round_phase: str | None = Field(description="phase of the open round; null if none is open")
     devices: int
     devices_online: int = Field(description="devices that could train now")
-    model: ModelVersion = Field(description="the present global model")
+    model: ModelVersion = Field(description="the newest global model, which the next round starts from")
+    stable_note: str = Field(description="why the name stable stays where it is; empty where nothing is newer")
+    regression: str = Field(description="what devices measured to be worse than before, line by line; empty: nothing")
     light_model: LightModel | None = Field(
         description="what devices that cannot train compute embeddings with; null: none may join"
     )
@@ -214,6 +217,12 @@ class Device(View):
         description="when two programs that use its name and password at the same time were last found; revoke it and "
         "enrol it anew if one of them is not yours"
     )
+    refused_updates: int = Field(description="updates in a row that were refused for what they hold, or left out")
+    suspended_at: float | None = Field(
+        description="since when no round invites it (rounds.max_refused_updates); null: it is not suspended. "
+        "POST …/reinstate lets it back"
+    )
+    suspension_reason: str = Field(description="why it is suspended")
 
 
 class Adoption(View):
@@ -267,7 +276,7 @@ class DeviceTags(Strict):
     tags: Tags
 
 
-class AliasTarget(Strict):
+class AliasTarget(Override):
     """Where an alias should point."""
 
     version: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
@@ -280,6 +289,7 @@ class Alias(View):
     version: int
     sha256: str = Field(description="name of the broadcast's blob")
     url: str
+    note: str = Field(description="why it was moved there; of latest, and of names that rollouts move, empty")
 
 
 class Event(View):

@@ -172,6 +172,7 @@ def _write_configurations(wanted: Installation) -> None:
     settings = {
         "broker_host": wanted.hosts[0],
         "broker_port": wanted.port,
+        "public_broker_url": f"mqtts://{_in_url(wanted.hosts[0])}:{wanted.port}",
         "mqtt_ca_file": str(own / "ca.pem"),
         "mqtt_username": roles.SERVER_ROLE,
         "mqtt_password_file": str(own / "mqtt_password"),
@@ -180,6 +181,10 @@ def _write_configurations(wanted: Installation) -> None:
     }
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
     write_file(wanted.server / "server.toml", text.encode(), mode=SECRET)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _give(folder: Path, user: str | None) -> None:

@@ -36,15 +36,18 @@ FindName = Annotated[str, Query(alias="name", max_length=64)]
 
 
 class Wanted(NamedTuple):
-    """Which devices a listing shows: of names that begin so, of one enrolment state, of one group."""
+    """Which devices a listing shows: of names that begin so, of one enrolment state, of one group, suspended."""
 
     find_name: str
     enrolment: EnrolmentState | None
     tag: str
+    suspended: bool
 
 
-def _wanted(find_name: FindName = "", enrolment: EnrolmentState | None = None, tag: Text = "") -> Wanted:
-    return Wanted(find_name, enrolment, tag)
+def _wanted(
+    find_name: FindName = "", enrolment: EnrolmentState | None = None, tag: Text = "", suspended: bool = False
+) -> Wanted:
+    return Wanted(find_name, enrolment, tag, suspended)
 
 
 WantedDep = Annotated[Wanted, Depends(_wanted)]
@@ -111,6 +114,13 @@ def revoke(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> 
     return _back(name, device, form)
 
 
+@router.post("/federations/{name}/devices/{device}/reinstate")
+def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Lift a device's suspension."""
+    devices.reinstate(name, device)
+    return _back(name, device, form)
+
+
 @router.post("/federations/{name}/devices/{device}/tags")
 def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
     """Put a device into these groups and no others."""
@@ -128,7 +138,9 @@ def _back(name: str, device: str, form: dict[str, str]) -> Response:
 
 
 def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: Wanted) -> dict[str, Any]:
-    found = queries.devices(session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name)
+    found = queries.devices(
+        session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name, suspended=wanted.suspended
+    )
     return {"found": found, "cursor": cursor.cursor, **wanted._asdict()}
 
 

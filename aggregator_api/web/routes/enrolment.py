@@ -21,6 +21,7 @@ from aggregator_api.federations import service
 from aggregator_api.ports import is_loopback
 from aggregator_api.web.forms import Form, FormDep, words_of
 from aggregator_api.web.pages import page
+from aggregator_api.web.server_address import server_url
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.errors import first_problem
 
@@ -46,8 +47,9 @@ def make_token(
     request: Request, database: DatabaseDep, identity: IdentityDep, name: str, response: Response, form: FormDep
 ) -> Response:
     """Make a token, and show it once."""
+    settings, came_to = request.app.state.runtime.settings, (request.scope.get("server") or ("",))[0]
+    server = server_url(settings, str(request.base_url), form.get("server", ""), came_to)
     made = rest.make_token(database, identity, name, _wanted(form), response)
-    server = _server_url(request, form)
     links = _links(made, name, server)
     if not request.app.state.runtime.settings.phone_page:
         links["phone"] = ""
@@ -60,6 +62,13 @@ def make_token(
 def revoke_token(database: DatabaseDep, name: str, token: rest.TokenId, form: FormDep) -> Response:
     """Let a token let nobody in."""
     rest.revoke_token(database, name, token)
+    return RedirectResponse(f"/federations/{name}/enrolment", 303)
+
+
+@router.post("/federations/{name}/enrolment-tokens/{token}/confirm")
+def confirm_token(database: DatabaseDep, name: str, token: rest.TokenId, form: FormDep) -> Response:
+    """Let a token that a restore holds let a device in."""
+    rest.confirm_token(database, name, token)
     return RedirectResponse(f"/federations/{name}/enrolment", 303)
 
 
@@ -76,17 +85,6 @@ def _wanted(form: Form) -> NewToken:
         raise UnprocessableError(first_problem(error, input_shown=True)) from error
     except ValueError as error:
         raise UnprocessableError("hours: expected a whole number") from error
-
-
-def _server_url(request: Request, form: Form) -> str:
-    """Return where devices reach this server: as the operator says, or else as the operator's browser does."""
-    given = form.get("server", "").strip().rstrip("/")
-    if not given:
-        return str(request.base_url).rstrip("/")
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname or len(given) > 300:
-        raise UnprocessableError("server: expected the address that devices reach, such as https://gaitway.example")
-    return given
 
 
 def _links(made: MadeToken, name: str, server: str) -> dict[str, Any]:

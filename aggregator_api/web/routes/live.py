@@ -7,6 +7,7 @@ from fastapi.responses import StreamingResponse
 
 from aggregator_api.api.dependencies import CallerDep, DatabaseDep, FederationName
 from aggregator_api.api.event_feed import ALL, EventFeed
+from aggregator_api.auth.open_streams import StreamAccess
 from aggregator_api.federations import service
 
 router = APIRouter()
@@ -29,4 +30,6 @@ def of_federation(request: Request, database: DatabaseDep, name: FederationName)
 def _stream(request: Request, name: str) -> StreamingResponse:
     feed: EventFeed = request.app.state.event_feed
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(feed.changes(name), headers=headers, media_type="text/event-stream")
+    return StreamingResponse(
+        feed.changes(name, StreamAccess.of(request)), headers=headers, media_type="text/event-stream"
+    )

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import RedirectResponse
 
 from aggregator_api.api.dependencies import DatabaseDep
 from aggregator_api.auth import api_keys, web_sessions
+from aggregator_api.auth.client_address import peer_of
 from aggregator_api.db import audit
 from aggregator_api.db.database import Database
 from aggregator_api.errors import ForbiddenError, RequestError
+from aggregator_api.ports import is_loopback
 from aggregator_api.web.forms import FormDep
 from aggregator_api.web.pages import page
 
 router = APIRouter()
 
+Link = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{43}$")]
 _LOCAL_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./%~-]{0,300}(\?[A-Za-z0-9_.~%=&+-]{0,300})?")
 
 
@@ -31,6 +34,23 @@ def show(request: Request, next: str = "/") -> Response:
     return page(request, "login.html", next=target, problem="")
 
 
+@router.get("/login/{link}")
+def follow_link(request: Request, database: DatabaseDep, link: Link) -> Response:
+    """Let the browser in that comes with a link of `login-link`, once; whoever comes later is asked for a key."""
+    peer = peer_of(request.scope)
+    if not is_loopback(peer):
+        raise ForbiddenError(f"a login link works on the server's machine alone, and not from {peer}; show a key")
+    with database.write() as session:
+        begun = web_sessions.follow_link(session, link, time.time())
+        if begun is not None:
+            audit.record(session, "sessions.create", actor=begun.key, address=peer, detail="by a link")
+    if begun is None:
+        refuse: Any = request.state.wrong_key
+        error = refuse("this link was used, or its time is over; `login-link` on the server's machine makes another")
+        return page(request, "login.html", status=error.status, next="/", problem=str(error))
+    return _let_in(request, begun, "/")
+
+
 @router.post("/login")
 def log_in(request: Request, database: DatabaseDep, form: FormDep) -> Response:
     """Exchange a key for a session."""
@@ -41,6 +61,10 @@ def log_in(request: Request, database: DatabaseDep, form: FormDep) -> Response:
         refused = page(request, "login.html", status=error.status, next=target, problem=str(error))
         refused.headers.update(error.headers)
         return refused
+    return _let_in(request, begun, target)
+
+
+def _let_in(request: Request, begun: web_sessions.Begun, target: str) -> Response:
     answer = RedirectResponse(target, 303)
     answer.set_cookie(value=begun.token, max_age=int(begun.expires_at - time.time()), **_cookie(request))
     return answer
@@ -66,11 +90,12 @@ def _cookie(request: Request) -> dict[str, Any]:
 
 def _begin(request: Request, database: Database, key: str) -> web_sessions.Begun:
     now, wrong = time.time(), "this key is unknown, expired or revoked; look for a slip, or ask for another"
-    with database.write() as session:
+    with database.read() as session:  # a wrong key must not make writers wait
         caller = api_keys.find(session, key, now)
-        if caller is None:
-            refuse: Any = request.state.wrong_key
-            raise refuse(wrong)
+    if caller is None:
+        refuse: Any = request.state.wrong_key
+        raise refuse(wrong)
+    with database.write() as session:
         if not caller.scopes & {"operator", "read"}:
             raise ForbiddenError("this key is a device's: it opens models, not pages", scope="operator read")
         audit.mention(f"key {caller.id}")

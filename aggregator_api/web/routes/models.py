@@ -40,10 +40,10 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
         aliases = queries.aliases(session, row)
         bases = round_history.bases(session, row, [each.round_number for each in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]
-        fixed = moved_by_server(row)
+        fixed, why = moved_by_server(row), {"stable_note": row.stable_note, "regression": row.regression}
     shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
     shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
-    shown |= {"unfinished": history_reader(request).is_unfinished, "fixed": fixed}
+    shown |= {"unfinished": history_reader(request).is_unfinished, "fixed": fixed, **why}
     return page(request, "models.html", federation=name, **shown)
 
 
@@ -64,12 +64,13 @@ def move(names: AliasServiceDep, name: str, form: FormDep) -> Response:
     """Let a name stand for a version; a new one is made."""
     alias = _alias(form.get("alias", "").strip())
     try:
-        target = AliasTarget.model_validate({"version": int(form.get("version", ""))})
+        said = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+        target = AliasTarget.model_validate({"version": int(form.get("version", "")), **said})
     except ValidationError as error:
         raise UnprocessableError(first_problem(error, input_shown=True)) from error
     except ValueError as error:
         raise UnprocessableError("version: expected a whole number") from error
-    names.move(name, alias, target.version)
+    names.move(name, alias, target.version, target.forced)
     return RedirectResponse(f"/federations/{name}/models", 303)
 
 

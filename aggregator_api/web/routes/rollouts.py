@@ -55,7 +55,8 @@ def live_listing(request: Request, database: DatabaseDep, name: FederationName, 
 def start(rollouts: RolloutServiceDep, name: str, form: FormDep) -> Response:
     """Begin to release a version."""
     try:
-        wanted = NewRollout(version=int(form["version"]) if form.get("version", "").strip() else None)
+        version = int(form["version"]) if form.get("version", "").strip() else None
+        wanted = NewRollout(version=version, force=bool(form.get("force")), reason=form.get("reason", ""))
     except ValidationError as error:
         raise UnprocessableError(first_problem(error, input_shown=True)) from error
     except ValueError as error:

@@ -7,7 +7,7 @@ import { colour, drawConfidence, drawLines } from "./charts.js";
 /** @typedef {{labels: string[], why_no_labels: string, classes: Kept[], days: [string, {[activity: string]: number}][],
  *   unlabelled: Stretch[], unlabelled_more: number}} Windows */
 /** @typedef {{name: string, adopted: boolean, whole: boolean, score: number | null, sha256: string}} Model */
-/** @typedef {{models: Model[], judged: string[], released: string[]}} Models */
+/** @typedef {{models: Model[], serving: string, judged: string[], released: string[]}} Models */
 /** @typedef {{level: string, check: string, found: string, todo: string}} Finding */
 
 /** Find an element of the page, which is of that kind.
@@ -213,6 +213,7 @@ function score(value) {
 function showModels(found) {
   body("models").replaceChildren(...found.models.map((one) => row(one.adopted ? "yes" : "", one.name + (one.whole ? "" : " (gone)"), score(one.score), one.sha256.slice(0, 16))));
   $("roll-back").hidden = found.models.length < 2;
+  $("serving").textContent = found.serving;
   list("judged", [...found.judged, ...found.released]);
 }
 

@@ -10,10 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from edge_agent.sensors.sensor_logger.message import SampleBatch
+from har_pipeline.gravity import AccelerationConvention, specific_force
 from har_pipeline.recording import STANDARD_GRAVITY
 
-SIGN = {"android": 1.0, "standardised": 1.0, "ios": -1.0}
-"""Acceleration and gravity are multiplied with it; a phone flat on the table, screen up, then has gravity +z."""
+CONVENTIONS: dict[str, AccelerationConvention] = {
+    "android": "specific force",
+    "standardised": "specific force",
+    "ios": "gravity points down",
+}
+"""In which acceleration and gravity come; as specific force a phone flat on the table, screen up, has gravity +z."""
 CALIBRATE = "calibrate"
 ACCELERATIONS = ("accelerometer", "gravity", "totalacceleration")
 LEAST_SAMPLES = 5
@@ -28,10 +33,9 @@ STANDARDISE = "switch on 'Standardise Units & Frames' in the app's settings, and
 
 def signed(batch: SampleBatch, platform: str) -> SampleBatch:
     """Turn iOS's signs of acceleration and gravity into those of Android; the gyroscope's are the same."""
-    if SIGN[platform] > 0:
-        return batch
+    convention = CONVENTIONS[platform]
     motion = {
-        name: samples._replace(values=-samples.values) if name in ACCELERATIONS else samples
+        name: samples._replace(values=specific_force(samples.values, convention)) if name in ACCELERATIONS else samples
         for name, samples in batch.motion.items()
     }
     return batch._replace(motion=motion)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import ssl
-from http.server import BaseHTTPRequestHandler
 
 from edge_agent.config.sensors import PhoneSection
-from edge_agent.http_server import SILENCE_S, BoundedServer, body_length, read_body
+from edge_agent.http_server import SILENCE_S, BoundedRequest, BoundedServer, body_length, read_body
 from edge_agent.sensors.sensor_logger.inbox import Outcome, PhoneInbox, Reply, TokenCheck
 
 PATH = "/v1/sensor-logger/"
@@ -37,13 +36,13 @@ class Listener(BoundedServer):
         self.begin("phone")
 
 
-class _Request(BaseHTTPRequestHandler):
+class _Request(BoundedRequest):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "gaitway", ""
     timeout = SILENCE_S
     server: Listener
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - http.server asks for this name
         """Take a message."""
         if not self._is_enrolled():
             return
@@ -57,7 +56,7 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._answer(self.server.inbox.take(body))
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server asks for this name
         """Let a person try the URL in a browser."""
         self.close_connection = True  # a body would be read as the next request
         if self._is_enrolled():

@@ -16,6 +16,7 @@ from edge_agent.config.sensors import PhoneSection
 from edge_agent.errors import ConfigError, MessageError
 from edge_agent.sensors.sensor_logger.calibration import CALIBRATE, signed, wrong_direction, wrong_units
 from edge_agent.sensors.sensor_logger.message import SampleBatch, parse
+from har_pipeline.apps.vocabulary import ActivityWords
 
 WAITING = 16
 """Messages that wait for the collecting thread; as arrays at most 640 kB each."""
@@ -107,18 +108,8 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class Vocabulary:
+class Vocabulary(ActivityWords):
     """What the texts of annotations mean under a plan's labels."""
 
     def __init__(self, settings: PhoneSection, labels: Sequence[str]) -> None:
-        self.labels = tuple(labels)
-        own = {label.lower(): label for label in labels}
-        self._meaning = own | {word.strip().lower(): "" for word in settings.stop_words}
-        self._meaning |= {
-            text.strip().lower(): activity for text, activity in settings.annotations.items() if activity in labels
-        }
-        self.unknown = sorted(set(settings.annotations.values()) - set(labels))
-
-    def activity_of(self, text: str) -> str | None:
-        """Return the activity that an annotation begins, '' if it ends one, None if it means neither."""
-        return self._meaning.get(text.strip().lower())
+        super().__init__(labels, settings.annotations, settings.stop_words)

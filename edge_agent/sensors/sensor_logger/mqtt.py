@@ -12,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config.settings import Config
 from edge_agent.sensors.sensor_logger.inbox import Outcome, PhoneInbox
+from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import login, read_credentials
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,6 @@ def _own_broker(config: Config) -> _Place:
 
 
 def _main_broker(config: Config) -> _Place:
-    settings = config.broker
-    who = login(settings, read_credentials(config.agent.data_dir), config.agent.device)
-    return _Place(settings.host, settings.port, who.username, who.password, settings.tls, settings.ca_file)
+    place = require_place(config)
+    who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
+    return _Place(place.host, place.port, who.username, who.password, place.tls, place.ca_file)

@@ -16,6 +16,7 @@ import numpy as np
 from edge_agent.sensors.sensor_logger.message import MOTION, Annotation, PhoneSamples, SampleBatch
 from har_pipeline import Recording
 from har_pipeline.recording import Sensor
+from har_pipeline.signals.addition import readings_at
 
 JUMP_S = 60.0
 """A message so much later than the one before it begins a new stretch; so much earlier, the clock was set back."""
@@ -187,10 +188,6 @@ def _earliest(batch: SampleBatch) -> float:
     return min(float(samples.times_s.min()) for samples in batch.motion.values())
 
 
-NEAR_S = 0.1
-"""Gravity further away than this from a sample is not that sample's: as long as a gap that breaks windows."""
-
-
 class ReorderBuffer:
     """times_s (n,) and values (n, 3), in any order until they are taken."""
 
@@ -239,18 +236,10 @@ def add_gravity(
         lost = len(acc.take(horizon - patience_s).times_s)  # gravity was switched off, or its messages were lost
     if not len(known.times_s):
         return PhoneSamples(np.empty(0), np.empty((0, 3))), lost + len(ready.times_s)
-    near = _distance(ready.times_s, known.times_s) <= NEAR_S
-    times_s, values = ready.times_s[near], ready.values[near]
-    there = np.stack([np.interp(times_s, known.times_s, known.values[:, axis]) for axis in range(3)], axis=1)
+    there, near = readings_at(ready.times_s, known.times_s, known.values)
+    times_s, total = ready.times_s[near], ready.values[near] + there[near]
     gravity.forget(last)  # the last one is the left neighbour of what comes next
-    return PhoneSamples(times_s, values + there), lost + int(len(near) - near.sum())
-
-
-def _distance(times_s: np.ndarray, others_s: np.ndarray) -> np.ndarray:
-    right = np.clip(np.searchsorted(others_s, times_s), 0, len(others_s) - 1)
-    left = np.clip(right - 1, 0, len(others_s) - 1)
-    distance: np.ndarray = np.minimum(np.abs(others_s[right] - times_s), np.abs(times_s - others_s[left]))
-    return distance
+    return PhoneSamples(times_s, total), lost + int(len(near) - near.sum())
 
 
 def _sorted(samples: PhoneSamples) -> PhoneSamples:

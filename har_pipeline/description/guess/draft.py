@@ -5,50 +5,54 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from har_pipeline.description.files import find_files
-from har_pipeline.description.guess.columns import Columns, Guess, guess_columns, numbers_of, unit_in_name
-from har_pipeline.description.guess.layout import TextLayout, guess_layout
-from har_pipeline.description.guess.names import guess_files
-from har_pipeline.description.inspection import UNLABELLED_NAME, FileReport, inspect
+from har_pipeline.description.guess import headers, roles, sensors
+from har_pipeline.description.guess.stretches import FileKind, RowStretch, look
+from har_pipeline.description.inspection import UNLABELLED_NAME, FileReport, differences, inspect, odd_words
 from har_pipeline.description.keys import DATE
-from har_pipeline.description.model import description_of
-from har_pipeline.description.text import UTF_16
+from har_pipeline.description.model import description_of, same_word
 from har_pipeline.errors import SourceError
-from har_pipeline.readers.archive import unpacking, walk
-from har_pipeline.recording import STANDARD_GRAVITY, Sensor
-from har_pipeline.signals.tally import PAUSE
-from har_pipeline.units import TIME_UNITS
+from har_pipeline.recording import Sensor
+from har_pipeline.signals.directions import Difference
 
-HEAD_BYTES = 1 << 16
-MOST_HEADS = 400
 TRIED_S = 20.0
-MOST_LABELS = 100
-BINARY = re.compile(
-    r"\.(jpe?g|png|gif|bmp|pdf|docx?|xlsx?|npz|npy|mat|h5|hdf5|parquet|py|pyc|md|html?|json|toml|ya?ml|mp4|avi|onnx|bin)$",
-    re.IGNORECASE,
-)
+MAX_LABELS = 100
+MAX_SEGMENTS = 4000
 DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d")
 CLOCKS = ("%H:%M:%S.%f", "%H:%M:%S,%f", "%H:%M:%S", "%I:%M:%S.%f %p", "%I:%M:%S %p")
-EPOCHS = {"s": (1e8, 1e10), "ms": (1e11, 1e13), "us": (1e14, 1e16), "ns": (1e17, 1e19)}
-STEPS = {"s": (1e-3, 0.5), "ms": (0.5, 500.0), "us": (500.0, 5e5), "ns": (5e5, 5e8)}
+
+
+class Guess(NamedTuple):
+    """A value for the description, and whether it is sure; `why` is its comment."""
+
+    value: Any
+    sure: bool
+    why: str
+
+    @property
+    def comment(self) -> str:
+        """What is written behind it."""
+        return f"{'sure' if self.sure else 'guess: check'}: {self.why}"
 
 
 @dataclass
 class Draft:
-    """The lines of a first description; `problems` is what trying it found."""
+    """The lines of a first description; `problems` and `differences` are what trying it found."""
 
     guesses: dict[str, Guess] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys and values alone."""
@@ -61,12 +65,8 @@ class Draft:
         return "\n".join(lines) + "\n"
 
 
-@dataclass
-class _Kind:
-    """Files of one layout: their names, and the tables of their first bytes."""
-
-    names: list[str] = field(default_factory=list)
-    layouts: list[TextLayout] = field(default_factory=list)
+KNOWN_FORMATS: list[Callable[[Path], Draft | None]] = []
+"""What phones' apps write is described by who knows it by name: each returns None where a root is not of its app."""
 
 
 def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) -> Draft:
@@ -78,129 +78,184 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     root = Path(root)
     if not root.exists():
         raise SourceError(f"{root} does not exist; expected a folder, an archive or a file of recordings")
-    kinds, encoded = _kinds(root)
-    if encoded and not kinds:
-        raise SourceError(f"{encoded[0]} is UTF-16; save it as UTF-8")
-    if not kinds:
-        raise SourceError(f"no file under {root} is a text table of numbers; expected recordings such as *.csv")
-    kind = max(kinds.values(), key=lambda kind: len(kind.names))
-    others = sum(len(other.names) for other in kinds.values()) - len(kind.names)
-    columns = guess_columns(kind.layouts)
-    if "acc" not in columns.sensors:
+    if known := next((found for recognize in KNOWN_FORMATS if (found := recognize(root)) is not None), None):
+        return known
+    looked = look(root)
+    if not looked.kinds:
+        wrong = (
+            f"{looked.utf_16[0]} is UTF-16; save it as UTF-8" if looked.utf_16 else next(iter(looked.unreadable), "")
+        )
+        raise SourceError(
+            wrong or f"no file under {root} is a text table of numbers; expected recordings such as *.csv"
+        )
+    kind, *others = looked.kinds
+    seen = f"{len(kind.names)} files of this layout, {sum(len(other.names) for other in others)} of others"
+    found = Draft(remarks=[f"written by looking at {root.name}: {seen}"])
+    if looked.utf_16:
+        found.remarks.append(f"{len(looked.utf_16)} files are UTF-16 and cannot be read, such as {looked.utf_16[0]!r}")
+    found.remarks += [f"left out: {why}" for why in looked.unreadable]
+    table = _Table(kind)
+    reading = sensors.read_jointly(table.of_sensors)
+    if reading is None:
         raise SourceError(
             f"{kind.names[0]}: no three columns look like an accelerometer; its columns are "
-            f"{list(kind.layouts[0].header[:20]) or len(kind.layouts[0].rows[0])}"
+            f"{list(kind.layout.header[:20]) or len(kind.layout.rows[0])}"
         )
-    by_file = _sensor_by_file(kind)
-    wanted = [name for name in ("client", "session", "activity") if name not in columns.words]
-    files = guess_files(kind.names, [*wanted, *(["sensor"] if by_file else [])])
-    seen = f"written by looking at {root.name}: {len(kind.names)} files of this layout, {others} of others"
-    found = Draft({"files": files}, [seen])
-    if encoded:
-        found.remarks.append(f"{len(encoded)} files are UTF-16 and cannot be read, such as {encoded[0]!r}")
-    _layout(kind, found)
-    for meaning, guess in columns.words.items():
-        found.guesses[meaning] = guess
-    parts = _by_sensor(kind, columns, by_file=by_file)
-    _time(parts["acc"], columns, found)
-    _sensors(parts, columns, found)
-    if columns.spare:
-        spare = "; ".join(" ".join(map(str, three)) for three in columns.spare)
-        found.remarks.append(f"columns that are not used, perhaps further sensors: {spare}")
+    table.describe_words(reading, found)
+    _describe_text(kind, found)
+    found.guesses |= table.words
+    _describe_time(table, reading, found)
+    _describe_sensors(table, reading, found)
     _try(root, found, progress)
     return found
 
 
-def _kinds(root: Path) -> tuple[dict[object, _Kind], list[str]]:
-    """Sort the files under root by their layouts; return those in UTF-16 too."""
-    kinds: dict[object, _Kind] = {}
-    encoded: list[str] = []
-    with unpacking(str(root)):
-        for member in walk(root, lambda archive: True):
-            read = sum(len(kind.layouts) for kind in kinds.values())
-            if BINARY.search(member.name) or read >= MOST_HEADS:
-                continue
-            with unpacking(member.name), member.open() as stream:
-                head = stream.read(HEAD_BYTES)
-            if head.startswith(UTF_16):
-                encoded.append(member.name)
-            layout = guess_layout(head + b"\n" if len(head) < HEAD_BYTES else head)
-            if layout is not None and layout.rows:
-                what = layout.separator, layout.header or len(layout.rows[0]), layout.trailing
-                kind = kinds.setdefault(what, _Kind())
-                kind.names.append(member.name)
-                kind.layouts.append(layout)
-    return kinds, encoded
+class _Table:
+    """The columns of one kind of files: which hold words, which numbers of which sensor."""
+
+    def __init__(self, kind: FileKind) -> None:
+        self.kind, self.header = kind, kind.layout.header
+        self.words: dict[str, Guess] = {}
+        low = ["_".join(headers.tokens(name)) for name in self.header]
+        stated = {at: said for at, each in enumerate(low) for said, p in headers.WORD_NAMES.items() if p.match(each)}
+        self.columns = [at for at in range(len(kind.layout.rows[0])) if self._has_words(at, at in stated)]
+        sensor = next((at for at, said in stated.items() if said == "sensor" and at in self.columns), None)
+        self.by_file = _sensor_by_file(kind.names)
+        apart = self._apart(sensor)
+        self.of_sensors = sensors.Table(self.header, apart or self._numbers(), bool(apart), frozenset(self.columns))
+        if sensor is not None:
+            self.columns.remove(sensor)
+            self.words["sensor"] = Guess(self.name(sensor), True, "by its name")
+
+    def name(self, at: int) -> str | int:
+        """What a description calls a column."""
+        unique = bool(self.header) and bool(self.header[at]) and self.header.count(self.header[at]) == 1
+        return self.header[at] if unique else at + 1
+
+    def _has_words(self, at: int, stated: bool) -> bool:
+        """Whether a column holds words, or few numbers that seldom change, as codes of persons and activities do."""
+        if self.header and headers.is_time(self.header[at]):
+            return False
+        texts = [[row[at].strip() for row in each.rows] for each in self.kind.stretches]
+        changes = sum(a != b for each in texts for a, b in pairwise(each))
+        rows, distinct = sum(map(len, texts)), len({text for each in texts for text in each if text})
+        number = np.mean([np.isfinite(each.numbers[:, at]).mean() for each in self.kind.stretches if each.rows]) > 0.5
+        if number and not stated:
+            whole = all(text.isdecimal() for each in texts for text in each)
+            return not self.header and whole and 1 < distinct <= MAX_LABELS and changes <= rows / 50
+        return 0 < distinct <= max(MAX_LABELS, rows / 50) and (stated or changes <= rows / 4)
+
+    def _numbers(self) -> dict[Sensor, Sequence[np.ndarray]]:
+        stretches = self.kind.stretches
+        few = [stretches[at * len(stretches) // sensors.MAX_JUDGED] for at in range(sensors.MAX_JUDGED)]
+        longest = max(stretches, key=lambda each: len(each.rows))
+        numbers = [each.numbers for each in dict.fromkeys([longest, *few])]
+        return {"acc": numbers, "gyro": numbers}
+
+    def _apart(self, column: int | None) -> dict[Sensor, Sequence[np.ndarray]]:
+        """Return the numbers of each sensor where its files' names or a column tell them apart; else nothing."""
+        parts: dict[Sensor, list[np.ndarray]] = {"acc": [], "gyro": []}
+        for each in self.kind.stretches:
+            for sensor, mine in parts.items():
+                if self.by_file and _sensor_word(each.name) == sensor[:3]:
+                    mine.append(each.numbers)
+                elif column is not None and not self.by_file:
+                    own = [row[column].strip().lower().startswith(sensor[:3]) for row in each.rows]
+                    mine.append(each.numbers[own])
+        kept: dict[Sensor, Sequence[np.ndarray]] = {
+            key: [each for each in mine if len(each)] for key, mine in parts.items()
+        }
+        return kept if all(kept.values()) else {}
+
+    def describe_words(self, reading: sensors.TableReading, found: Draft) -> None:
+        """Guess who did what, and write `files` and the columns that say it."""
+        used = {reading.time.column, *reading.acc.columns, *(reading.acc.add or ()), *(reading.gyro.columns or ())}
+        columns = [at for at in self.columns if at not in used]
+        depth = roles.commonest_depth(self.kind.names)
+        segments = [
+            segment
+            for each in self.kind.stretches
+            if each.name.count("/") == depth
+            for segment in _segments(each, columns, reading.acc.columns)
+        ][:MAX_SEGMENTS]
+        if self.by_file:
+            acc = [_sensor_word(segment.name) == "acc" for segment in segments]
+            segments = [
+                each if own else replace(each, movement=np.nan) for each, own in zip(segments, acc, strict=True)
+            ]
+        chosen = roles.assign(segments, self.header, columns)
+        levels = {"client": chosen.client, "session": chosen.sessions, "activity": chosen.activity}
+        for role, level in levels.items():
+            if level is not None and level.column is not None:
+                named = bool(level.name) and roles.is_named(level, role)
+                why = "by its name" if named else "its words " + ("recur" if role == "client" else "vary") + " so"
+                self.words[role] = Guess(self.name(level.column), named and chosen.sure, why)
+        paths = {role: level for role, level in levels.items() if level is not None and level.column is None}
+        pattern = roles.write_pattern([segment.name for segment in segments], paths, by_sensor=self.by_file)
+        groups = re.findall(r"\(\?P<(\w+)>", pattern)
+        missing = [role for role in ("client", "activity") if levels[role] is None]
+        why = f"{', '.join(groups)} by their names" if groups else "names say nothing of the rows"
+        found.guesses["files"] = Guess(
+            pattern, False, why + (f"; who says the {' and the '.join(missing)}?" * bool(missing))
+        )
+        if chosen.client is None and "activity" in paths:
+            one = "nothing says who: all files count as one person's"
+            self.words["client"] = Guess({"fixed": "one person"}, False, one)
 
 
-def _sensor_by_file(kind: _Kind) -> bool:
-    words = [re.search(r"(?:^|[/_\-. ])(acc|gyr)", name, re.IGNORECASE) for name in kind.names]
-    return len({word[1].lower() for word in words if word}) == 2 and all(words)
+def _segments(stretch: RowStretch, columns: Sequence[int], acc: Sequence[int]) -> list[roles.Segment]:
+    """Cut a stretch where one of its words changes."""
+    words = [tuple(row[at].strip() for at in columns) for row in stretch.rows]
+    edges = [0, *(at for at in range(1, len(words)) if words[at] != words[at - 1]), len(words)]
+    sizes = np.linalg.norm(stretch.numbers[:, list(acc)], axis=1)
+    found = []
+    for low, high in pairwise(edges):
+        own = sizes[low:high][np.isfinite(sizes[low:high])]
+        movement = float(np.log(own.std() + 1e-3 * own.mean() + 1e-9)) if len(own) >= 10 else np.nan
+        found.append(roles.Segment(stretch.name, movement, dict(zip(columns, words[low], strict=True))))
+    return found
 
 
-def _layout(kind: _Kind, found: Draft) -> None:
-    layout = Counter((each.separator, each.decimal, each.skip_lines, each.comment) for each in kind.layouts)
-    separator, decimal, skip_lines, comment = layout.most_common(1)[0][0]
-    first = kind.layouts[0]
-    if not first.header:
+def _sensor_word(name: str) -> str | None:
+    word = re.search(r"(?:^|[/_\-. ])(acc|gyr)", name, re.IGNORECASE)
+    return word and word[1].lower()
+
+
+def _sensor_by_file(names: Sequence[str]) -> bool:
+    return {_sensor_word(name) for name in names} == {"acc", "gyr"}
+
+
+def _describe_text(kind: FileKind, found: Draft) -> None:
+    decimal, skip_lines, comment = kind.marks.most_common(1)[0][0]
+    layout = kind.layout
+    if not layout.header:
         found.guesses["header"] = Guess(False, True, "the first line holds numbers")
     for key, value, default in (
-        ("separator", "tab" if separator == "\t" else separator, ","), ("trailing", first.trailing, ""),
+        ("separator", "tab" if layout.separator == "\t" else layout.separator, ","), ("trailing", layout.trailing, ""),
         ("comment", comment, ""), ("decimal", decimal, "."), ("skip_lines", skip_lines, 0),
     ):  # fmt: skip
         if value != default:
             found.guesses[key] = Guess(value, True, "in every line that was looked at")
 
 
-def _by_sensor(kind: _Kind, columns: Columns, *, by_file: bool) -> dict[Sensor, list[TextLayout]]:
-    """Return the tables of each sensor: those of its files, or the rows that a column says are its; else all."""
-    every: dict[Sensor, list[TextLayout]] = {"acc": kind.layouts, "gyro": kind.layouts}
-    said = columns.words.get("sensor")
-    if by_file:
-        named = list(zip(kind.names, kind.layouts, strict=True))
-        return {sensor: [layout for name, layout in named if _is_of(sensor, name)] for sensor in every}
-    if said is None or said.value not in kind.layouts[0].header:
-        return every
-    at = kind.layouts[0].header.index(said.value)
-    parts: dict[Sensor, list[TextLayout]] = {}
-    for sensor in every:
-        own = [[row for row in each.rows if row[at].strip().lower().startswith(sensor[:3])] for each in kind.layouts]
-        parts[sensor] = [each._replace(rows=tuple(rows)) for each, rows in zip(kind.layouts, own, strict=True) if rows]
-    return parts if all(parts.values()) else every
-
-
-def _time(layouts: Sequence[TextLayout], columns: Columns, found: Draft) -> None:
-    if columns.time is None:
-        found.guesses["rate_hz"] = Guess(50.0, False, "no column is a time; how many rows a second?")
+def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -> None:
+    column, unit, rate_hz, _, why = reading.time
+    if column is not None:
+        found.guesses["time"] = Guess({"column": table.name(column), "unit": unit}, "time" in reading.sure, why)
         return
-    column = columns.time.value
-    steps, firsts = [], []
-    for layout in layouts:
-        numbers = numbers_of(layout, (column,))[:, 0]
-        numbers = numbers[np.isfinite(numbers)]
-        if len(numbers) > 2:
-            steps.append(_usual_step(numbers))
-            firsts.append(float(numbers[0]))
-    if not steps:
-        form = _date_format(layouts[0], column)
-        date = {"column": column, "unit": DATE, **({"format": form} if form else {})}
-        why = "texts; is it the day that stands before the month?" if form else "texts; set format if not ISO 8601"
-        found.guesses["time"] = Guess(date, False, why)
-        return
-    step, first = float(np.median(steps)), float(np.median(firsts))
-    epoch = next((unit for unit, (low, high) in EPOCHS.items() if low < first < high), None)
-    fitting = next((unit for unit, (low, high) in STEPS.items() if low <= step < high), "s")
-    factor = TIME_UNITS[epoch or fitting]
-    rate = 1 / (step * factor) if step > 0 else 0.0
-    sure = epoch is not None and 5 <= rate <= 1000
-    why = f"{rate:.4g} rows a second" + (", counted from 1970" if epoch else "")
-    found.guesses["time"] = Guess({"column": column, "unit": epoch or fitting}, sure or columns.time.sure, why)
+    texts = table.kind.layout.rows[:20]
+    for at, name in enumerate(table.header):
+        if headers.is_time(name) and not any(np.isfinite(each.numbers[:, at]).any() for each in table.kind.stretches):
+            form = _date_format([row[at].strip() for row in texts])
+            date = {"column": table.name(at), "unit": DATE, **({"format": form} if form else {})}
+            why = "texts; is it the day that stands before the month?" if form else "texts; set format if not ISO 8601"
+            found.guesses["time"] = Guess(date, False, why)
+            return
+    found.guesses["rate_hz"] = Guess(rate_hz, False, why)
 
 
-def _date_format(layout: TextLayout, column: str | int) -> str | None:
+def _date_format(texts: Sequence[str]) -> str | None:
     """Return the form in which the first dates are written; None if they are ISO 8601, or of no known form."""
-    at = column - 1 if isinstance(column, int) else layout.header.index(column)
-    texts = [row[at].strip() for row in layout.rows[:20]]
 
     def fits(form: str) -> bool:
         try:
@@ -212,75 +267,34 @@ def _date_format(layout: TextLayout, column: str | int) -> str | None:
     return next((form for day in days for clock in CLOCKS if fits(form := f"{day} {clock}")), None)
 
 
-def _usual_step(times: np.ndarray) -> float:
-    """Return the mean time from row to row of a file's beginning, pauses left out."""
-    steps = np.diff(times)
-    kept = steps[steps <= PAUSE * abs(np.mean(steps))]
-    return float(np.mean(kept)) if len(kept) else 0.0
-
-
-def _sensors(parts: Mapping[Sensor, list[TextLayout]], columns: Columns, found: Draft) -> None:
-    apart = parts["acc"] != parts["gyro"]
-    for sensor, guess in columns.sensors.items():
-        add = columns.add.value if sensor == "acc" and columns.add else None
-        unit = _unit(sensor, guess.value, add, parts[sensor])
-        keys = {"columns": list(guess.value), **({"add": list(add)} if add else {}), **unit.value}
-        both = Guess(keys, guess.sure and unit.sure, f"{guess.why}; {unit.why}")
-        found.guesses[sensor] = both
-        if apart and "gyro" not in columns.sensors:
-            gyro = _unit("gyro", guess.value, None, parts["gyro"])
-            keys = {"columns": list(guess.value), **gyro.value}
-            where = "rows" if "sensor" in columns.words else "files"
-            found.guesses["gyro"] = Guess(keys, False, f"in {where} of its own; {gyro.why}")
-    if "gyro" not in found.guesses:
+def _describe_sensors(table: _Table, reading: sensors.TableReading, found: Draft) -> None:
+    acc, gyro = reading.acc, reading.gyro
+    names = table.of_sensors
+    found.guesses["acceleration"] = _convention(names.name(acc.columns[0]), reading)
+    named = "by their names; " if sensors.kind_of_columns(names, acc.columns) not in ("", "xyz") else ""
+    sure = "acc" in reading.sure and acc.gravity
+    found.guesses["acc"] = Guess(sensors.to_keys(acc, table.name), sure, named + acc.why)
+    if gyro.columns:
+        where = f"in {'files' if table.by_file else 'rows'} of its own; " if names.apart else ""
+        found.guesses["gyro"] = Guess(sensors.to_keys(gyro, table.name), "gyro" in reading.sure, where + gyro.why)
+    else:
         found.remarks.append("no gyroscope was found: its channels will be zero")
+    used = {*acc.columns, *(acc.add or ()), *(gyro.columns or ())}
+    spare = [columns for columns, _ in names.candidates if not used & set(columns)][:: 1 if table.header else 3]
+    if spare:
+        listed = "; ".join(" ".join(str(table.name(at)) for at in columns) for columns in spare)
+        found.remarks.append(f"columns that are not used, perhaps further sensors: {listed}")
 
 
-def _is_of(sensor: Sensor, name: str) -> bool:
-    word = re.search(r"(?:^|[/_\-. ])(acc|gyr)", name, re.IGNORECASE)
-    return word is not None and word[1].lower() == sensor[:3]
-
-
-def _unit(sensor: Sensor, columns: Any, add: Any, layouts: list[TextLayout]) -> Guess:
-    """Guess a unit from the columns' names, else from the sizes: gravity at rest, or how fast a body turns."""
-    named = unit_in_name(columns[0])
-    if named in (("m/s2", "g", "mg") if sensor == "acc" else ("rad/s", "deg/s")):
-        return Guess({"unit": named}, True, "the unit is in the columns' names")
-    values = [numbers_of(layout, columns) + (numbers_of(layout, add) if add else 0.0) for layout in layouts]
-    values = [each for each in values if np.isfinite(each).all(axis=1).sum() > 2]
-    if not values:
-        return Guess({"unit": "m/s2" if sensor == "acc" else "rad/s"}, False, "the unit, since no number could be read")
-    return _acc_unit(values) if sensor == "acc" else _gyro_unit(values)
-
-
-def _acc_unit(values: list[np.ndarray]) -> Guess:
-    sizes = [np.linalg.norm(each, axis=1) for each in values]
-    quiet = sorted(sizes, key=lambda size: float(np.nanstd(size)) / max(float(np.nanmedian(size)), 1e-12))
-    level = float(np.median([np.nanmedian(size) for size in quiet[: max(1, len(quiet) // 4)]]))
-    for unit, size in (("m/s2", STANDARD_GRAVITY), ("g", 1.0), ("mg", 1000.0)):
-        if 0.8 < level / size < 1.25:
-            return Guess({"unit": unit}, unit != "mg", f"at rest they measure {level:.4g}, which gravity is in {unit}")
-    nearest = 2.0 ** round(np.log2(level)) if level > 0 else 1.0
-    scale = 1 / nearest if 0.85 < level / nearest < 1.15 else 1 / max(level, 1e-12)
-    return Guess(
-        {"unit": "g", "scale": float(f"{scale:.9g}")},
-        False,
-        f"counts: gravity measures {level:.4g}; the scale is in the sensor's data sheet",
-    )
-
-
-def _gyro_unit(values: list[np.ndarray]) -> Guess:
-    size = float(np.nanpercentile(np.concatenate([np.linalg.norm(each, axis=1) for each in values]), 99))
-    whole = all((np.nan_to_num(each) == np.round(np.nan_to_num(each))).all() for each in values)
-    if whole and size > 30:
+def _convention(name: str, reading: sensors.TableReading) -> Guess:
+    """Guess which way accelerations point: names and whether there is gravity tell it, its sign no number does."""
+    if reading.acc.add and "user" in name.lower():  # CoreMotion's word
+        return Guess("gravity points down", True, "Apple's names of the columns")
+    if not reading.acc.gravity:
         return Guess(
-            {"unit": "deg/s", "scale": 2000 / 2**15},
-            False,
-            f"counts of up to {size:.4g}; the scale is that of ±2000 deg/s in 16 bits, the data sheet knows",
+            "without gravity", "gravity" in reading.sure, "|acceleration| keeps near no value, and is near 0 at rest"
         )
-    unit = "deg/s" if size > 20 else "rad/s"
-    sure = size > 40 or 0.5 < size < 12
-    return Guess({"unit": unit}, sure, f"the fastest turns measure {size:.4g}, as they do in {unit}")
+    return Guess("specific force", False, 'face up, at rest, z is +9.8; of an iPhone it may be "gravity points down"')
 
 
 def _try(root: Path, found: Draft, progress: Callable[[int, str], None] | None) -> None:
@@ -293,8 +307,28 @@ def _try(root: Path, found: Draft, progress: Callable[[int, str], None] | None) 
         if time.monotonic() > until:
             found.remarks.append(f"labels are those of the first {len(reports)} of {files.count} files")
             break
-    labels = sorted({label for report in reports for label in report.labels} - {UNLABELLED_NAME})
-    if labels and len(labels) <= MOST_LABELS:
+    _write_labels(reports, found)
+    found.differences = differences(reports)
+    found.problems = [report.problem for report in reports if report.problem]
+    found.remarks += dict.fromkeys(odd_words(reports))
+    rates = sorted(report.rate_hz for report in reports if report.rate_hz)
+    if rates and described.time is not None:
+        found.remarks.append(f"{rates[len(rates) // 2]:.4g} Hz; {len(reports) - len(found.problems)} files were read")
+
+
+def _write_labels(reports: Sequence[FileReport], found: Draft) -> None:
+    counted: Counter[str] = sum((report.labels for report in reports), Counter())
+    del counted[UNLABELLED_NAME]
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for word in sorted(counted, key=lambda word: (-counted[word], not word.islower(), word)):
+        spellings[same_word(word)].append(word)
+    labels = sorted(each[0] for each in spellings.values())
+    for first, *others in spellings.values():
+        if others:
+            found.remarks.append(
+                f"{', '.join(map(repr, others))} count as {first!r}: case and blanks make no other label"
+            )
+    if labels and len(labels) <= MAX_LABELS:
         why = "as the files spell them; labels.map merges some, labels.ignore leaves some out"
         found.guesses["labels"] = Guess(labels, False, why)
     elif labels:
@@ -303,10 +337,6 @@ def _try(root: Path, found: Draft, progress: Callable[[int, str], None] | None) 
         found.remarks.append(
             'nothing says the activities: add labels = ["…"] and activity = { fixed = "…" } or a group'
         )
-    found.problems = [report.problem for report in reports if report.problem]
-    rates = sorted(report.rate_hz for report in reports if report.rate_hz)
-    if rates and described.time is not None:
-        found.remarks.append(f"{rates[len(rates) // 2]:.4g} Hz; {len(reports) - len(found.problems)} files were read")
 
 
 def _toml(value: Any) -> str:

@@ -7,6 +7,7 @@ import { threeDecimals } from "./numbers.js";
 
 const STRETCH_S = 10;
 const LEVEL = 0.05;
+const MIN_STRETCHES = 20;
 export const STRETCHES = `stretches of ${STRETCH_S} s`;
 
 /** @typedef {{number: Int32Array, count: number}} Groups the number of the group (n) of each window, and how many */
@@ -50,6 +51,14 @@ export class Paired {
       `(p ${threeDecimals(this.pBetter)}, at most ${LEVEL} shows a gain)`
     );
   }
+}
+
+/**
+ * Whether there are so few groups that the test would rarely see which model is the better one.
+ * @param {Groups} groups
+ */
+export function isSmall({ count }) {
+  return count < MIN_STRETCHES;
 }
 
 /**

@@ -6,6 +6,7 @@
 import { evaluate } from "./acceptance.js";
 import { classMeans } from "./class_means.js";
 import { byStretch } from "./comparison.js";
+import { crossValidation, validatedAnswers } from "./cross_validation.js";
 import { examplesAt, labelledWindows, windowSettings } from "./examples.js";
 import { trainHead } from "./head.js";
 import { holdoutMetrics } from "./metrics.js";
@@ -64,6 +65,7 @@ export class Learner {
       train: examplesAt(all, split.train, normalization),
       holdout: examplesAt(all, evenly(split.holdout, HOLDOUT_WINDOWS), normalization),
       normalization,
+      windowS,
       ids: all.windows.flatMap(({ id }) => id ?? []),
     };
     this.last = { key, prepared };
@@ -110,13 +112,16 @@ export class Learner {
    * Judge a model by the gate of native devices. `others` are models that would be used in its place if they, too, may
    * replace the present one, and score higher. @param {Question} question @returns {Verdict}
    */
-  judge({ candidate, present, others = [], holdout, embeddings, labels, score, release = 0 }) {
+  judge({ candidate, present, others = [], holdout, embeddings, labels, score, release = 0, crossed = null }) {
     const source = sourceOf(candidate);
-    const attempt = (/** @type {Model} */ model) => attemptOf(model, candidate.sha256, embeddings, holdout.y.length);
+    const attempt = (/** @type {Model} */ model) => {
+      const isNew = model === candidate || others.includes(model);
+      return attemptOf(model, candidate.sha256, embeddings, holdout.y.length, crossed, isNew);
+    };
     const { answer, reason, found, instead, compared } = evaluate(
       attempt(candidate),
       { kind: source === "global" ? "adopt" : "train", serverScore: score, release },
-      { y: holdout.y, groups: byStretch(holdout), labels },
+      { y: holdout.y, groups: byStretch(holdout), labels, labelled: crossed?.labelled },
       present && attempt(present),
       others.map(attempt),
       { margin: this.margin },
@@ -145,8 +150,18 @@ export class Learner {
     if (release) return { model: first.model, verdicts: [first] };
     const own = await this.ownModels(embeddings.train, train.y, labels.length, candidate);
     if (!own) return { model: first.model, verdicts: [first] };
-    const second = this.judge({ ...about, candidate: own.head, present: first.model, others: [own.means] });
+    const crossed = await this.crossValidation(prepared, embeddings, labels.length);
+    const second = this.judge({ ...about, candidate: own.head, present: first.model, others: [own.means], crossed });
     return { model: second.model, verdicts: [first, second] };
+  }
+
+  /**
+   * What cross-validation says of what is learnt here, where the holdout is small; else null.
+   * @param {Prepared} prepared @param {{train: Float32Array, holdout: Float32Array}} embeddings
+   * @param {number} classes
+   */
+  crossValidation(prepared, embeddings, classes) {
+    return crossValidation(prepared, embeddings, (rows, y) => learn(rows, y, classes));
   }
 
   /**
@@ -210,12 +225,14 @@ async function learn(embeddings, y, classes) {
 /**
  * Ask a model about the holdout; one of another light model has other embeddings, and does not run.
  * @param {Model} model @param {string} sha256 @param {Float32Array} embeddings @param {number} count
+ * @param {import("./cross_validation.js").CrossValidation | null} crossed @param {boolean} isNew
  */
-function attemptOf(model, sha256, embeddings, count) {
+function attemptOf(model, sha256, embeddings, count, crossed, isNew) {
   const named = { source: NAMES[model.by ?? "prototypes"], round: model.round, is: model };
   try {
     if (model.sha256 !== sha256) throw new Error("it is of another network");
-    return { model: named, answered: answersOf(embeddings, count, model) };
+    const answered = answersOf(embeddings, count, model);
+    return { model: named, answered, validated: validatedAnswers(crossed, model, isNew) };
   } catch (error) {
     return { model: named, answered: null, error: error instanceof Error ? error.message : String(error) };
   }

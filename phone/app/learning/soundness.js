@@ -16,8 +16,12 @@ export const LABEL = "macro-F1";
 export const TRIVIAL_ANSWER = "of always answering the most frequent class";
 
 export class ClassSoundness {
-  /** @param {import("./scores.js").Confusion} matrix @param {readonly string[]} labels */
-  constructor(matrix, labels) {
+  /**
+   * @param {import("./scores.js").Confusion} matrix @param {readonly string[]} labels
+   * @param {string} [part] which of the phone's windows they are
+   */
+  constructor(matrix, labels, part = "holdout") {
+    this.part = part;
     this.matrix = matrix;
     this.labels = labels;
     this.rows = rowSums(matrix);
@@ -35,18 +39,19 @@ export class ClassSoundness {
   /**
    * Compare true and answered classes.
    * @param {ArrayLike<number>} truth (n) @param {ArrayLike<number>} answered (n) @param {readonly string[]} labels
+   * @param {string} [part]
    */
-  static of(truth, answered, labels) {
-    return new ClassSoundness(confusion(truth, answered, labels.length), labels);
+  static of(truth, answered, labels, part = "holdout") {
+    return new ClassSoundness(confusion(truth, answered, labels.length), labels, part);
   }
 
   /** Why these windows cannot tell a model that works from one that does not; empty if they can. */
   get obstacle() {
-    if (!this.examples) return "there are no holdout windows";
-    if (this.classes < CLASSES) return `all ${this.examples} holdout windows are of one class`;
-    if (this.examples < WINDOWS) return `there are ${this.examples} holdout windows, fewer than ${WINDOWS}`;
+    if (!this.examples) return `there are no ${this.part} windows`;
+    if (this.classes < CLASSES) return `all ${this.examples} ${this.part} windows are of one class`;
+    if (this.examples < WINDOWS) return `there are ${this.examples} ${this.part} windows, fewer than ${WINDOWS}`;
     if (this.rows.filter((count) => count >= CLASS_WINDOWS).length < CLASSES) {
-      return `fewer than ${CLASSES} classes have ${CLASS_WINDOWS} holdout windows or more`;
+      return `fewer than ${CLASSES} classes have ${CLASS_WINDOWS} ${this.part} windows or more`;
     }
     return "";
   }
@@ -78,7 +83,7 @@ export class ClassSoundness {
   get words() {
     if (this.score === null || this.trivial === null) return "";
     const classes = this.classes === 1 ? "1 class" : `${this.classes} classes`;
-    const size = `${this.examples} holdout windows of ${classes}`;
+    const size = `${this.examples} ${this.part} windows of ${classes}`;
     return `${LABEL} ${threeDecimals(this.score)} on ${size} against ${threeDecimals(this.trivial)} ${TRIVIAL_ANSWER}`;
   }
 

@@ -134,7 +134,8 @@ export async function judgement({ learner, embedder }, plan, prepared, candidate
   };
   const choice = { candidate, present, prepared, embeddings, labels, score, release: target.rollout };
   const { model, verdicts } = await learner.choose(choice);
-  return { verdict: verdicts[0], kept: model && model !== present ? keptOf(model, target.rollout, kept) : kept };
+  const verdict = { ...verdicts[0], why: verdicts[verdicts.length - 1].reason };
+  return { verdict, kept: model && model !== present ? keptOf(model, target.rollout, kept) : kept };
 }
 
 /** @param {import("../types.js").Model} model @param {number} release @param {KeptModel | null} before */

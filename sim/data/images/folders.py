@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from federation.training.pixels import Moments
-from gaitway.errors import did_you_mean
+from gaitway.errors import unknown_class
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
@@ -36,7 +36,7 @@ def read(source: Source, options: Options) -> LabelledImages:
     for match, member in source.members():
         label = match["label"]
         if label not in names:
-            raise SourceError(f"{member.name} is in the folder {label!r}; {did_you_mean(label, names)}")
+            raise SourceError(f"{member.name} is in the folder {label!r}; {unknown_class(label, names)}")
         with member.open() as stream:
             picture = read_picture(stream, member.name, side)
         found.append((member.name, names.index(label), match["part"].lower() == "train", picture))

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from federation.errors import unknown_name
 from gaitway.errors import first_problem
+from gaitway.plugins import EntryTable, PluginError, hint, named_subclass
 from sim.data.partitions.dirichlet import Dirichlet
 from sim.data.partitions.equal import Equal
 from sim.data.partitions.n_way import NWay
@@ -37,9 +38,11 @@ __all__ = [
     "with_validation",
 ]
 
-PARTITIONS: dict[str, type[Partition]] = {
-    each.kind: each for each in (Natural, Dirichlet, NWay, Shards, PowerLaw, Equal)
-}
+PARTITIONS: EntryTable[type[Partition]] = EntryTable(
+    "partitions",
+    {each.kind: each for each in (Natural, Dirichlet, NWay, Shards, PowerLaw, Equal)},
+    check=named_subclass(Partition, "kind"),
+)
 
 
 def partition_to_json(partition: Partition) -> dict[str, Any]:
@@ -56,12 +59,16 @@ def partition_from_json(description: Mapping[str, Any]) -> Partition:
     options = dict(description)
     kind = str(options.pop("kind", ""))
     if kind not in PARTITIONS:
-        raise SettingsError(str(unknown_name("partition", kind, PARTITIONS)))
-    known = {field.name for field in dataclasses.fields(PARTITIONS[kind])}
+        raise SettingsError(f"{unknown_name('partition', kind, PARTITIONS)}{hint('partitions', kind)}")
+    try:
+        partition = PARTITIONS[kind]
+    except PluginError as error:
+        raise SettingsError(str(error)) from error
+    known = {field.name for field in dataclasses.fields(partition)}
     for key in options:
         if key not in known:
             raise SettingsError(str(unknown_name(f"option of the partition {kind}", key, known)))
     try:
-        return TypeAdapter(PARTITIONS[kind]).validate_python(options)
+        return TypeAdapter(partition).validate_python(options)
     except ValidationError as error:
         raise SettingsError(f"{kind}: {first_problem(error, input_shown=True)}") from error

@@ -14,7 +14,7 @@ from aggregator_api.federations.service import named
 from aggregator_api.settings import Settings
 from tests.aggregator_api.bench import Bench, coordinator_beside, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
 HERE = f"/v1/federations/{FEDERATION}"
 
@@ -29,14 +29,12 @@ class Server(Bench):
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    return create_app(
-        Settings(data_dir=tmp_path, insecure_local=True, chunk_bytes=1024, aggregation_process=False), Wires
-    )
+    return create_app(Settings(data_dir=tmp_path, chunk_bytes=1024, aggregation_process=False), Wires)
 
 
 @pytest.fixture
 def client(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app) as create:
+    with OperatorClient(app) as create:
         yield create
 
 
@@ -130,7 +128,7 @@ def test_fewer_rounds_end_a_federation_and_never_undo_one(client: TestClient, ap
         server.say(device, "ready")
     play(server, "a", "b")
     assert server.now().round == 2
-    assert "2 rounds have begun" in problem(change(client, rounds=1), 409)["detail"]
+    assert "2 rounds were published or are open" in problem(change(client, rounds=1), 409)["detail"]
     assert change(client, rounds=2).json()["status"] == "running"  # the second is still open
     play(server, "a", "b")
     wait_for(lambda: client.get(HERE).json()["status"] == "finished")
@@ -166,15 +164,20 @@ def test_names_move_over_the_versions(client: TestClient, app: FastAPI) -> None:
     for device in ("a", "b"):
         server.say(device, "ready")
     play(server, "a", "b")
-    assert problem(client.put(f"{HERE}/aliases/stable", json={"version": 0}), 409)["detail"].startswith(
+    assert problem(client.put(f"{HERE}/aliases/latest", json={"version": 0}), 409)["detail"].startswith(
         "a round is open"
     )
-    assert client.put(f"{HERE}/aliases/canary", json={"version": 1}).json()["aliases"] == ["canary", "stable"]
-    assert client.put(f"{HERE}/aliases/canary", json={"version": 0}).json()["aliases"] == ["canary", "previous"]
+    assert client.put(f"{HERE}/aliases/canary", json={"version": 1}).json()["aliases"] == ["canary", "latest"]
+    back = {"version": 0}
+    refused = problem(client.put(f"{HERE}/aliases/canary", json=back), 409)["detail"]
+    assert "0 of the 2 devices that are needed have measured it" in refused
+    problem(client.put(f"{HERE}/aliases/canary", json={**back, "force": True}), 422)
+    forced = {**back, "force": True, "reason": "a trial"}
+    assert client.put(f"{HERE}/aliases/canary", json=forced).json()["aliases"] == ["canary", "stable"]
     assert {one["alias"]: one["version"] for one in client.get(f"{HERE}/aliases").json()} == {
         "canary": 0,
-        "previous": 0,
-        "stable": 1,
+        "latest": 1,
+        "stable": 0,
     }
     assert client.delete(f"{HERE}/aliases/canary").status_code == 204
     problem(client.delete(f"{HERE}/aliases/canary"), 404)
@@ -188,11 +191,11 @@ def test_names_move_over_the_versions(client: TestClient, app: FastAPI) -> None:
 def test_the_names_of_a_federation_are_bounded(client: TestClient) -> None:
     create(client)
     codes = [client.put(f"{HERE}/aliases/n{n}", json={"version": 0}).status_code for n in range(32)]
-    assert codes == [200] * 31 + [409]  # `stable` is one of the 32
+    assert codes == [200] * 30 + [409] * 2  # `latest` and `stable` are two of the 32
     assert client.put(f"{HERE}/aliases/n0", json={"version": 0}).status_code == 200
 
 
-def test_the_next_round_starts_from_where_stable_was_moved(client: TestClient, app: FastAPI) -> None:
+def test_the_next_round_starts_from_where_latest_was_moved(client: TestClient, app: FastAPI) -> None:
     create(client, rounds=3)
     server = Server(app)
     for device in ("a", "b"):
@@ -207,7 +210,8 @@ def test_the_next_round_starts_from_where_stable_was_moved(client: TestClient, a
     client.post(f"{HERE}/resume")
     wait_for(lambda: client.get(f"{HERE}/rounds/2").json()["phase"] == "published")
     versions = client.get(f"{HERE}/models").json()["items"]
-    assert client.put(f"{HERE}/aliases/stable", json={"version": 0}).status_code == 200
+    back = {"version": 0, "force": True, "reason": "a rollback"}
+    assert client.put(f"{HERE}/aliases/latest", json=back).status_code == 200
     assert server.wires.announcements()[-1].model is not None
     assert server.wires.announcements()[-1].model.sha256 == versions[0]["sha256"]
     for device in ("a", "b"):

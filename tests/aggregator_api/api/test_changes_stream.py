@@ -12,7 +12,7 @@ from aggregator_api.api import event_feed
 from aggregator_api.api.event_feed import ALL, EventFeed
 from aggregator_api.db import repositories
 from aggregator_api.federations.service import named
-from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.bench import Bench, stream_access
 from tests.aggregator_api.generated_devices import FEDERATION
 
 
@@ -35,7 +35,7 @@ def test_what_came_meanwhile_is_one_message_of_its_subjects(
 
     async def follow() -> list[bytes]:
         feed = EventFeed(waiting.runtime.database, waiting.runtime.closing)
-        stream = cast("AsyncIterator[bytes]", feed.changes(name))
+        stream = cast("AsyncIterator[bytes]", feed.changes(name, stream_access(waiting.runtime)))
         assert await heard(stream) == b"retry: 3000\n\n"
         first = asyncio.ensure_future(heard(stream))
         while not first.done():  # it begins at the newest event, and tells nothing of those before
@@ -59,6 +59,6 @@ def test_a_stream_ends_so_that_its_session_is_looked_at_again(waiting: Bench, mo
 
     async def follow() -> list[bytes]:
         feed = EventFeed(waiting.runtime.database, waiting.runtime.closing)
-        return [text async for text in feed.changes(FEDERATION)]
+        return [text async for text in feed.changes(FEDERATION, stream_access(waiting.runtime))]
 
     assert asyncio.run(follow()) == [b"retry: 3000\n\n"]

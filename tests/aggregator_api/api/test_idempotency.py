@@ -17,17 +17,17 @@ from aggregator_api.api.middleware.idempotency import IdempotentRequests, Stored
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from tests.aggregator_api.generated_devices import Wires, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
 
 @pytest.fixture(scope="module")
 def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    return create_app(Settings(data_dir=tmp_path_factory.mktemp("repeats"), insecure_local=True), Wires)
+    return create_app(Settings(data_dir=tmp_path_factory.mktemp("repeats")), Wires)
 
 
 @pytest.fixture(scope="module")
 def client(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app) as found:
+    with OperatorClient(app) as found:
         yield found
 
 
@@ -149,7 +149,7 @@ def test_a_request_that_fails_in_the_server_may_be_tried_again(
     def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
-    careless = TestClient(app, raise_server_exceptions=False)
+    careless = OperatorClient(app, raise_server_exceptions=False).show_key()
     with monkeypatch.context() as patch:
         patch.setattr("aggregator_api.federations.service.FederationService.create", broken)
         problem(create(careless, "twice", "k9"), 500)
@@ -157,7 +157,7 @@ def test_a_request_that_fails_in_the_server_may_be_tried_again(
 
 
 def test_without_a_caller_the_header_means_nothing(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(data_dir=tmp_path, insecure_local=True), Wires)) as client:
+    with OperatorClient(create_app(Settings(data_dir=tmp_path), Wires)) as client:
         for _ in range(2):
             answer = client.post("/v1/enrol", json={}, headers={"Idempotency-Key": "x"})
             assert "idempotency-replayed" not in answer.headers

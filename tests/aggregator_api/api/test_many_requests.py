@@ -16,7 +16,7 @@ from aggregator_api.api import coalescing, queries
 from aggregator_api.api.coalescing import Coalescing
 from aggregator_api.api.event_feed import EventFeed
 from aggregator_api.api.middleware.concurrency import ConcurrencyLimit
-from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.bench import Bench, stream_access
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 
 
@@ -163,9 +163,11 @@ def test_streams_share_one_reader_and_miss_nothing(bench: Bench, monkeypatch: py
 
     monkeypatch.setattr(queries, "events", counted)
 
+    access = stream_access(bench.runtime)
+
     async def follow(feed: EventFeed) -> list[str]:
         text = ""
-        async with aclosing(feed.stream(FEDERATION, 0)) as source:
+        async with aclosing(feed.stream(FEDERATION, 0, access)) as source:
             while "round.collecting" not in text and "round.opened" not in text:
                 text += (await anext(source)).decode()
         return [line for line in text.splitlines() if line.startswith("id: ")]

@@ -6,6 +6,8 @@ A few of them in every run, many more in a slow one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,9 +31,15 @@ CONFIG = {
         {
             # a plan may contradict itself in ways that a schema cannot say: waves of rollouts must grow, among others
             "include-name": name,
-            "checks": {"positive_data_acceptance": {"expected-statuses": ["200", "201", "404", "409", "422", "429"]}},
+            "checks": {
+                "positive_data_acceptance": {
+                    "expected-statuses": ["200", "201", "204", "403", "404", "409", "422", "429"]
+                }
+            },
         }
         for name in (
+            # its body is a DeviceStatus, which the document calls bytes
+            "POST /v1/federations/{name}/devices/{device}/status",
             "POST /v1/federations",
             "PATCH /v1/federations/{name}",
             "POST /v1/federations/{name}/rollouts",
@@ -81,10 +89,16 @@ def schema(examples: int, *, coverage: bool) -> Any:
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The operator's key to a server with one federation, round 1 open for devices a and b."""
+    with serving(tmp_path_factory.mktemp("api")) as found:
+        yield found
+
+
+@contextmanager
+def serving(folder: Path, **more: Any) -> Iterator[str]:
+    """Serve the application that is asked, and yield its operator's key."""
     unlimited = {"key_requests_per_s": 1e6, "address_requests_per_s": 1e6, "failed_keys_per_s": 1e6}
-    STARTED.app = create_app(
-        Settings(data_dir=tmp_path_factory.mktemp("api"), host="0.0.0.0", aggregation_process=False, **unlimited), Wires
-    )
+    given = {"host": "0.0.0.0", "aggregation_process": False, **unlimited, **more}
+    STARTED.app = create_app(Settings(data_dir=folder, **given), Wires)
     with TestClient(STARTED.app) as client:
         runtime = STARTED.app.state.runtime
         found = (runtime.settings.data_dir / api_keys.OPERATOR_FILE).read_text().strip()

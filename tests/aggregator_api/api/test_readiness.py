@@ -10,12 +10,12 @@ import pytest
 from aggregator_api.app import create_app
 from aggregator_api.settings import Settings
 from tests.aggregator_api.generated_devices import Wires
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient, TestClient
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(data_dir=tmp_path / "data", insecure_local=True), Wires)) as found:
+    with OperatorClient(create_app(Settings(data_dir=tmp_path / "data"), Wires)) as found:
         yield found
 
 
@@ -52,8 +52,8 @@ def test_a_database_that_is_gone_is_named(client: TestClient, tmp_path: Path, mo
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / "data", insecure_local=True, min_free_bytes=1 << 60)
-    with TestClient(create_app(settings, Wires)) as client:
+    settings = Settings(data_dir=tmp_path / "data", min_free_bytes=1 << 60)
+    with OperatorClient(create_app(settings, Wires)) as client:
         assert "bytes are left" in unready(client)
 
 

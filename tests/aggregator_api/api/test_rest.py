@@ -19,23 +19,22 @@ from federation import wire
 from federation.protocol import topics
 from federation.training.forward import initial_client, initial_model
 from models import build
+from tests.aggregator_api.bench import stream_access
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
 HERE = f"/v1/federations/{FEDERATION}"
 
 
 @pytest.fixture(scope="module")
 def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    return create_app(
-        Settings(data_dir=tmp_path_factory.mktemp("rest"), insecure_local=True, max_body_bytes=20_000), Wires
-    )
+    return create_app(Settings(data_dir=tmp_path_factory.mktemp("rest"), max_body_bytes=20_000), Wires)
 
 
 @pytest.fixture(scope="module")
 def client(app: FastAPI) -> Iterator[TestClient]:
     """A server with one federation, round 1 open for devices a and b."""
-    with TestClient(app) as found:
+    with OperatorClient(app) as found:
         created = found.post("/v1/federations", json=body())
         assert created.status_code == 201, created.text
         assert created.headers["location"] == HERE
@@ -64,7 +63,7 @@ def test_a_new_federation_is_described_with_its_initial_model(client: TestClient
     data = wire.encode({"params": expected.params})
     assert described["model"]["sha256"] == hashlib.sha256(data).hexdigest()
     assert client.get(described["model"]["url"]).content == data
-    assert described["model"]["aliases"] == ["stable"]
+    assert described["model"]["aliases"] == ["latest", "stable"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_a_body_without_a_length_is_bounded_too(client: TestClient) -> None:
 
 def test_a_parameter_that_a_route_does_not_have_is_refused(client: TestClient) -> None:
     found = problem(client.get(f"{HERE}/devices", params={"limti": 3}), 422)
-    assert found["detail"] == "query parameter 'limti': known here: cursor, enrolment, limit, tag"
+    assert found["detail"] == "query parameter 'limti': known here: cursor, enrolment, limit, suspended, tag"
     assert "none is known here" in problem(client.get(HERE, params={"limit": 3}), 422)["detail"]
     twice = problem(client.get(f"{HERE}/devices", params={"tag": ["a", "b"]}), 422)
     assert twice["detail"] == "query parameter 'tag': given more than once; send it once"
@@ -216,7 +215,8 @@ def test_pause_resume_and_stop(client: TestClient, app: FastAPI) -> None:
 def test_events_go_on_after_the_last_one_seen(client: TestClient, app: FastAPI) -> None:
     async def first(after: int, count: int) -> list[str]:
         found: list[str] = []
-        async with aclosing(app.state.event_feed.stream(FEDERATION, after)) as source:
+        access = stream_access(app.state.runtime)
+        async with aclosing(app.state.event_feed.stream(FEDERATION, after, access)) as source:
             while len(found) < count:
                 found += filter(None, (await anext(source)).decode().split("\n\n"))
         return found[:count]
@@ -238,5 +238,5 @@ def test_health_and_readiness(client: TestClient, app: FastAPI) -> None:
 
 def test_a_server_restarted_over_the_same_folder_knows_its_federations(tmp_path: Path) -> None:
     for expected in (201, 409):
-        with TestClient(create_app(Settings(data_dir=tmp_path, insecure_local=True), Wires)) as again:
+        with OperatorClient(create_app(Settings(data_dir=tmp_path), Wires)) as again:
             assert again.post("/v1/federations", json=body()).status_code == expected

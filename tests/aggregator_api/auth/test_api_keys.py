@@ -31,7 +31,7 @@ from aggregator_api.db.database import Database
 from aggregator_api.settings import Settings
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 from tests.live.real_parts import Postgres
 
 HERE = f"/v1/federations/{FEDERATION}"
@@ -404,7 +404,7 @@ def test_the_command_line_makes_lists_and_revokes_keys(tmp_path: Path) -> None:
 
 
 def test_the_command_line_makes_tokens(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(data_dir=tmp_path, insecure_local=True), Wires)) as client:
+    with OperatorClient(create_app(Settings(data_dir=tmp_path), Wires)) as client:
         body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
         assert client.post("/v1/federations", json=body).status_code == 201
         words = ["tokens", "create", "--federation", FEDERATION, "--device", "phone", "--data-dir", str(tmp_path)]

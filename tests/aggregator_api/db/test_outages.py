@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from aggregator_api.app import create_app
+from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.db import repositories
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.mqtt.inbox import Message
@@ -25,7 +26,7 @@ from aggregator_api.settings import Settings
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 from tests.aggregator_api.sockets import get, served
 from tests.aggregator_api.storage.test_full_disk import fill
 from tests.live.real_parts import Postgres, free_port, postgres
@@ -37,8 +38,8 @@ BODY = {"name": FEDERATION, "plan": tiny_plan(rounds=3).model_dump(mode="json")}
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
     """A server on SQLite that gives a locked database half a second."""
-    settings = Settings(data_dir=tmp_path / "data", database_wait_s=0.5, insecure_local=True)
-    with TestClient(create_app(settings, Wires)) as found:
+    settings = Settings(data_dir=tmp_path / "data", database_wait_s=0.5)
+    with OperatorClient(create_app(settings, Wires)) as found:
         yield found
 
 
@@ -101,8 +102,8 @@ def test_a_message_that_meets_a_locked_database_waits_for_it(client: TestClient,
 
 
 def test_a_full_disk_refuses_what_would_be_stored_and_says_so(small_disk: Path) -> None:
-    settings = Settings(data_dir=small_disk / "data", min_free_bytes=0, insecure_local=True)
-    with TestClient(create_app(settings, Wires)) as client:
+    settings = Settings(data_dir=small_disk / "data", min_free_bytes=0)
+    with OperatorClient(create_app(settings, Wires)) as client:
         ballast = small_disk / "ballast"
         fill(ballast)
         said = problem(client.post("/v1/federations", json=BODY), 507)["detail"]
@@ -196,14 +197,15 @@ def test_postgresql_that_stops_is_told_and_waited_for(
     cluster_to_stop: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = cluster_to_stop.new_database()
-    settings = Settings(data_dir=tmp_path, database_url=url, lease_s=0, insecure_local=True)
+    settings = Settings(data_dir=tmp_path, database_url=url, lease_s=0)
     app = create_app(settings, Wires)
     acknowledged: list[int] = []
     with served(app) as port:
         runtime: Runtime = app.state.runtime
 
         def asked(path: str) -> tuple[int, Any]:
-            code, text = asyncio.run(get(port, path))
+            key = (runtime.settings.data_dir / OPERATOR_FILE).read_text().strip()
+            code, text = asyncio.run(get(port, path, f"Authorization: Bearer {key}"))
             return code, json.loads(text)
 
         runtime.federations.create(NewFederation.model_validate(BODY))

@@ -22,6 +22,7 @@ from sqlalchemy import QueuePool, event, text, update
 
 from aggregator_api.api import routes
 from aggregator_api.app import create_app
+from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.db.database import Database
 from aggregator_api.db.models import ModelVersionRow
 from aggregator_api.federations.requests import NewFederation
@@ -61,7 +62,7 @@ class Sessions:
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    return create_app(Settings(data_dir=tmp_path / "data", insecure_local=True), Wires)
+    return create_app(Settings(data_dir=tmp_path / "data"), Wires)
 
 
 @pytest.fixture
@@ -87,12 +88,13 @@ def test_a_hundred_requests_are_answered_beside_slow_downloads_and_streams(app: 
     sessions = Sessions(app.state.runtime)
 
     async def ask() -> Counter[int]:
-        slow = [await open_slowly(port, model) for _ in range(DOWNLOADS)]
-        slow += [await open_slowly(port, f"{HERE}/events") for _ in range(STREAMS)]
+        key = f"Authorization: Bearer {(app.state.runtime.settings.data_dir / OPERATOR_FILE).read_text().strip()}"
+        slow = [await open_slowly(port, model, key) for _ in range(DOWNLOADS)]
+        slow += [await open_slowly(port, f"{HERE}/events", key) for _ in range(STREAMS)]
         assert all(head.startswith(b"HTTP/1.1 200") for _, head in slow)
         assert await sessions.settle() == 0  # with every answer half sent
         paths = [HERE, f"{HERE}/rounds", f"{HERE}/models/0", "/v1/federations", "/readyz"]
-        asked = asyncio.gather(*(get(port, paths[n % len(paths)]) for n in range(REQUESTS)))
+        asked = asyncio.gather(*(get(port, paths[n % len(paths)], key) for n in range(REQUESTS)))
         found = await asyncio.wait_for(asked, 60)
         assert await sessions.settle() == 0
         for connection, _ in slow:

@@ -16,7 +16,7 @@ from aggregator_api.db.models import AuditRow, DeviceRow, UpdateRow
 from aggregator_api.device_http import streams
 from aggregator_api.mqtt.inbox import Message
 from federation.protocol import topics
-from federation.protocol.messages import Acknowledgement, Announcement, Invitation, read
+from federation.protocol.messages import Acknowledgement, Announcement, DeviceStatus, Invitation, read, write
 from federation.protocol.over_http import END, ServerEvent, stream_path
 from federation.protocol.signing import Kind, to_sign, unwrap
 from tests.aggregator_api.bench import wait_for
@@ -24,6 +24,8 @@ from tests.aggregator_api.device_http.enrolled_devices import GRACE_S, PATIENCE_
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, status
 
 pytestmark = [pytest.mark.service, pytest.mark.ci]
+
+READY = write(DeviceStatus(state="ready", examples=1))
 
 
 @pytest.fixture
@@ -122,11 +124,11 @@ def test_bodies_are_bounded_and_a_busy_server_says_when_to_come_again(
     ready = topics.status(FEDERATION, "a")
     with monkeypatch.context() as patch:
         patch.setattr(server.runtime.inbox, "offer", lambda work: False)
-        busy = device.post(ready, b"{}")
+        busy = device.post(ready, READY)
     assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
     with monkeypatch.context() as patch:
         patch.setattr(server.runtime.leadership, "leads", lambda name: False)
-        elsewhere = device.post(ready, b"{}")
+        elsewhere = device.post(ready, READY)
     assert (elsewhere.status_code, "another process leads" in elsewhere.text) == (503, True)
     assert "retry-after" in elsewhere.headers
 
@@ -225,7 +227,7 @@ def test_a_token_opens_what_the_devices_key_opens_and_a_request_makes_one_token(
     statuses = [device.ask_token(now_ms + 10 + n).status_code for n in range(40)]
     assert statuses.count(201) == 31
     assert statuses[-1] == 429
-    assert device.post(topics.status(FEDERATION, "a"), b"{}").status_code == 204  # the key of its enrolment goes on
+    assert device.post(topics.status(FEDERATION, "a"), READY).status_code == 204  # the key of its enrolment goes on
     server.runtime.devices.revoke(FEDERATION, "a")
-    wait_for(lambda: device.post(topics.status(FEDERATION, "a"), b"{}", key=token).status_code == 401)
+    wait_for(lambda: device.post(topics.status(FEDERATION, "a"), READY, key=token).status_code == 401)
     assert device.ask_token(now_ms + 100).status_code == 403

@@ -27,7 +27,7 @@ from federation.protocol import topics
 from federation.protocol.enrolment_uri import EnrolmentUri, read_enrolment_uri
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
 HERE = f"/v1/federations/{FEDERATION}"
 SERVER = "https://gaitway.example"
@@ -42,8 +42,8 @@ def folder(waiting: Bench) -> Path:
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[TestClient]:
     """An operator on the server's machine, with one federation."""
-    server: FastAPI = create_app(Settings(data_dir=tmp_path / "server", insecure_local=True), Wires)
-    with TestClient(server) as client:
+    server: FastAPI = create_app(Settings(data_dir=tmp_path / "server"), Wires)
+    with OperatorClient(server) as client:
         body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
         assert client.post("/v1/federations", json=body).status_code == 201
         yield client

@@ -23,7 +23,7 @@ from aggregator_api.settings import Settings
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
 HERE = f"/v1/federations/{FEDERATION}"
 TOKENS = f"{HERE}/enrolment-tokens"
@@ -88,14 +88,12 @@ def encoded(data: bytes) -> str:
 @pytest.fixture(scope="module")
 def app(backend: None, tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
     """A server whose devices must be approved."""
-    return create_app(
-        Settings(data_dir=tmp_path_factory.mktemp("enrol"), insecure_local=True, admission="enrolled"), Wires
-    )
+    return create_app(Settings(data_dir=tmp_path_factory.mktemp("enrol"), admission="enrolled"), Wires)
 
 
 @pytest.fixture(scope="module")
 def operator(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app) as client:
+    with OperatorClient(app) as client:
         for name in (FEDERATION, "other"):
             body = {"name": name, "plan": tiny_plan().model_dump(mode="json")}
             assert client.post("/v1/federations", json=body).status_code == 201
@@ -135,6 +133,7 @@ def test_from_the_token_to_the_credentials(app: FastAPI, operator: TestClient, b
     given = claimed.json()["credentials"]
     assert broker.passwords == {"walk~first": given["broker"]["password"]}
     assert given["broker"]["username"] == "walk~first"
+    assert given["broker"]["address"] == {"host": "127.0.0.1", "port": 1883, "tls": False}
     message = b"a manifest"
     assert verify(base64.b64decode(given["server_key"]), app.state.runtime.identity.sign(message), message)
     model = operator.get(HERE).json()["model"]["url"]
@@ -360,6 +359,30 @@ def set_enrolment(runtime: Runtime, device: str, state: str) -> None:
 )
 def test_when_devices_need_approval(given: dict[str, Any], enrolled_only: bool) -> None:
     assert Settings(**given).enrolled_only is enrolled_only
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ({}, ("127.0.0.1", 1883, False)),  # for devices on this machine
+        ({"broker_host": "mosquitto"}, None),  # what this server calls it says nothing to a device
+        ({"broker_host": "mosquitto", "public_broker_url": "mqtts://b.example"}, ("b.example", 8883, True)),
+        ({"public_broker_url": "mqtt://10.0.0.1"}, ("10.0.0.1", 1883, False)),
+        ({"public_broker_url": "mqtts://[::1]:9883"}, ("::1", 9883, True)),
+    ],
+)
+def test_where_devices_are_told_that_the_broker_is(
+    given: dict[str, Any], address: tuple[str, int, bool] | None
+) -> None:
+    assert Settings(**given).device_broker == address
+
+
+@pytest.mark.parametrize(
+    "url", ["b.example:8883", "http://b", "mqtts://u:p@b", "mqtts://b/x", "mqtts://b:99999", "mqtt://"]
+)
+def test_what_is_no_address_of_a_broker_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="public_broker_url"):
+        Settings(public_broker_url=url)
 
 
 def test_the_servers_key_is_made_once_and_private(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from sqlalchemy import select
 
 from aggregator_api.app import create_app
 from aggregator_api.db import repositories
+from aggregator_api.db.models import ModelVersionRow
 from aggregator_api.errors import UnavailableError, UnprocessableError
 from aggregator_api.federations import exports
 from aggregator_api.federations.initial_state import build_initial_state
@@ -243,3 +245,33 @@ def test_it_is_kept_as_long_as_its_federation(server: TestClient) -> None:
     runtime.deletion.delete_federation(FEDERATION, force=True, dry_run=False)
     collect()
     assert not runtime.blobs.has(sha256)
+
+
+def test_a_lone_devices_means_replace_no_one_elses_and_go_with_the_device(tmp_path: Path) -> None:
+    rounds = {"rounds": 3, "minimum_clients": 1, "clients_per_round": 1}
+    bench = Bench(tmp_path, light_plan(light_clients=False, rounds=rounds))
+    for number, (device, scale, counts) in enumerate(
+        (("a", 1.0, (10.0, 0.0)), ("b", 3.0, (4.0, 6.0)), ("c", 5.0, (0.0, 10.0))), start=1
+    ):
+        bench.say(device, "ready", examples=10)
+        wait_for(lambda number=number: bench.collects(number))  # type: ignore[misc]
+        bench.runtime.federations.pause(FEDERATION)  # the next round begins without this device
+        given = parcel(bench.now(), device, means(scale, counts), steps=0)
+        assert bench.upload(given).status == "accepted"
+        bench.say(device, "offline")
+        bench.runtime.federations.resume(FEDERATION)
+    wait_for(lambda: bench.now().state == "finished")
+    found = wire.decode(bench.state(), limit_bytes=1 << 20)
+    assert sorted(found["clients"]) == ["a", "b", "c"]
+    np.testing.assert_allclose(found["prototypes"][:, 0], [(10 + 4 * 3) / 14, (6 * 3 + 10 * 5) / 16], rtol=1e-6)
+    last = bench.now().model
+    assert last is not None
+    sent = wire.decode(bench.runtime.blobs.read(last.sha256), limit_bytes=1 << 20)
+    assert "clients" not in sent
+    bench.runtime.deletion.delete_device(FEDERATION, "b", dry_run=False)
+    left = wire.decode(bench.state(), limit_bytes=1 << 20)
+    assert sorted(left["clients"]) == ["a", "c"]
+    with bench.runtime.database.read() as session:
+        names = [bench.runtime.blobs.read(row.state_sha256) for row in session.scalars(select(ModelVersionRow))]
+    assert not any(b"clients/b/" in data for data in names)
+    bench.stop()

@@ -15,13 +15,13 @@ from aggregator_api.settings import Settings
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient, TestClient
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    settings = Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False)
-    with TestClient(create_app(settings, Wires)) as found:
+    settings = Settings(data_dir=tmp_path, aggregation_process=False)
+    with OperatorClient(create_app(settings, Wires)) as found:
         yield found
 
 
@@ -83,7 +83,7 @@ def test_the_figures_are_those_of_what_happened(client: TestClient, tmp_path: Pa
 def test_a_restart_goes_on_counting(client: TestClient, tmp_path: Path) -> None:
     play(client.runtime, tmp_path)
     before = figures(client)
-    with TestClient(create_app(client.runtime.settings, Wires)) as again:
+    with OperatorClient(create_app(client.runtime.settings, Wires)) as again:
         after = figures(again)
     kept = [key for key in before if key[0] in ("gaitway_rounds_total", "gaitway_updates_total")]
     assert kept

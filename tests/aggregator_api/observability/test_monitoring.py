@@ -27,7 +27,7 @@ from edge_agent.metrics import gauges, render
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient
 
 FILES = Path(__file__).parents[3] / "deploy" / "monitoring"
 DAY = 86_400.0
@@ -51,12 +51,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         data_dir=folder / "data",
         aggregation_process=False,
         mqtt_ca_file=folder / "ca.pem",
-        insecure_local=True,
         tls_cert_file=own.certificate,
         tls_key_file=own.key,
         https_port=8443,
     )
-    with TestClient(create_app(settings, WithCertificate)) as client:
+    with OperatorClient(create_app(settings, WithCertificate)) as client:
         bench = Bench.__new__(Bench)
         assert isinstance(client.runtime.transport, Wires)
         bench.runtime, bench.wires = client.runtime, client.runtime.transport
@@ -177,9 +176,7 @@ def test_a_database_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: py
     def away() -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 
-    with TestClient(
-        create_app(Settings(data_dir=tmp_path, aggregation_process=False, insecure_local=True), Wires)
-    ) as client:
+    with OperatorClient(create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)) as client:
         rendered = client.app.state.metrics.render
         monkeypatch.setattr(client.runtime.database, "read", away)
         text = rendered().decode()

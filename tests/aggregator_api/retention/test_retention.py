@@ -25,10 +25,10 @@ from federation.plan import Plan
 from federation.protocol import topics
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
 HERE = f"/v1/federations/{FEDERATION}"
-KEPT = {"audit_entries", "idempotent_requests", "server_epoch"}
+KEPT = {"audit_entries", "idempotent_requests", "ledger", "server_epoch"}
 
 
 class Served(Bench):
@@ -72,9 +72,9 @@ class Served(Bench):
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     """A server without a federation, and an operator on its machine."""
-    settings = Settings(data_dir=tmp_path / "server", chunk_bytes=1024, aggregation_process=False, insecure_local=True)
+    settings = Settings(data_dir=tmp_path / "server", chunk_bytes=1024, aggregation_process=False)
     server: FastAPI = create_app(settings, Wires)
-    with TestClient(server) as client:
+    with OperatorClient(server) as client:
         yield Served(client)
 
 
@@ -88,6 +88,8 @@ def finished(served: Served) -> Served:
     served.client.post(f"{HERE}/enrolment-tokens", json={"device": "c"})
     served.client.post("/v1/keys", json={"name": "k", "scopes": ["read"], "federation": FEDERATION})
     assert served.now().state == "finished"
+    journal = f"{HERE}/journal?limit=500"  # the last event: nobody has measured a version
+    wait_for(lambda: any(one["kind"] == "model.held" for one in served.client.get(journal).json()["items"]))
     return served
 
 
@@ -157,7 +159,16 @@ def test_a_device_whose_update_the_open_round_holds_is_not_deleted_and_one_it_wa
     wait_for(lambda: served.now().round != 1 or not served.collects(1))
 
 
+def named_by_force(finished: Served, version: int, *names: str) -> None:
+    """Move names where devices have measured nothing."""
+    for name in names:
+        body = {"version": version, "force": True, "reason": "a test"}
+        assert finished.client.put(f"{HERE}/aliases/{name}", json=body).status_code == 200
+
+
 def test_old_versions_go_and_needed_ones_stay(finished: Served) -> None:
+    named_by_force(finished, 1, "stable")
+    named_by_force(finished, 2, "stable")
     versions = finished.client.get(f"{HERE}/models").json()["items"]
     assert [one["version"] for one in versions] == [0, 1, 2]
     assert "it has the name 'stable'" in problem(finished.client.delete(f"{HERE}/models/2"), 409)["detail"]
@@ -247,6 +258,8 @@ def test_what_is_too_old_goes_once_a_day_by_itself(tmp_path: Path) -> None:
 
 
 def test_versions_are_listed_and_deleted_by_command_all_or_none(finished: Served) -> None:
+    named_by_force(finished, 1, "stable")
+    named_by_force(finished, 2, "stable")
     folder = finished.runtime.settings.data_dir
     mine = ("--federation", FEDERATION)
     shown = run("versions", "list", *mine, folder=folder)
@@ -277,9 +290,9 @@ def test_a_version_that_a_rollout_gives_out_or_has_released_and_the_newest_stay(
     assert finished.client.patch(HERE, json={"rollout": rollout}).status_code == 200
     assert finished.client.post(f"{HERE}/rollouts", json={"version": 0}).status_code == 201
     refused = problem(finished.client.delete(f"{HERE}/models/0"), 409)["detail"]
-    assert refused == "version 0 cannot be deleted: it has the name 'canary'"
+    assert refused == "version 0 cannot be deleted: it has the name 'stable'"
     assert finished.client.post(f"{HERE}/rollouts/1/halt").status_code == 200
-    assert finished.client.put(f"{HERE}/aliases/stable", json={"version": 0}).status_code == 200
+    named_by_force(finished, 0, "stable", "latest")
     with finished.runtime.database.write() as session:  # nobody names it any more
         session.execute(delete(ModelAliasRow).where(ModelAliasRow.alias == "previous"))
     newest = run(

@@ -15,7 +15,7 @@ from federation.protocol import topics
 from federation.protocol.messages import AdoptionReport, DeviceStatus, VersionScore, write
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, tiny_plan
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient, TestClient
 
 HERE = f"/v1/federations/{FEDERATION}"
 CONSTANT = "it answers 'walking' whatever it sees"
@@ -24,14 +24,12 @@ CONSTANT = "it answers 'walking' whatever it sees"
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
     """A server with a federation of two rounds."""
-    return create_app(
-        Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False, chunk_bytes=1024), Wires
-    )
+    return create_app(Settings(data_dir=tmp_path, aggregation_process=False, chunk_bytes=1024), Wires)
 
 
 @pytest.fixture
 def client(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app) as found:
+    with OperatorClient(app) as found:
         body = {"name": FEDERATION, "plan": tiny_plan(rounds=2).model_dump(mode="json")}
         assert found.post("/v1/federations", json=body).status_code == 201
         yield found

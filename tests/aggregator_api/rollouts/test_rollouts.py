@@ -28,17 +28,18 @@ from federation.plan import GroupWave, Plan
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, Offer, ReleaseOrder, ReleaseReport, read, write
 from federation.protocol.signing import unwrap
-from federation.rounds.rollout import RolloutPhase, is_within
+from federation.rounds.rollout import RolloutPhase, is_within, place_of, reach_of
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 
 SOAK_S, PATIENCE_S = 1e6, 1e7  # beside which the time that the test takes is nothing
 
 
-def plan(mode: str = "manual", *, rounds: int = 1, **settings: Any) -> Plan:
+def plan(mode: str = "manual", *, rounds: int = 1, measured: int = 4, **settings: Any) -> Plan:
     """One round of devices a and b, whose models are released in waves of two fifths and of all."""
     rollout = {"mode": mode, "waves": (0.4, 1.0), "soak_s": SOAK_S, "wave_timeout_s": PATIENCE_S, **settings}
-    return Plan.model_validate({**tiny_plan(rounds=rounds).model_dump(), "rollout": rollout})
+    promotion = {"min_devices": measured}
+    return Plan.model_validate({**tiny_plan(rounds=rounds).model_dump(), "rollout": rollout, "promotion": promotion})
 
 
 class Fleet(Bench):
@@ -66,7 +67,8 @@ class Fleet(Bench):
 
     def answer(self, device: str, answer: str = "adopted", *, rollout: int = 1, **said: Any) -> None:
         """Publish a device's status with what became of the model."""
-        report = {"instance": self.now().instance, "rollout": rollout, "answer": answer, **said}
+        measured = {} if answer == "failed" else {"score": 0.9}
+        report = {"instance": self.now().instance, "rollout": rollout, "answer": answer, **measured, **said}
         status = DeviceStatus(state="idle", examples=10, release=ReleaseReport.model_validate(report))
         self.send(topics.status(FEDERATION, device), write(status))
 
@@ -101,7 +103,8 @@ class Fleet(Bench):
             return [event.kind.removeprefix("rollout.") for event in events if event.kind.startswith("rollout.")]
 
     def aliases(self) -> dict[str, int]:
-        """Return the names of versions."""
+        """Return the names of versions, once every measure has been looked at."""
+        self.as_inbox(self.runtime.promotion_scheduler.tick)
         with self.runtime.database.read() as session:
             found = queries.aliases(session, service.named(session, FEDERATION))
         return {alias.alias: alias.version for alias in found}
@@ -118,9 +121,13 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     found.runtime.stop()
 
 
+REACH = reach_of([place_of(device, 1) for device in Fleet.devices], 0.4)
+"""Below which four of the ten devices have their place in the rollout of version 1."""
+
+
 def first_wave() -> list[str]:
-    """The devices that version 1 goes to first."""
-    return [device for device in Fleet.devices if is_within(device, 1, 400_000)]
+    """The four devices that version 1 goes to first."""
+    return [device for device in Fleet.devices if is_within(device, 1, REACH)]
 
 
 def begun(fleet: Fleet) -> None:
@@ -133,10 +140,10 @@ def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it
     begun(fleet)
     order, first = fleet.order(), first_wave()
     assert order.candidate is not None
-    assert (order.candidate.version, order.millionths, order.released, order.withdrawn) == (1, 400_000, None, ())
+    assert (order.candidate.version, order.millionths, order.released, order.withdrawn) == (1, REACH, None, ())
     assert sorted(fleet.told()) == first
-    assert 0 < len(first) < 8
-    assert fleet.aliases() == {"previous": 0, "stable": 1, "canary": 1}
+    assert len(first) == 4
+    assert fleet.aliases() == {"latest": 1, "stable": 0, "canary": 1}
     for device in first:
         fleet.answer(device, score=0.9)
     fleet.wait(SOAK_S - 1)
@@ -151,7 +158,7 @@ def test_a_version_goes_out_in_waves_and_is_released_once_enough_have_adopted_it
     done = fleet.order()
     assert (done.released, done.candidate, done.millionths) == (order.candidate, None, 0)
     assert done.serial > order.serial
-    assert fleet.aliases() == {"previous": 0, "stable": 1, "released": 1}
+    assert fleet.aliases() == {"latest": 1, "previous": 0, "stable": 1, "released": 1}
     progress = [(wave.devices, wave.adopted, wave.pending) for wave in fleet.rollout().progress]
     assert progress == [(len(first), len(first), 0), (10 - len(first), 10 - len(first), 0)]
     assert [kind for kind in fleet.kinds() if kind != "adopted"] == ["started", "wave", "completed"]
@@ -186,7 +193,7 @@ def test_two_failures_halt_it_and_everybody_goes_back(fleet: Fleet) -> None:
     assert (order.candidate, order.released, order.withdrawn) == (None, None, (1,))
     assert order.serial > serial
     assert (fleet.told()[one].reason, fleet.told()[two].answer) == ("macro-F1 0.400 against 0.900", "failed")
-    assert fleet.aliases() == {"previous": 0, "stable": 1}
+    assert fleet.aliases() == {"latest": 1, "stable": 0}
     fleet.answer(three, "rolled_back", reason="withdrawn")  # as it was told
     fleet.wait(PATIENCE_S)
     assert (fleet.rollout().good, fleet.rollout().bad, fleet.rollout().progress[0].rolled_back) == (1, 2, 1)
@@ -238,10 +245,9 @@ def test_a_device_that_comes_later_belongs_to_its_wave(fleet: Fleet) -> None:
     new = [f"new{n}" for n in range(20)]
     fleet.arrive(*new)
     fleet.wait(1)
-    expected = {device for device in new if is_within(device, 1, 400_000)}
-    assert 0 < len(expected) < 20
-    assert set(fleet.told()) == expected | set(first_wave())
-    assert fleet.rollout().members == len(fleet.told())
+    first = sorted((*fleet.devices, *new), key=lambda device: place_of(device, 1))[:12]  # two fifths of thirty
+    assert set(fleet.told()) >= {*first, *first_wave()}
+    assert fleet.rollout().members == len(fleet.told()) < 30
 
 
 def test_the_operator_pauses_and_resumes(fleet: Fleet) -> None:
@@ -277,7 +283,7 @@ def test_a_rollout_goes_on_after_the_server_was_killed(fleet: Fleet, tmp_path: P
 
 
 def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path / "data", plan("automatic", rounds=3, waves=(1.0,)))
+    fleet = Fleet(tmp_path / "data", plan("automatic", rounds=3, measured=2, waves=(1.0,)))
     fleet.arrive("a", "b")
     for number in (1, 2):
         wait_for(partial(fleet.collects, number))
@@ -355,7 +361,7 @@ def test_the_first_wave_goes_to_a_group_and_no_one_else_and_the_shares_follow(fl
     for device in (outside, within):
         fleet.answer(device)
     fleet.wait(SOAK_S)
-    assert (fleet.rollout().wave, fleet.order().millionths, fleet.rollout().tags) == (2, 400_000, [])
+    assert (fleet.rollout().wave, fleet.order().millionths, fleet.rollout().tags) == (2, REACH, [])
     assert set(fleet.told()) == {outside, *first_wave()}
     assert [(one.tags, one.devices, one.adopted) for one in fleet.rollout().progress] == [
         (["pilot"], 2, 2),

@@ -14,7 +14,7 @@ from aggregator_api.settings import Settings
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, ReleaseReport, write
 from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, tiny_plan
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 
 HERE = f"/v1/federations/{FEDERATION}"
 ROLLOUTS = f"{HERE}/rollouts"
@@ -22,15 +22,13 @@ ROLLOUTS = f"{HERE}/rollouts"
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    return create_app(
-        Settings(data_dir=tmp_path, insecure_local=True, chunk_bytes=1024, aggregation_process=False), Wires
-    )
+    return create_app(Settings(data_dir=tmp_path, chunk_bytes=1024, aggregation_process=False), Wires)
 
 
 @pytest.fixture
 def client(app: FastAPI) -> Iterator[TestClient]:
     """A server with a federation that waits for a third device, and has the initial model."""
-    with TestClient(app) as found:
+    with OperatorClient(app) as found:
         body = {"name": FEDERATION, "plan": tiny_plan(clients=3, minimum_clients=3).model_dump(mode="json")}
         assert found.post("/v1/federations", json=body).status_code == 201
         for device in ("a", "b"):

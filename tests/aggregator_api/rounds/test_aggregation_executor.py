@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,3 +159,17 @@ def test_reading_ahead_passes_an_error_on() -> None:
     assert next(things) == 1
     with pytest.raises(ZeroDivisionError):
         next(things)
+
+
+def test_a_worker_whose_server_was_killed_ends_without_a_word() -> None:
+    """It was at work, and nobody is there to read its answer: not its own mistake, so no traceback."""
+    command = [sys.executable, "-m", "aggregator_api.rounds.aggregation_worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdout.close()
+        worker.stdin.write(b"{}\n")
+        worker.stdin.close()
+        assert worker.stderr.read() == b""
+        assert worker.wait() == 0

@@ -104,7 +104,7 @@ def test_every_restore_begins_a_higher_epoch(live: Bench, tmp_path: Path) -> Non
     now = int(time.time())
     first = restore(Settings(data_dir=tmp_path / "one"), tmp_path / "copy").epoch
     assert now <= first <= now + 60
-    assert begin_epoch(Settings(data_dir=tmp_path / "one")) > first  # also within the same second
+    assert begin_epoch(Settings(data_dir=tmp_path / "one")).epoch > first  # also within the same second
     assert restore(Settings(data_dir=tmp_path / "two"), tmp_path / "copy", 7).epoch == 7
     said = command("new-epoch", "--data-dir", tmp_path / "two", "--epoch", 7)
     assert (said.exit_code, "epoch 7 was asked for; it must be above" in said.stderr) == (2, True), said.output
@@ -240,7 +240,7 @@ def test_what_is_missing_damaged_or_astray_is_said(live: Bench, tmp_path: Path) 
         session.execute(update(RoundRow).values(awaited=5))
     said = " | ".join(findings(live))
     for words in (
-        "version 0 of walk (stable): its blob",
+        "version 0 of walk (latest, stable): its blob",
         "is not in the store",
         "bring the server back from a backup",
         "of round 1: its blob",

@@ -115,10 +115,10 @@ def test_a_damaged_update_ends_its_round_with_a_reason_and_not_the_server(tmp_pa
     path = Path(bench.runtime.blobs.root) / name[:2] / name
     path.write_bytes(bytes(path.stat().st_size))
     bench.upload(bench.update_of("b"))
-    wait_for(lambda: bench.now().state == "finished")
     from tests.aggregator_api.rounds.test_rounds import ends
 
-    ((phase, reason),) = ends(bench)
+    wait_for(lambda: ends(bench)[0][0] == "failed")
+    (phase, reason) = ends(bench)[0]
     assert phase == "failed"
     assert f"blob {name} is damaged" in reason
     bench.runtime.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 import torch
@@ -96,13 +97,14 @@ def test_numbers_that_are_not_finite_are_refused(collecting: Bench, poison: floa
 def test_tensors_of_another_shape_dtype_or_name_are_refused(collecting: Bench) -> None:
     tree = collecting.update_of("a").tree
     name = next(iter(tree["params"]))
-    for wrong in (
+    several: tuple[dict[str, Any], ...] = (
         {"params": {**tree["params"], name: torch.zeros(3)}},
         {"params": {**tree["params"], name: tree["params"][name].double()}},
         {"params": {**tree["params"], "more": torch.zeros(1)}},
         {"params": {key: value for key, value in tree["params"].items() if key != name}},
-    ):
-        reason = collecting.refused(parcel(collecting.now(), "a", wrong))
+    )
+    for device, wrong in zip("abab", several, strict=True):  # who sends three bad ones in a row is suspended
+        reason = collecting.refused(parcel(collecting.now(), device, wrong))
         assert name in reason or "more" in reason
     assert collecting.count("quarantined") == 4
     assert collecting.count("accepted") == 0

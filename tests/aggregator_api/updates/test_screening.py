@@ -21,7 +21,7 @@ from federation.wire import uploads
 from federation.wire.schema import schema_of
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, parcel, tiny_plan
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient
 
 CLAIMED = 10**9
 
@@ -230,7 +230,7 @@ def test_rest_tells_whose_weight_was_capped_and_who_was_left_out(tmp_path: Path)
     fleet = Fleet(tmp_path, "abcyz", announced={"y": 0})
     fleet.play([fleet.step("z", 1000.0), fleet.step("y", examples=CLAIMED), *map(fleet.step, "abc")])
     fleet.stop()
-    with TestClient(create_app(fleet.bench.runtime.settings, Wires)) as client:
+    with OperatorClient(create_app(fleet.bench.runtime.settings, Wires)) as client:
         base = f"/v1/federations/{FEDERATION}"
         found = client.get(f"{base}/rounds/1").json()
         assert (found["capped"], found["left_out"], found["received"]) == (1, 1, 5)

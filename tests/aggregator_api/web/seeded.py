@@ -134,7 +134,8 @@ class Seeder:
         )
         self._session.add(row)
         self._session.flush()
-        self._session.merge(ModelAliasRow(federation_id=self._federation.id, alias="stable", version_id=row.id))
+        for alias in ("latest", "stable"):
+            self._session.merge(ModelAliasRow(federation_id=self._federation.id, alias=alias, version_id=row.id))
         return row
 
     def _stable(self) -> ModelVersionRow:

@@ -197,12 +197,15 @@ def test_a_version_is_released_and_the_rollout_steered(visitor: Visitor) -> None
 
 def test_a_name_is_moved_to_another_version(visitor: Visitor) -> None:
     here = "/federations/walks/aliases"
-    for version in ("1", "0"):
-        assert visitor.submit(here, {"alias": "checked", "version": version}).status_code == 303
+    forced = {"force": "yes", "reason": "a trial"}
+    for version, more in (("1", {}), ("0", forced)):
+        assert visitor.submit(here, {"alias": "checked", "version": version, **more}).status_code == 303
         assert f"<strong>checked</strong> is version {version}" in visitor.get("/federations/walks/models").text
     for wrong in ({"alias": "checked", "version": "x"}, {"alias": "Checked!", "version": "1"}, {"version": "1"}):
         assert visitor.submit(here, wrong).status_code == 422
     assert visitor.submit(here, {"alias": "checked", "version": "99"}).status_code == 404
+    assert visitor.submit(here, {"alias": "checked", "version": "1"}).status_code == 303  # measured to be better
+    assert visitor.submit(here, {"alias": "checked", "version": "0"}).status_code == 409
     with visitor.server.runtime.database.read() as session:
         entries = session.scalars(select(AuditRow).where(AuditRow.action == "aliases.set")).all()
     assert [(one.federation, one.detail) for one in entries][:1] == [("walks", '{"alias": "checked", "version": "1"}')]
@@ -306,3 +309,34 @@ def test_the_onnx_file_answers_as_the_checkpoint_does(visitor: Visitor, tmp_path
         expected = module(torch.from_numpy(x))
     logits = expected.logits if hasattr(expected, "logits") else expected[-1]
     np.testing.assert_allclose(Session.load(tmp_path / "a.onnx").predict(x).logits, logits.numpy(), atol=1e-4)
+
+
+def test_a_suspension_is_seen_and_lifted_with_one_click_or_over_rest(visitor: Visitor) -> None:
+    from aggregator_api.db.models import DeviceRow
+
+    def suspend(name: str) -> None:
+        with visitor.server.runtime.database.write() as session:
+            here = named(session, "walks").id
+            row = session.scalars(select(DeviceRow).filter_by(name=name, federation_id=here)).one()
+            row.suspended_at, row.suspension_reason, row.refused_updates = 1e9, "3 updates in a row were refused", 3
+
+    suspend("phone-01")
+    now = visitor.get("/federations/walks").text
+    assert "1 device is suspended" in words_in(now)
+    assert "/federations/walks/devices?suspended=true" in html.unescape(now)
+    listed = visitor.get("/federations/walks/devices?suspended=true").text
+    assert ("phone-01" in listed, "phone-02" in listed) == (True, False)
+    page = "/federations/walks/devices/phone-01"
+    assert "3 updates in a row were refused" in visitor.get(page).text
+    assert visitor.submit(f"{page}/reinstate", on=page).status_code == 303
+    assert "is suspended" not in words_in(visitor.get("/federations/walks").text)
+    assert "/reinstate" not in visitor.get(page).text
+
+    suspend("phone-02")
+    device = visitor.server.post("/v1/federations/walks/devices/phone-02/reinstate", headers=operator(visitor))
+    assert (device.status_code, device.json()["suspended_at"], device.json()["refused_updates"]) == (200, None, 0)
+
+
+def operator(visitor: Visitor) -> dict[str, str]:
+    path = visitor.server.runtime.settings.data_dir / api_keys.OPERATOR_FILE
+    return {"authorization": f"Bearer {path.read_text().strip()}"}

@@ -8,15 +8,16 @@ from urllib.parse import quote
 
 import pytest
 from sqlalchemy import select, update
+from typer.testing import CliRunner
 
 from aggregator_api.app import create_app
 from aggregator_api.auth import api_keys, web_sessions
-from aggregator_api.db.models import AuditRow, WebSessionRow
+from aggregator_api.cli.app import app as cli
+from aggregator_api.db.models import AuditRow, CredentialRow, WebSessionRow
 from aggregator_api.settings import Settings
 from aggregator_api.web.routes import SUBJECTS
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
-from tests.aggregator_api.web.seeded import seed
 from tests.aggregator_api.web.visitors import FROM_HERE, HTML, Visitor, key_of
 
 
@@ -218,16 +219,57 @@ def test_a_key_for_one_federation_sees_and_steers_only_that(server: TestClient) 
     assert visitor.submit("/federations/gestures/pause", on="/federations/gestures").status_code == 303
 
 
-def test_on_ones_own_machine_no_login_is_needed_and_forms_are_guarded_all_the_same(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    settings = Settings(data_dir=tmp_path_factory.mktemp("local"), insecure_local=True, aggregation_process=False)
-    with TestClient(create_app(settings, Wires)) as client:
-        seed(client.runtime, devices=2, rounds=2)
-        visitor = Visitor(client)
-        assert "Needs attention" in visitor.get("/").text
-        assert visitor.post("/federations/walks/pause").status_code == 403
-        assert visitor.submit("/federations/walks/pause").status_code == 303
+def link_of(server: TestClient, *words: str) -> str:
+    """Return the path of a link that the command beside a server prints."""
+    folder = str(server.runtime.settings.data_dir)
+    said = CliRunner().invoke(cli, ["login-link", "--data-dir", folder, "--port", "8099", *words])
+    assert said.exit_code == 0, said.output
+    found = re.fullmatch(r"http://127\.0\.0\.1:8099(/login/[A-Za-z0-9_-]{43})\n", said.stdout)
+    assert found is not None, said.stdout
+    return found[1]
+
+
+def test_a_login_link_lets_one_browser_in_once(server: TestClient) -> None:
+    path, visitor = link_of(server), Visitor(server)
+    with server.runtime.database.read() as session:
+        hashes = session.scalars(select(WebSessionRow.token_sha256)).all()
+    token = path.rpartition("/")[2]
+    assert token not in hashes
+    visitor.cookie = f"gaitway={token}"
+    assert visitor.get("/").status_code == 303  # it is no session itself
+    visitor.cookie = ""
+    answer = visitor.get(path)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    visitor.cookie = answer.headers["set-cookie"].partition(";")[0]
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "Needs attention" in visitor.get("/").text
+    assert visitor.submit("/federations/walks/pause").status_code == 303  # an operator's
+    again = Visitor(server).get(path)
+    assert (again.status_code, "this link was used, or its time is over" in again.text) == (401, True)
+    assert "set-cookie" not in again.headers
+    with server.runtime.database.read() as session:
+        actions = session.scalars(select(AuditRow.action).where(AuditRow.detail == "by a link")).all()
+    assert actions == ["sessions.create"]
+
+
+def test_a_login_link_ends_with_its_time_its_key_and_is_of_this_machine(server: TestClient) -> None:
+    away = TestClient(server.served, host="203.0.113.9")
+    path = link_of(server)
+    assert "machine alone, and not from 203.0.113.9" in away.get(path, headers=HTML).text
+    with server.runtime.database.write() as session:
+        session.execute(update(WebSessionRow).values(expires_at=1.0))
+    assert Visitor(server).get(path).status_code == 401
+    key = key_of(server, ["operator"])
+    id = key.split("_")[1]
+    path = link_of(server, "--key", id)
+    with server.runtime.database.write() as session:
+        session.execute(update(CredentialRow).where(CredentialRow.prefix == id).values(revoked_at=1.0))
+    assert Visitor(server).get(path).status_code == 401
+    folder = str(server.runtime.settings.data_dir)
+    said = CliRunner().invoke(cli, ["login-link", "--data-dir", folder, "--key", id])
+    assert (said.exit_code, f"the key {id} opens nothing any more" in said.stderr) == (2, True)
+    for path in ("/login/x", "/login/" + "x" * 44, "/login/" + "x" * 43):
+        assert Visitor(server).get(path).status_code in (401, 422)
 
 
 def test_the_audit_says_who_did_what_in_the_same_words_as_rest(operator: Visitor) -> None:

@@ -22,7 +22,7 @@ from aggregator_api.settings import Settings
 from aggregator_api.web.files import SHOWN, url_of
 from federation.tasks import TASKS
 from tests.aggregator_api.generated_devices import Wires
-from tests.aggregator_api.http_client import TestClient, problem
+from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 from tests.aggregator_api.web.seeded import HOSTILE, LABELS, Seeder, plan
 from tests.aggregator_api.web.visitors import HTML, Visitor, key_of
 
@@ -229,8 +229,8 @@ def test_the_first_minute_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_with_many_federations_the_newest_come_first_and_the_worst_is_on_top(tmp_path: Path) -> None:
-    app = create_app(Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False), Wires)
-    with TestClient(app) as client:
+    app = create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)
+    with OperatorClient(app) as client:
         for name in ("oldest", "warned", "broken"):
             client.runtime.federations.create(NewFederation(name=name, plan=plan()))
         with client.runtime.database.write() as session:
@@ -252,8 +252,8 @@ def test_with_many_federations_the_newest_come_first_and_the_worst_is_on_top(tmp
 
 
 def test_who_waits_beyond_the_first_hundred_is_led_to(tmp_path: Path) -> None:
-    app = create_app(Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False), Wires)
-    with TestClient(app) as client:
+    app = create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)
+    with OperatorClient(app) as client:
         client.runtime.federations.create(NewFederation(name="many", plan=plan()))
         with client.runtime.database.write() as session:
             common = {"federation_id": named(session, "many").id, "state": "collecting", "enrolment": "pending"}
@@ -271,17 +271,23 @@ def test_what_nobody_has_foreseen_is_told_as_a_page_too(
     def failing(*_: object, **__: object) -> None:
         raise RuntimeError("not foreseen")
 
-    app = create_app(Settings(data_dir=tmp_path, insecure_local=True, aggregation_process=False), Wires)
-    with TestClient(app, raise_server_exceptions=False) as client:
+    app = create_app(Settings(data_dir=tmp_path, aggregation_process=False), Wires)
+    with OperatorClient(app, raise_server_exceptions=False) as client:
         monkeypatch.setattr(FederationService, "pause", failing)
-        visitor = Visitor(client)
+        key = client.headers.pop("Authorization").removeprefix("Bearer ")
+        visitor = Visitor.logged_in(client, key)
         answer = visitor.post("/federations/walks/pause", {"csrf": visitor.token("/")})
         assert answer.status_code == 500
         assert "the server failed; its log says why" in answer.text
         assert answer.headers["content-type"].startswith("text/html")
         assert answer.headers["content-security-policy"] == POLICY
         assert "<main" in answer.text
-        assert problem(client.post("/v1/federations/walks/pause"), 500)["title"] == "Internal server error"
+        assert (
+            problem(client.post("/v1/federations/walks/pause", headers={"Authorization": f"Bearer {key}"}), 500)[
+                "title"
+            ]
+            == "Internal server error"
+        )
     assert "not foreseen" in caplog.text
 
 

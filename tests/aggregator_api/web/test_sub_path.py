@@ -12,7 +12,7 @@ from aggregator_api.errors import ConfigError
 from aggregator_api.federations.requests import NewFederation
 from aggregator_api.settings import Settings, load
 from tests.aggregator_api.generated_devices import Wires
-from tests.aggregator_api.http_client import TestClient
+from tests.aggregator_api.http_client import OperatorClient, TestClient
 from tests.aggregator_api.web.seeded import plan
 
 HTML = {"accept": "text/html"}
@@ -43,8 +43,8 @@ def test_a_form_below_a_path_comes_back_to_its_page_after_a_login(tmp_path: Path
 
 
 def test_a_page_below_a_path_names_rest_below_it(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, aggregation_process=False, insecure_local=True, root_path="/gaitway")
-    with TestClient(create_app(settings, Wires)) as client:
+    settings = Settings(data_dir=tmp_path, aggregation_process=False, root_path="/gaitway")
+    with OperatorClient(create_app(settings, Wires)) as client:
         client.runtime.federations.create(NewFederation(name="walks", plan=plan(rollout={"mode": "off"})))
         shown = client.get("/gaitway/federations/walks/rollouts", headers=HTML).text
         assert "PATCH /gaitway/v1/federations/walks</code>" in shown

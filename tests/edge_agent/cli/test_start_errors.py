@@ -25,7 +25,9 @@ def config(folder: Path, data_dir: str = "data", broker: str = "", server: str =
     path = folder / "agent.toml"
     path.write_text(
         f'[agent]\ndevice = "d"\nfederation = "f"\ndata_dir = "{data_dir}"\n'
-        f'[server]\nurl = "{server}"\n[broker]\nport = 9\n{broker}\n[sensors]\ndataset = "synthetic"\n'
+        f'[server]\nurl = "{server}"\n'
+        '[broker]\nhost = "127.0.0.1"\n'
+        f'port = 9\n{broker}\n[sensors]\ndataset = "synthetic"\n'
     )
     return path
 

@@ -200,7 +200,7 @@ def test_models_are_shown_and_rolled_back(person: Person) -> None:
         model = {"path": str(path), "sha256": sha256, "round": number, "source": "global", "score": number / 10}
         notes[name] = json.dumps(model)
     with closing(StateStore(person.data)) as store:
-        assert person.types("models").stdout == "no model yet\n"
+        assert person.types("models").stdout.startswith("no model yet\nIt uses no model yet: the federation's comes")
         store.put(**notes)
 
     def listed() -> list[tuple[int, bool, bool]]:

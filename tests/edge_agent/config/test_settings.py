@@ -34,7 +34,8 @@ def test_relative_folders_start_at_the_file(tmp_path: Path) -> None:
 
 
 def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
-    environment = {"GAITWAY_EDGE_BROKER_PORT": "1884", "GAITWAY_EDGE_SERVER_URL": "https://other", "HOME": "/"}
+    broker = {"GAITWAY_EDGE_BROKER_HOST": "b", "GAITWAY_EDGE_BROKER_PORT": "1884"}
+    environment = {**broker, "GAITWAY_EDGE_SERVER_URL": "https://other", "HOME": "/"}
     config = load(written(tmp_path, GOOD), environment)
     assert (config.broker.port, config.server.url) == (1884, "https://other")
 

@@ -28,7 +28,7 @@ from edge_agent.sensors.health import SensorHealth
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from har_pipeline import Recording
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk
-from tests.edge_agent.sensors.sensor_logger.test_export import as_folder, tables
+from tests.edge_agent.sensors.test_app_export import as_folder, tables
 from tests.edge_agent.sensors.test_iio import imu
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
@@ -192,17 +192,17 @@ def test_the_broker_lets_in_whom_it_knows(tmp_path: Path) -> None:
                         break
                 time.sleep(0.05)
             for password, level, words in (("right", Level.OK, "lets d1 in"), ("wrong", Level.FAILURE, "refuses d1")):
-                more = f'[broker]\nport = {port}\nusername = "d1"\npassword = "{password}"\n'
+                more = f'[broker]\nhost = "127.0.0.1"\nport = {port}\nusername = "d1"\npassword = "{password}"\n'
                 found = list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))
                 assert (found[-1].level, words in found[-1].found) == (level, True), found
-            more = f"[broker]\nport = {port}\ntls = true\n"
+            more = f'[broker]\nhost = "127.0.0.1"\nport = {port}\ntls = true\n'
             assert (
                 list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))[-1].check
                 == "broker: TLS"
             )
         finally:
             process.kill()
-    gone = load(config_file(tmp_path, f"[broker]\nport = {port}\n"), {})
+    gone = load(config_file(tmp_path, f'[broker]\nhost = "127.0.0.1"\nport = {port}\n'), {})
     assert list(network.check_broker(gone, running=False))[-1].check == "broker: port"
 
 
@@ -269,14 +269,14 @@ def test_sources_that_can_be_looked_at_without_the_agent(tmp_path: Path, monkeyp
     )
     assert levels(found) == dict.fromkeys(("sensors", "gravity", "gyroscope", "rate"), Level.OK)
     as_folder(tmp_path / "one", tables())
-    more = '[sensors]\nsource = "sensor_logger_export"\npath = "one"\n'
+    more = '[sensors]\nsource = "app_export"\npath = "one"\n'
     assert levels(check_sensors(load(config_file(tmp_path, more), {}), running=False))["gravity"] is Level.OK
     (tmp_path / "walk.csv").write_text(
         "time,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z\n"
         + "".join(f"{n / 100 + 1000 * (n > 150)},0,0,1,0,0,0\n" for n in range(300))
     )
     (tmp_path / "data.toml").write_text(
-        'time = "time"\nacc = { columns = ["acc_x", "acc_y", "acc_z"] }\n'
+        'time = "time"\nacceleration = "specific force"\nacc = { columns = ["acc_x", "acc_y", "acc_z"] }\n'
         'gyro = { columns = ["gyro_x", "gyro_y", "gyro_z"] }\n'
     )
     more = '[sensors]\nsource = "csv"\npath = "walk.csv"\ndescribe = "data.toml"\n'
@@ -303,7 +303,7 @@ def test_the_whole_visit_of_a_device_whose_server_is_away(tmp_path: Path, monkey
     with closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        more = f'[broker]\nport = {port}\n[sensors]\nclient = "s00_phone100-waist"\n'
+        more = f'[broker]\nhost = "127.0.0.1"\nport = {port}\n[sensors]\nclient = "s00_phone100-waist"\n'
         path = config_file(tmp_path, more, url=f"http://127.0.0.1:{port}")
         run = CliRunner().invoke(app, ["doctor", "--config", str(path)])
     assert run.exit_code == 1

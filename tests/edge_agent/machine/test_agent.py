@@ -9,8 +9,8 @@ from edge_agent.machine.commands import (
     Evaluate,
     Exit,
     FetchBlob,
-    FinalModelHandled,
     ForgetUpdate,
+    GlobalModelJudged,
     PublishStatus,
     Reset,
     SaveAdoptionReport,
@@ -200,7 +200,7 @@ def test_the_final_model_is_fetched_exported_judged_and_then_the_device_leaves()
     assert device.on(BlobFetched(B)).asked(StartJob)[0].kind == "adopt"
     assert device.on(CandidateReady(3, "adopt")).asked(Evaluate) == [Evaluate(3, "adopt")]
     device.on(CandidateEvaluated(3, "adopt", "refused", "worse"))
-    assert device.asked(FinalModelHandled) == [FinalModelHandled(B)]
+    assert device.asked(GlobalModelJudged) == [GlobalModelJudged(B)]
     assert device.status == "finished"
     assert device.asked(Exit) == [Exit(0)]
 
@@ -208,7 +208,7 @@ def test_the_final_model_is_fetched_exported_judged_and_then_the_device_leaves()
 def test_a_final_model_that_cannot_be_exported_does_not_hold_the_device_back() -> None:
     device = ready(until="finished", attempts=1).on(Announced(announcement(3, "finished", "b")), BlobFetched(B))
     device.on(JobFailed(3, "adopt", "parity"))
-    assert device.asked(FinalModelHandled)
+    assert device.asked(GlobalModelJudged)
     assert device.asked(Exit) == [Exit(0)]
 
 

@@ -10,6 +10,7 @@ from edge_agent.machine.commands import (
     Exit,
     FetchBlob,
     ForgetCandidate,
+    GlobalModelJudged,
     SaveAdoptionReport,
     StartJob,
     StopJob,
@@ -30,6 +31,7 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, candidate_path
 from federation.plan import RolloutSettings
 from tests.edge_agent.factories import announcement, make_config, make_plan
+from tests.edge_agent.serving.test_acceptance import score
 from tests.edge_agent.state_machine import B, Device, answer, ready, uploading
 from tests.edge_agent.storage.test_state_store import make_job
 
@@ -45,7 +47,7 @@ def second_round_trained() -> Device:
     device = uploading().announced(2, "b")
     assert "its model is exported later" in device.asked(StopJob)[0].reason
     device.on(BlobFetched(B), TrainingFinished(2, "u2"), CandidateReady(2, "train"))
-    return device.on(CandidateEvaluated(2, "train", "kept", "not better"))
+    return device.on(CandidateEvaluated(2, "train", "kept", "not better", with_global=True))
 
 
 def test_a_candidate_that_lost_to_the_next_round_is_exported_and_judged_after_it() -> None:
@@ -67,7 +69,7 @@ def test_a_round_interrupts_the_later_export_too_and_it_still_is_not_lost() -> N
     device = second_round_trained().announced(3, "c")
     assert device.asked(StopJob)
     device.on(BlobFetched(C), TrainingFinished(3, "u3"), CandidateReady(3, "train"))
-    device.on(CandidateEvaluated(3, "train", "refused", "worse"))
+    device.on(CandidateEvaluated(3, "train", "refused", "worse", with_global=True))
     assert jobs(device) == [("export", 1)]
 
 
@@ -77,6 +79,7 @@ def test_of_many_rounds_without_time_to_export_the_newest_three_wait_and_the_new
         device.announced(number, "b").on(BlobFetched(B), TrainingFinished(number, f"u{number}"))
     assert [one.round for one in device.agent.candidates] == [3, 4, 5]
     assert device.asked(ForgetCandidate) == [ForgetCandidate(2)]
+    device.agent = replace(device.agent, judged_global=B)
     device.on(JobFailed(5, "train", "no parity"))
     assert device.asked(ForgetCandidate) == [ForgetCandidate(5)]
     assert jobs(device) == [("export", 4)]
@@ -119,10 +122,60 @@ def test_a_candidate_survives_a_kill_and_goes_when_it_was_judged(tmp_path: Path)
     assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["r1.safetensors"]
     assert candidate_path(tmp_path, 1).read_bytes() == b"trained"
     events = Connected(), Announced(announcement(2, "waiting", "b")), DataReady(40)
-    assert jobs(Device(agent).on(*events)) == [("export", 1)]
+    assert jobs(Device(replace(agent, judged_global=B)).on(*events)) == [("export", 1)]
     other = Announced(announcement(2, "waiting", "b", instance="f" * 32))
     assert not jobs(Device(agent).on(Connected(), other, DataReady(40)))  # another instance: nothing of it counts
     forget_candidate(store, 1)
     assert load_agent(store).candidates == ()
     assert list((tmp_path / "candidates").iterdir()) == []
     store.close()
+
+
+def test_a_global_model_that_a_round_left_beside_its_own_is_not_fetched_again_and_else_it_is() -> None:
+    rested = Announced(announcement(2, "waiting", "b"))
+    device = uploading().announced(2, "b").on(BlobFetched(B), TrainingFinished(2, "u2"), CandidateReady(2, "train"))
+    both = Device(device.agent).on(CandidateEvaluated(2, "train", "kept", "not better", with_global=True))
+    assert [job.sha256 for job in both.asked(GlobalModelJudged)] == [B]
+    assert not both.on(rested).asked(FetchBlob)
+    alone = Device(device.agent).on(CandidateEvaluated(2, "train", "kept", "not better"))
+    assert [command.model.sha256 for command in alone.asked(FetchBlob)] == [B]
+
+
+def test_a_device_without_labels_adopts_each_newer_global_model_and_nothing_before_there_is_one() -> None:
+    device = Device().on(Connected(), Announced(announcement(0, "waiting", "a")), DataReady(0, measurable=False))
+    assert not device.on(Announced(announcement(3, "waiting", "b"))).asked(FetchBlob)  # nothing is known of its sensors
+    assert device.on(DataReady(0)).asked(FetchBlob)
+    assert jobs(device.on(BlobFetched(B))) == [("adopt", 3)]
+    device.on(CandidateReady(3, "adopt"), CandidateEvaluated(3, "adopt", "adopted", "used unchecked"))
+    assert device.agent.judged_global == B
+    # a round under way names the version before it; the device is not invited
+    assert [one.model.sha256 for one in device.on(Announced(announcement(5, "collecting", "c"))).asked(FetchBlob)] == [
+        C
+    ]
+    assert jobs(device.on(BlobFetched(C))) == [("adopt", 4)]
+
+
+def test_what_a_federation_began_with_is_not_adopted_unless_somebody_has_measured_it() -> None:
+    device = Device().on(Connected(), Announced(announcement(0, "waiting", "a")), DataReady(0))
+    assert not device.asked(FetchBlob)
+    assert not device.on(Announced(announcement(1, "collecting", "a"))).asked(FetchBlob)
+    scored = announcement(1, "collecting", "a")
+    assert scored.model is not None
+    measured = scored.model.model_copy(update={"score": score(9)})
+    assert device.on(Announced(scored.model_copy(update={"model": measured}))).asked(FetchBlob)
+
+
+def test_a_global_model_that_nobody_could_check_waits_for_the_servers_score() -> None:
+    device = ready().on(Announced(announcement(3, "waiting", "b")), BlobFetched(B), CandidateReady(3, "adopt"))
+    device.on(CandidateEvaluated(3, "adopt", "undecided", "nobody has measured it"))
+    again = announcement(3, "waiting", "b")
+    assert not device.on(Announced(again)).asked(FetchBlob)
+    assert again.model is not None
+    measured = again.model.model_copy(update={"score": score(9)})
+    assert device.on(Announced(again.model_copy(update={"model": measured}))).asked(FetchBlob)
+
+
+def test_a_method_without_a_global_model_is_asked_for_one_once() -> None:
+    device = ready().on(Announced(announcement(3, "waiting", "b")), BlobFetched(B), CandidateReady(3, "adopt"))
+    device.on(CandidateEvaluated(3, "adopt", "none", "the method local has no global model"))
+    assert not device.on(Announced(announcement(4, "waiting", "c"))).asked(FetchBlob)

@@ -32,6 +32,7 @@ LABELS = dataset_labels("synthetic")
 BY_COLUMN = r"""
 separator = ";"
 time = { column = "t", unit = "ms" }
+acceleration = "specific force"
 acc = { columns = ["ax", "ay", "az"], unit = "g" }
 gyro = { columns = ["gx", "gy", "gz"], unit = "deg/s" }
 activity = "what"
@@ -41,6 +42,7 @@ APART = r"""
 files = '(?P<sensor>acc|gyro)/[^/]+\.csv'
 time = { column = 1 }
 header = false
+acceleration = "specific force"
 acc = { columns = [2, 3, 4] }
 gyro = { columns = [2, 3, 4] }
 activity = { fixed = "walking" }

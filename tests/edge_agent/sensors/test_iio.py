@@ -95,7 +95,7 @@ def test_a_board_at_rest_is_collected_unlabelled_until_it_is_unplugged(
     own = {"sensors": SensorsSection(source="iio"), "iio": IioSection(root=tmp_path / "iio", rate_hz=100)}
     source = open_source(make_config(tmp_path / "data").model_copy(update=own), posted.put)
     source.start(make_plan().model_copy(update={"data": DataSpec(pipeline={"window": 32, "stride": 16})}))
-    assert outcome(posted) == DataReady(0)
+    assert outcome(posted) == DataReady(0, measurable=False)
     with closing(WindowStore(tmp_path / "data")) as store:
         until(store.counts)  # a window takes 0.64 s and its delay
     (folder / "in_accel_z_raw").write_text("")
@@ -145,3 +145,10 @@ class Took:
         self.batches += 1
         if self.batches >= 8:
             self.stop.set()
+
+
+def test_a_mount_matrix_that_mirrors_is_refused(tmp_path: Path) -> None:
+    mount = {"in_accel_mount_matrix": "0, 1, 0; 1, 0, 0; 0, 0, 1"}
+    device(tmp_path, 0, **raw("in_accel", 2, 4, 6), in_accel_scale=0.01, **mount)
+    with pytest.raises(SensorError, match=r"which mirrors or flattens.*expected a rotation"):
+        find_channel(IioSection(root=tmp_path), "acc")

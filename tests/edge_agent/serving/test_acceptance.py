@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
-from edge_agent.serving.acceptance import Verdict, evaluate
-from edge_agent.serving.model_registry import ModelRegistry
+from edge_agent.serving.acceptance import evaluate
+from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.storage.files import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
@@ -77,9 +77,10 @@ def judged(
     windows: ClientWindows | None = None,
     kind: Kind = "train",
     server_score: VersionScore | None = None,
+    source: str = "personalized",
 ) -> Verdict:
     mine = holdout() if windows is None else windows
-    now = None if present is None else described(present)
+    now = None if present is None else described(present, source)
     return evaluate(folder, Evaluate(2, kind, 0, server_score), mine, now, margin=margin)
 
 
@@ -185,7 +186,7 @@ def test_all_three_models_are_measured_on_the_same_windows_and_the_best_is_used(
     }  # fmt: skip
     assert [rows["global", 9][name] for name in ("better", "worse", "p")] == [5, 0, 1 / 32]
     few = evaluate(mine, Evaluate(10, "train"), holdout(30), described(present), [other])
-    assert (few.answer, few.instead) == ("kept", None)
+    assert (few.answer, few.instead) == ("kept", other)  # by default: nothing shows that the device's own is better
 
 
 def test_a_model_that_gives_nan_a_broken_file_and_no_file_are_turned_down(tmp_path: Path) -> None:
@@ -206,7 +207,8 @@ def test_a_candidate_that_answers_one_class_is_never_adopted(tmp_path: Path, pre
     now = None if present is None else candidate(tmp_path / "now", present)
     verdict = judged(candidate(tmp_path, confuses=2), now, kind=kind, server_score=score(working=9))
     assert (verdict.answer, verdict.good) == ("failed", False)
-    assert "not adopted, it does not work: it answers 'sit' whatever it sees" in verdict.reason
+    in_use = "" if now is None else " (in use: personalized model of round 1)"
+    assert f"not adopted{in_use}, it does not work: it answers 'sit' whatever it sees" in verdict.reason
     assert f"macro-F1 0.167 on 30 holdout windows of 3 classes against 0.167 of {CONSTANT}" in verdict.reason
     assert (verdict.score, verdict.trivial) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
 
@@ -240,7 +242,8 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
 ) -> None:
     windows = SEVERAL[obstacle]
     folder, now = candidate(tmp_path), candidate(tmp_path / "now", scale=2.0)
-    unknown, alone = judged(folder, now, windows=windows), judged(folder, None, windows=windows)
+    unknown = judged(folder, now, windows=windows, source="global")
+    alone = judged(folder, None, windows=windows)
     sound = judged(folder, now, windows=windows, kind="adopt", server_score=score(working=6))
     broken = judged(folder, None, windows=windows, kind="adopt", server_score=score(working=3))
     begun = judged(folder, None, windows=windows, server_score=score(working=3))
@@ -261,18 +264,20 @@ def test_where_the_holdout_cannot_tell_that_is_said_and_the_servers_score_stands
 
 
 @pytest.mark.parametrize("obstacle", SEVERAL)
-def test_the_servers_score_puts_no_personal_model_in_the_place_of_one_that_runs(tmp_path: Path, obstacle: str) -> None:
+def test_the_servers_score_puts_no_personal_model_in_the_place_of_a_global_one(tmp_path: Path, obstacle: str) -> None:
     mine, now = candidate(tmp_path), candidate(tmp_path / "now", scale=2.0)
-    verdict = judged(mine, now, windows=SEVERAL[obstacle], server_score=score(working=9))
+    verdict = judged(mine, now, windows=SEVERAL[obstacle], server_score=score(working=9), source="global")
     assert verdict.answer == "undecided"
     assert "of what was trained here it says nothing, so the present model stays" in verdict.reason
     assert judged(mine, None, windows=SEVERAL[obstacle], server_score=score(working=9)).answer == "adopted"
 
 
-def test_a_few_windows_still_keep_the_present_model_where_it_scores_higher(tmp_path: Path) -> None:
+def test_a_few_windows_still_keep_the_present_model_of_the_same_source_where_it_scores_higher(tmp_path: Path) -> None:
     now, folder = candidate(tmp_path / "now"), candidate(tmp_path, confuses=1)
-    verdict = judged(folder, now, windows=holdout(12), kind="adopt", server_score=score(working=9))
-    assert verdict.answer == "kept"
+    kinds: tuple[tuple[Kind, str], ...] = (("adopt", "global"), ("train", "personalized"))
+    for kind, source in kinds:
+        verdict = judged(folder, now, windows=holdout(12), kind=kind, server_score=score(working=9), source=source)
+        assert verdict.answer == "kept"
 
 
 def test_without_a_holdout_there_is_no_score_and_no_table(tmp_path: Path) -> None:

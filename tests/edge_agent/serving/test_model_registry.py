@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +16,7 @@ from sklearn.metrics import f1_score
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
 from edge_agent.serving.acceptance import evaluate
+from edge_agent.serving.comparison import Paired, by_stretch
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.storage.state_store import StateStore
 from export.runtime import Session
@@ -61,6 +62,23 @@ class Shelf:
         present = self.registry.present()
         return (present["source"], present["round"]) if present else None
 
+    def answers(self, model: Mapping[str, Any], windows: ClientWindows) -> np.ndarray:
+        """A model's answers by its file."""
+        return Session.load(Path(model["path"])).predict(windows.x).logits.argmax(axis=1)
+
+    def paired(self, one: Mapping[str, Any], other: Mapping[str, Any], windows: ClientWindows) -> Paired:
+        """The paired test of two models."""
+        right = [self.answers(model, windows) == windows.y for model in (one, other)]
+        return Paired.of(by_stretch(windows), *right)
+
+    def check_default(self, windows: ClientWindows) -> None:
+        """A personalized model serves only if the newest global one does not work, or is shown to be worse."""
+        present = self.registry.present()
+        shared = next((one for one in self.registry.others() if one["source"] == "global"), None)
+        if present is None or shared is None or present["source"] == "global":
+            return
+        assert self.paired(present, shared, windows).is_better
+
     def score(self, windows: ClientWindows) -> float:
         """The served model's macro-F1, by its file and scikit-learn."""
         present = self.registry.present()
@@ -97,10 +115,10 @@ def test_a_global_model_and_then_a_personal_one_of_the_same_round_each_have_thei
 
 
 def test_a_model_that_few_windows_did_not_show_to_be_better_is_used_once_more_windows_do(shelf: Shelf) -> None:
-    assert shelf.commits(HALF, 1) == "adopted"
-    assert shelf.commits(PERFECT, 2, "adopt", FEW) == "kept"
-    assert shelf.commits(HALF, 3, windows=MANY) == "kept"
-    assert shelf.used == ("global", 2)
+    assert shelf.commits(HALF, 1, "adopt") == "adopted"
+    assert shelf.commits(PERFECT, 2, windows=FEW) == "kept"
+    assert shelf.commits(HALF, 3, "adopt", MANY) == "kept"
+    assert shelf.used == ("personalized", 2)
     assert shelf.registry.rollback()["round"] == 1
 
 
@@ -153,7 +171,7 @@ MODELS = st.tuples(st.sampled_from(["train", "adopt", "export"]), st.integers(0,
 
 @settings(deadline=None, max_examples=12)
 @given(st.lists(MODELS, min_size=2, max_size=6), st.sampled_from([24, 60, 120]))
-def test_adoption_never_lowers_the_served_models_score_on_the_windows_that_decided_it(
+def test_a_devices_own_model_serves_only_where_its_windows_show_that_it_beats_the_newest_global_one(
     models: list[tuple[Kind, int, float, bool]], count: int
 ) -> None:
     draw, windows = np.random.default_rng(0), holdout(count)
@@ -161,9 +179,28 @@ def test_adoption_never_lowers_the_served_models_score_on_the_windows_that_decid
     windows.x[:] += draw.normal(0, 0.6, (count, 1, 6)).astype(np.float32)
     with TemporaryDirectory() as folder:
         shelf = Shelf(Path(folder))
-        for number, (kind, confuses, noise, released) in enumerate(models):
+        for number, (kind, confuses, noise, _) in enumerate(models):
+            before = shelf.registry.present()
+            shelf.commits(confuses, number, kind, windows, noise=noise)
+            shelf.check_default(windows)
+            # whatever takes the place of another of the same source is not shown to be worse than it
+            now = shelf.registry.present()
+            if before and now and before["source"] == now["source"] and Path(before["path"]).is_file():
+                assert not shelf.paired(before, now, windows).is_better
+        shelf.store.close()
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.lists(MODELS, min_size=2, max_size=6), st.sampled_from([24, 60, 120]))
+def test_a_released_model_never_lowers_the_served_models_score_on_the_windows_that_decided_it(
+    models: list[tuple[Kind, int, float, bool]], count: int
+) -> None:
+    draw, windows = np.random.default_rng(0), holdout(count)
+    windows.x[:] += draw.normal(0, 0.6, (count, 1, 6)).astype(np.float32)
+    with TemporaryDirectory() as folder:
+        shelf = Shelf(Path(folder))
+        for number, (_, confuses, noise, _) in enumerate(models):
             before = shelf.score(windows) if shelf.used else 0.0
-            release = number + 1 if released and kind == "adopt" else 0
-            shelf.commits(confuses, number, kind, windows, release=release, noise=noise)
+            shelf.commits(confuses, number, "adopt", windows, release=number + 1, noise=noise)
             assert not shelf.used or shelf.score(windows) >= before
         shelf.store.close()

@@ -162,7 +162,7 @@ def test_a_round_that_diverges_leaves_no_update(device: Path) -> None:
 
 def test_a_method_without_a_global_model_leaves_a_reason(device: Path) -> None:
     job = a_job(device, make_plan("local"), "adopt")
-    assert trainer.final_client(trainer.build_context(job)) is None
+    assert trainer.global_client(trainer.build_context(job)) is None
     assert "no global model" in json.loads((job.out / RESULT).read_bytes())["no_model"]
 
 

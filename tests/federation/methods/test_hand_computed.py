@@ -73,7 +73,7 @@ def test_fedper() -> None:
 
 @pytest.mark.parametrize(
     ("options", "factor", "bases"),
-    [({}, 10.0, (1.08993878, 1.00000000)), ({"head_lr_factor": 1.0}, 1.0, (1.27845462, 1.27263929))],
+    [({}, 1.0, (1.27845462, 1.27263929)), ({"head_lr_factor": 10.0}, 10.0, (1.08993878, 1.00000000))],
 )
 def test_fedrep(options: dict[str, float], factor: float, bases: tuple[float, float]) -> None:
     clients, state = one_round(METHODS["fedrep"](**options), TwoWeights())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -24,8 +25,10 @@ from federation.rounds.rollout import (
     Rollout,
     RolloutPhase,
     is_within,
-    millionths,
+    place_of,
+    reach_of,
     step,
+    wave_size,
 )
 
 SETTINGS = RolloutSettings(mode="manual", soak_s=60, wave_timeout_s=600)
@@ -50,14 +53,47 @@ def answers(good: int, bad: int = 0) -> tuple[Event, ...]:
 # ---- which devices
 
 
-@pytest.mark.parametrize("shares", [(0.05, 0.25, 1.0)])
-def test_waves_nest_and_hold_their_share(shares: tuple[float, ...]) -> None:
+def reached(devices: Sequence[str], version: int, share: float) -> set[str]:
+    """The devices of a wave of that share."""
+    reach = reach_of([place_of(device, version) for device in devices], share)
+    return {device for device in devices if is_within(device, version, reach)}
+
+
+def test_waves_nest_and_hold_their_share() -> None:
     devices = [f"device-{n}" for n in range(10_000)]
-    waves = [{device for device in devices if is_within(device, 7, millionths(share))} for share in shares]
+    shares = (0.05, 0.25, 1.0)
+    waves = [reached(devices, 7, share) for share in shares]
     assert waves[0] < waves[1] < waves[2] == set(devices)
     assert [round(len(wave) / len(devices), 2) for wave in waves] == list(shares)
-    other = {device for device in devices if is_within(device, 8, millionths(0.05))}
-    assert len(other & waves[0]) < 100  # another version has other devices go first
+    assert len(reached(devices, 8, 0.05) & waves[0]) < 100  # another version has other devices go first
+
+
+@pytest.mark.parametrize(
+    ("devices", "sizes"), [(1, (1, 1, 1)), (2, (1, 1, 2)), (7, (1, 2, 7)), (20, (1, 5, 20)), (21, (2, 6, 21))]
+)
+def test_small_federations_have_waves_of_at_least_their_share(devices: int, sizes: tuple[int, ...]) -> None:
+    assert tuple(wave_size(share, devices) for share in (0.05, 0.25, 1.0)) == sizes
+    assert tuple(len(reached([f"d{n}" for n in range(devices)], 1, share)) for share in (0.05, 0.25, 1.0)) == sizes
+
+
+def test_a_share_is_rounded_up_as_it_was_written() -> None:
+    assert wave_size(0.07, 100) == 7  # though 0.07 * 100 is above 7
+    assert (wave_size(0.5, 0), reach_of([], 0.5), reach_of([], 1.0)) == (0, 0, WHOLE)
+
+
+SHARES = st.lists(st.floats(1e-6, 0.999), max_size=6, unique=True).map(lambda found: (*sorted(found), 1.0))
+
+
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=60, unique=True), SHARES, st.integers(0, 2**31))
+def test_waves_of_any_devices_and_shares_nest_and_are_as_large_as_they_should_be(
+    devices: list[str], shares: tuple[float, ...], version: int
+) -> None:
+    waves = [reached(devices, version, share) for share in shares]
+    assert waves == [reached(devices[::-1], version, share) for share in shares]  # whoever came first
+    for share, wave, following in zip(shares, waves, waves[1:], strict=False):
+        assert wave <= following
+        assert len(wave) >= max(1, math.ceil(share * len(devices) - 1e-9))
+    assert waves[-1] == set(devices)
 
 
 @given(st.text(max_size=64), st.integers(0, 2**31), st.integers(0, WHOLE), st.integers(0, WHOLE))
@@ -89,9 +125,10 @@ def test_after_the_patience_a_wave_goes_on_without_its_silent_devices_but_not_wi
     assert after(Joined(10), ClockTick(10_000.0)).wave == 0
 
 
-def test_a_wave_without_devices_is_passed_but_not_the_last_one() -> None:
-    assert after(ClockTick(0.1)).wave == 1
-    assert after(ClockTick(0.1), ClockTick(0.2), ClockTick(0.3)).wave == 2
+def test_a_wave_without_devices_lasts_its_time_too_and_the_last_one_waits_for_some() -> None:
+    assert after(ClockTick(59.9)).wave == 0
+    assert after(ClockTick(60.0), ClockTick(60.1), ClockTick(119.9)).wave == 1
+    assert after(ClockTick(60.0), ClockTick(120.0)).wave == 2
     assert after(*[ClockTick(n) for n in range(10_000)]).phase is RolloutPhase.ROLLING
 
 
@@ -174,8 +211,7 @@ class Fleet:
         self.enlist()
 
     def enlist(self) -> None:
-        share = millionths(self.settings.waves[self.rollout.wave])
-        new = {device for device in self.said if is_within(device, 1, share)} - self.told
+        new = reached(list(self.said), 1, self.settings.share_of(self.rollout.wave)) - self.told
         self.told |= new
         self.feed(Joined(len(new)))
 
@@ -186,7 +222,16 @@ class Fleet:
             assert self.rollout == before
         if self.rollout.wave > before.wave:
             assert before.phase is RolloutPhase.ROLLING
+            assert self.now - before.wave_at >= self.settings.soak_s
+            assert self.rollout.members >= wave_size(self.settings.share_of(before.wave), before.members)
             self.enlist()
+
+    def enrol(self, size: int) -> None:
+        """Let devices come in, which are looked at with the next tick."""
+        known = len(self.said)
+        self.said |= {f"d{known + n}": AdoptionAnswer.PENDING for n in range(size)}
+        self.enlist()
+        assert self.told >= reached(list(self.said), 1, self.settings.share_of(self.rollout.wave))
 
     def answer(self, index: int, answer: AdoptionAnswer) -> None:
         device = sorted(self.told)[index % len(self.told)]
@@ -211,6 +256,7 @@ MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("answer"), st.integers(0, 50), st.sampled_from(AdoptionAnswer)),
         st.tuples(st.just("wait"), st.floats(0, 900)),
+        st.tuples(st.just("enrol"), st.integers(1, 20)),
         st.sampled_from([("pause",), ("resume",), ("halt",)]),
     ),
     max_size=60,
@@ -227,6 +273,8 @@ def test_the_counts_are_those_of_the_devices_and_a_halt_is_final(size: int, move
             case "wait":
                 fleet.now += float(rest[0])
                 fleet.feed(ClockTick(fleet.now))
+            case "enrol" if fleet.rollout.phase is RolloutPhase.ROLLING:
+                fleet.enrol(int(rest[0]))
             case "pause" if fleet.rollout.phase is RolloutPhase.ROLLING:
                 fleet.feed(Paused())
             case "resume" if fleet.rollout.phase is RolloutPhase.PAUSED:
@@ -243,6 +291,7 @@ def test_a_fleet_that_adopts_is_through_in_three_waves(size: int) -> None:
     for wave in range(1, 5):
         for device in range(len(fleet.told)):
             fleet.answer(device, AdoptionAnswer.ADOPTED)
-        fleet.feed(ClockTick(100.0 * wave))
+        fleet.now = 100.0 * wave
+        fleet.feed(ClockTick(fleet.now))
     assert fleet.rollout.phase is RolloutPhase.COMPLETED
     assert fleet.rollout.good == size

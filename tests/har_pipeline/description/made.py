@@ -14,6 +14,7 @@ RESPECK: dict[str, Any] = {
     "files": r"subject(?P<client>\d+)/respeck/(?P<activity>[^/]+)\.csv",
     "labels": ["sitting", "walking_slow"],
     "time": {"column": "timestamp", "unit": "ms"},
+    "acceleration": "specific force",
     "acc": {"columns": ["accel_x", "accel_y", "accel_z"], "unit": "g"},
     "gyro": {"columns": ["gyro_x", "gyro_y", "gyro_z"], "unit": "deg/s"},
 }
@@ -23,6 +24,7 @@ SISFALL: dict[str, Any] = {
     "trailing": ";",
     "labels": {"names": ["walking", "sitting"], "map": {"D01": "walking", "D08": "sitting"}},
     "rate_hz": 200,
+    "acceleration": "specific force",
     "acc": {"columns": [1, 2, 3], "unit": "g", "scale": 1 / 256},
     "gyro": {"columns": [4, 5, 6], "unit": "deg/s", "scale": 2000 / 2**15},
 }

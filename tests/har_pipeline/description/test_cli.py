@@ -36,7 +36,7 @@ def test_describe_info_and_prepare_follow_one_another(call, tmp_path):
     (data / "notes.md").write_text("not a recording")
     result = call("describe", data, "--out", toml)
     assert result.exit_code == 0, result.output
-    assert "check files, labels" in result.output
+    assert "check files, acceleration, labels" in result.output
     assert toml.read_text() in result.output
     assert "is there already" in call("describe", data, "--out", toml).output
     shown = call("info", "--describe", toml, "--root", data)
@@ -76,7 +76,8 @@ def test_pauses_between_the_times_count_for_neither_rate_nor_minutes(call, tmp_p
     assert "25 rows a second, counted from 1970" in call("describe", data).output
     toml.write_text(
         'labels = ["walking"]\nactivity = { fixed = "walking" }\n'
-        'time = { column = "ms", unit = "ms" }\nacc = { columns = ["ax", "ay", "az"], unit = "g" }\n'
+        'time = { column = "ms", unit = "ms" }\nacceleration = "specific force"\n'
+        'acc = { columns = ["ax", "ay", "az"], unit = "g" }\n'
     )
     shown = call("info", "--describe", toml, "--root", data).output
     assert "1 clients, 1.0 min" in shown
@@ -86,7 +87,7 @@ def test_times_that_are_rounded_leave_the_rate_as_it_is(call, tmp_path):
     data, toml = tmp_path / "data", tmp_path / "data.toml"
     data.mkdir()
     (data / "walk.csv").write_text("\n".join(["s,ax,ay,az", *(f"{round(row / 64, 2)},0,0,9.8" for row in range(3000))]))
-    toml.write_text('time = "s"\nacc = { columns = ["ax", "ay", "az"] }\n')
+    toml.write_text('time = "s"\nacceleration = "specific force"\nacc = { columns = ["ax", "ay", "az"] }\n')
     shown = call("info", "--describe", toml, "--root", data).output
     assert re.search(r"walk\.csv\s*│ walk\s*│ acc\s*│ 64\s*│ 0\.8", shown)  # no gyroscope is read, so none is shown
     assert "gyro " not in shown
@@ -97,7 +98,7 @@ def test_many_files_of_one_fault_are_one_line_and_none_at_all_is_an_error(call, 
     data.mkdir()
     for number in range(40):
         (data / f"{number}.csv").write_text("t,x,y,z\n" + "0,1,2,three\n" * (20 + number))
-    toml.write_text('time = "t"\nacc = { columns = ["x", "y", "z"] }\n')
+    toml.write_text('time = "t"\nacceleration = "specific force"\nacc = { columns = ["x", "y", "z"] }\n')
     result = call("info", "--describe", toml, "--root", data)
     assert result.exit_code == 1
     assert result.output.count("not read") == 1
@@ -148,11 +149,14 @@ def test_paths_of_hostile_names_are_printed(call, tmp_path: Path):
     rows = [f"{i * 0.02:.2f},0,0,9.8,[/]go" for i in range(600)]
     (folder / "[red]x[:]\udcff.csv").write_text("\n".join(["t,x,y,z,label", *rows]))
     toml, where = tmp_path / "data.toml", ("--describe", tmp_path / "data.toml", "--root", folder)
-    toml.write_text('labels = ["[/]go"]\nactivity = "label"\ntime = "t"\nacc = { columns = ["x", "y", "z"] }\n')
+    toml.write_text(
+        'labels = ["[/]go"]\nactivity = "label"\ntime = "t"\n'
+        'acceleration = "specific force"\nacc = { columns = ["x", "y", "z"] }\n'
+    )
     for arguments in (("describe", folder), ("info", *where), ("prepare", *where, "--cache", tmp_path / "cache")):
         result = call(*arguments)
         assert result.exit_code == 0, result.exception
         assert "[/]go" in result.output
     toml.write_text(toml.read_text().replace("[/]go", "go[/]"))
-    assert "'[/]go' is no label; did you mean 'go[/]'" in call("info", *where).output
+    assert "'[/]go' is no label; Known: go[/]" in call("info", *where).output
     assert "no label" in call("prepare", *where, "--options", '{"labels": {"names": ["go"], "strict": true}}').output

@@ -20,7 +20,7 @@ def test_respeck_is_guessed_with_nothing_left_to_change(tmp_path):
     truths = respeck(tmp_path)
     found = draft(tmp_path)
     assert {key: found.guesses[key].value for key in RESPECK} == RESPECK
-    assert {key for key, guess in found.guesses.items() if not guess.sure} == {"files", "labels"}
+    assert {key for key, guess in found.guesses.items() if not guess.sure} == {"files", "acceleration", "labels"}
     assert found.problems == []
     assert len([line for line in found.toml().splitlines() if not line.startswith("#")]) <= 20
     description = description_of(tomllib.loads(found.toml()))

@@ -15,6 +15,7 @@ BASE: dict[str, Any] = {
     "labels": ["go", "rest"],
     "activity": "what",
     "time": {"column": "t", "unit": "ms"},
+    "acceleration": "specific force",
     "acc": {"columns": ["x", "y", "z"], "unit": "g"},
 }
 XYZ = {"columns": ["x", "y", "z"]}
@@ -39,6 +40,10 @@ XYZ = {"columns": ["x", "y", "z"]}
         ({"acc": {**XYZ, "scale": 0}}, "scale is 0"),
         ({"acc": {**XYZ, "scale": float("nan")}}, r"acc\.scale: expected a number"),
         ({"acc": {**XYZ, "matrix": [[1, 0, 0], [0, 1, 0], [1, 1, 0]]}}, "no inverse"),
+        ({"acc": {**XYZ, "matrix": [[1, 0, 0], [0, 0, 1], [0, 1, 0]]}}, "mirrors .*turn the sign of one row"),
+        ({"acc": {**XYZ, "scale": -1}}, 'turns all three axes round; .*acceleration = "gravity points down"'),
+        ({"acceleration": "gravity down"}, "acceleration: .*did you mean 'gravity points down'"),
+        ({"acceleration": None}, "acceleration: .*Known: specific force"),
         ({"acc": {**XYZ, "matrix": [[1, 0, 0], [0, 1, 0]]}}, r"acc\.matrix: expected three rows of three numbers"),
         ({"acc": {**XYZ, "matrix": "y,-x,z"}}, r"acc\.matrix: expected three rows of three numbers"),
         ({"acc": {**XYZ, "unit": "G"}}, r"acc\.unit: unknown unit; did you mean 'g'"),
@@ -78,6 +83,7 @@ files = 'subject(?P<client>\\d+)/(?P<session>[^/]+)\\.csv'
 labels = { names = ["go", "rest"], map = { run = "go" }, ignore = ["idle"] }
 activity = "what"
 time = { column = "t", unit = "ms" }
+acceleration = "specific force"
 acc = { columns = ["x", "y", "z"], unit = "g", scale = [1, 2, -3] }
 """
     path = tmp_path / "data.toml"
@@ -99,6 +105,11 @@ def test_a_file_that_is_no_description_is_named(tmp_path, text):
         read_description(tmp_path / "none.toml")
 
 
+def test_a_description_that_does_not_say_which_way_is_up_is_told_how_to():
+    with pytest.raises(SettingsError, match=r'acceleration is missing; write it as in acceleration = "specific force"'):
+        description_of({"time": "t", "acc": XYZ})
+
+
 def test_a_description_without_an_accelerometer_says_how_to_write_it():
     with pytest.raises(SettingsError, match=r"description: acc is missing; write it as in acc = \{ columns ="):
-        description_of({"time": "t"})
+        description_of({"time": "t", "acceleration": "specific force"})

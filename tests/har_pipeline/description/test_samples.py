@@ -57,7 +57,7 @@ def write(folder: Path, text: str | bytes, name: str = "a/x.csv") -> Path:
     return folder
 
 
-PLAIN: dict[str, Any] = {"time": "t", "acc": {"columns": ["x", "y", "z"]}}
+PLAIN: dict[str, Any] = {"time": "t", "acceleration": "specific force", "acc": {"columns": ["x", "y", "z"]}}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ PLAIN: dict[str, Any] = {
     "labels": ["walk"],
     "activity": {"fixed": "walk"},
     "time": "t",
+    "acceleration": "specific force",
     "acc": {"columns": ["x", "y", "z"]},
     "gyro": {"columns": ["x", "y", "z"]},
 }
@@ -192,6 +193,7 @@ def test_motionsense_by_a_description_is_what_its_own_reader_reads(data):
         "files": r"A_DeviceMotion_data/(?P<activity>[a-z]+)_(?P<session>\d+)/sub_(?P<client>\d+)\.csv",
         "labels": ["dws", "ups", "sit", "std", "wlk", "jog"],
         "rate_hz": 50,
+        "acceleration": "gravity points down",
         "acc": {
             "columns": [f"userAcceleration.{axis}" for axis in "xyz"],
             "add": [f"gravity.{axis}" for axis in "xyz"],

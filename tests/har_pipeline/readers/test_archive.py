@@ -12,7 +12,7 @@ from har_pipeline import SourceError, recordings
 from har_pipeline.readers.archive import most_unpacked
 from tests.har_pipeline import layouts
 
-OPTIONS: dict[str, Any] = {"rate_hz": 50, "acc": {"columns": ["x", "y", "z"]}}
+OPTIONS: dict[str, Any] = {"rate_hz": 50, "acceleration": "specific force", "acc": {"columns": ["x", "y", "z"]}}
 TABLE = b"x,y,z\n" + b"0,0,9.8\n" * 300
 
 

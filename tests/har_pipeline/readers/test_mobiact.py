@@ -54,7 +54,7 @@ def test_raw_files_beside_annotated_ones_are_not_read_twice(tmp_path):
 def test_an_unknown_label_or_a_missing_column_is_refused_with_file_and_line(tmp_path):
     files = mobiact()
     files[FALL] = files[FALL].replace(b"FOL", b"FLO", 1)
-    with pytest.raises(SettingsError, match=r"FOL_2_1_annotated\.csv, line 602: label 'FLO'; did you mean"):
+    with pytest.raises(SettingsError, match=r"FOL_2_1_annotated\.csv, line 602: label 'FLO'; Known: STD"):
         prepare("mobiact", layouts.unpacked(files, tmp_path))
     files[FALL] = files[FALL].replace(b"gyro_x", b"gyr_x", 1)
     with pytest.raises(SourceError, match=r"line 1: no column \['gyro_x'\]"):

@@ -18,7 +18,7 @@ from har_pipeline import (
     prepare,
     recordings,
 )
-from har_pipeline.readers import READERS
+from har_pipeline.readers import APPS, READERS
 from tests.har_pipeline import layouts, layouts_pretraining
 
 G = 9.80665
@@ -113,7 +113,7 @@ def test_a_wrong_path_says_what_was_expected_where(tmp_path, name):
         prepare(name, broken)
 
 
-def test_motionsense_adds_gravity_in_metres_and_follows_the_protocol(sources):
+def test_motionsense_is_specific_force_in_metres_and_follows_the_protocol(sources):
     read = list(recordings("motionsense", sources["motionsense"]["tar.xz"], clients=["s24"]))
     assert [(each.session, each.sensor) for each in read] == [
         ("wlk_7", "acc"),
@@ -121,7 +121,7 @@ def test_motionsense_adds_gravity_in_metres_and_follows_the_protocol(sources):
         ("dws_11", "acc"),
         ("dws_11", "gyro"),
     ]
-    np.testing.assert_allclose(read[0].values[0], [0.5 * G, G, 0])
+    np.testing.assert_allclose(read[0].values[0], [-0.5 * G, -G, 0])
     np.testing.assert_allclose(read[1].values[0], [0.1, 0.2, 0.3])
     assert np.diff(read[0].times_s) == pytest.approx(0.02)
     assert read[2].times_s[0] > read[0].times_s[-1] + 2.56
@@ -289,7 +289,7 @@ def test_an_empty_cell_is_a_lost_sample(tmp_path):
     rows[60] = b""
     windows = prepare("motionsense", layouts.unpacked({name: b"\n".join(rows)}, tmp_path)).clients["s01"]
     assert len(windows) == 2
-    np.testing.assert_allclose(windows.x[0, :, 0], 0.5 * G, rtol=1e-4)
+    np.testing.assert_allclose(windows.x[0, :, 0], -0.5 * G, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "classes"), CLASSES.items())
@@ -302,7 +302,7 @@ def test_every_set_describes_itself_and_combinations_follow() -> None:
     assert (*READERS, "combined", "union", "pretraining") == DATASETS
     for name, reader in READERS.items():
         assert (reader.name, bool(reader.summary), bool(reader.expected(reader.defaults))) == (name, True, True)
-        assert reader.layouts(reader.defaults) or name in ("synthetic", "described")
+        assert reader.layouts(reader.defaults) or name in ("synthetic", "described") or reader in APPS
 
 
 def test_an_unknown_set_is_refused_with_the_nearest_name() -> None:

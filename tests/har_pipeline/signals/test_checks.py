@@ -83,6 +83,18 @@ def lost(count: int) -> np.ndarray:
     return np.flatnonzero(np.random.default_rng(1).random(count) > 0.3)
 
 
+def zero_for(share: float) -> Fault:
+    return values_of("gyro", lambda values: values * (np.arange(len(values)) % 1000 >= 1000 * share)[:, None])
+
+
+def rows_of_two(each: Recording) -> Recording:
+    """Between two samples one of another phone, which is held otherwise."""
+    step = np.median(np.diff(each.times_s)) / 2
+    times_s = np.stack([each.times_s, each.times_s + step], axis=1).ravel()
+    values = np.stack([np.asarray(each.values), np.roll(each.values, 1, axis=1)[::-1]], axis=1).reshape(-1, 3)
+    return each._replace(activity=np.repeat(np.asarray(each.activity), 2), times_s=times_s, values=values)
+
+
 HUGE = "rows_without_numbers", "acc", "1 rows"
 FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     "g": (values_of("acc", lambda v: v / G), "gravity", "acc", "looks like g"),
@@ -122,12 +134,9 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "gyro",
         "50%",
     ),
-    "zero from midway": (
-        values_of("gyro", lambda v: v * (np.arange(len(v)) < len(v) // 2)[:, None]),
-        "frozen",
-        "gyro",
-        "switched off",
-    ),
+    "zero from midway": (zero_for(0.5), "zeros", "gyro", "50% of the time all three numbers are 0"),
+    "zero here and there": (zero_for(0.17), "zeros", "gyro", "17% of the time all three numbers are 0"),
+    "two phones mixed": (rows_of_two, "mixed", "acc", "two phones mixed"),
     "nan": (values_of("acc", some_nan), "rows_without_numbers", "acc", "10 rows"),
     "huge": (values_of("acc", lambda v: np.where(np.arange(len(v))[:, None] == 9, 1e308, v)), *HUGE),
     "spikes": (
@@ -149,6 +158,20 @@ def test_every_fault_is_found_and_told_in_words_whatever_the_chunks(clean, name)
     assert found[0].severity == ("error" if code == "rate" else "warning")
     pieces = [piece for each in broken for piece in cut(each._replace(activity=""), range(50, len(each.times_s), 77))]
     assert (code, sensor) in {(each.code, each.sensor) for each in findings(pieces)}
+
+
+@pytest.mark.parametrize("size", [9.4, 9.8, 10.1])
+@pytest.mark.parametrize("motion", ["turning", "jogging"])
+def test_gravity_of_a_device_that_turns_or_jogs_is_not_taken_out(size, motion):
+    """A second's acceleration keeps little of its direction here: 0.1 and 0.5, as jogging with MotionSense."""
+    random, t = np.random.default_rng(0), np.arange(6000) / 50
+    if motion == "turning":
+        sizes = size * (1 + 0.15 * np.sin(17 * t))
+        acc = sizes[:, None] * np.stack([np.sin(7 * t), np.cos(7 * t), 0.1 * np.sin(t)], axis=1)
+    else:
+        acc = np.stack([6 * np.sin(17 * t), 6 * np.cos(17 * t), size + 19 * np.sin(17 * t)], axis=1)
+    (reading,) = [Recording("a", "s", "walk", "acc", t, acc + random.normal(0, 0.2, acc.shape))]
+    assert not [each for each in findings([reading]) if "gravity" in each.code]
 
 
 def test_clean_recordings_raise_nothing_at_any_rate_of_theirs(clean):
@@ -247,6 +270,7 @@ def mine(monkeypatch, clean) -> Callable[..., None]:
         labels = prepare("synthetic", None, options={"subjects": 1, "phones": 1, "minutes": 0.5}).labels
         reader = RecordingReader(
             name="mine", summary="", labels=lambda options: labels, layouts=lambda options: (), recordings=read,
+            acceleration="specific force",
             origin=lambda client: Origin("mine", client),
         )  # fmt: skip
         monkeypatch.setitem(READERS, "mine", reader)
@@ -285,3 +309,14 @@ def test_prepare_prints_what_all_clients_have_in_one_row(mine, tmp_path, monkeyp
     text = " ".join(said.output.replace("│", " ").split())
     assert "all 3 clients, gyroscope" in text
     assert text.count("deg/s") == 1
+
+
+@pytest.mark.parametrize("level", [0.3, 9.8])
+def test_what_is_declared_without_gravity_is_said_once_whatever_its_size(level):
+    random = np.random.default_rng(0)
+    checks = SignalChecks(acceleration="without gravity")
+    values = random.normal((0, 0, level), 0.01, (3000, 3))
+    checks.add(Recording("a", "", "", "acc", np.arange(3000) / 50, values))
+    (found,) = checks.findings()
+    assert (found.severity, found.code, found.sensor) == ("warning", "no_gravity", "acc")
+    assert "declared as without gravity" in found.words

@@ -40,6 +40,7 @@ def expected(layer: ALP, x: Tensor, **options: object) -> reference.Reference:
         training=layer.training,
         prototypes=layer.prototypes,
         match=layer.match,
+        update=layer.update,
         row=layer.inference == "row",
         **options,
     )
@@ -69,8 +70,40 @@ def test_plan_assignment_update_and_output(
     close(layer.local_prototypes, want.moved, tolerance)
 
 
-def test_the_update_is_large_enough_to_be_tested() -> None:
-    layer, x = layer_and_tokens(SIZES[1], torch.float64, gamma=0.5)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_single_updates(size: tuple[int, int, int, int], dtype: torch.dtype, tolerance: float) -> None:
+    layer, x = layer_and_tokens(size, dtype, update="single", gamma=0.5)
+    before, want = layer.local_prototypes.clone(), expected(layer, x, gamma=0.5)
+    close(layer(x), want.output, tolerance)
+    close(layer.local_prototypes, want.moved, tolerance)
+    moved = (layer.local_prototypes != before).any(dim=1)
+    matched = set(want.plan[:, : size[3]].argmax(axis=1).tolist())
+    assert set(moved.nonzero().flatten().tolist()) == matched, "a prototype that no token matches stays where it was"
+
+
+def test_of_several_tokens_that_match_one_prototype_the_last_one_moves_it() -> None:
+    """As the authors' scatter does on a CPU; on a GPU theirs is whichever comes last."""
+    axis = torch.eye(3, dtype=torch.float64)
+    layer = ALP(3, 2, glu=False, gamma=0.5, match="cosine", update="single").double()
+    layer.local_prototypes, layer.global_prototypes = axis[:2].clone(), axis[:2].clone()
+    length = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)[:, None]
+    layer((axis[[0, 0, 0]] * length)[None])
+    close(layer.local_prototypes, (axis[:2] * torch.tensor([[2.5], [1.0]])).numpy(), 1e-12)
+
+
+@pytest.mark.parametrize("update", ["soft", "single"])
+def test_what_is_answered_in_evaluation_does_not_depend_on_how_prototypes_move(update: str) -> None:
+    """So neither does what is exported."""
+    layer, x = layer_and_tokens(SIZES[1], torch.float64)
+    other = ALP(6, 8, update=update).double()
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.eval()(x), layer.eval()(x))
+
+
+@pytest.mark.parametrize("update", ["soft", "single"])
+def test_the_update_is_large_enough_to_be_tested(update: str) -> None:
+    layer, x = layer_and_tokens(SIZES[1], torch.float64, gamma=0.5, update=update)
     before = layer.local_prototypes.clone()
     want = expected(layer, x, gamma=0.5)
     layer(x)
@@ -88,6 +121,11 @@ def test_the_update_is_large_enough_to_be_tested() -> None:
         {"match": "cosine"},
         {"match": "euclidean"},
         {"inference": "row"},
+        {"update": "single"},
+        {"update": "single", "match": "cosine"},
+        {"update": "single", "match": "euclidean"},
+        {"update": "single", "prototypes": "local"},
+        {"update": "single", "prototypes": "global"},
     ],
 )
 def test_ablations(options: dict[str, object], training: bool) -> None:
@@ -126,12 +164,13 @@ def test_top_entries_break_ties_by_row_and_order_negatives(dtype: torch.dtype, l
     assert torch.equal(entries, scores.T.gather(1, index))
 
 
+@pytest.mark.parametrize("update", ["soft", "single"])
 @pytest.mark.parametrize("match", ["plan", "cosine", "euclidean"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("count", [3, 8, 50])
-def test_a_padded_batch_gives_what_the_short_one_gives(match: str, training: bool, count: int) -> None:
-    short, x = layer_and_tokens((5, 4, 6, count), torch.float64, match=match, gamma=0.5)
-    padded = ALP(6, count, match=match, gamma=0.5).double()
+def test_a_padded_batch_gives_what_the_short_one_gives(match: str, training: bool, count: int, update: str) -> None:
+    short, x = layer_and_tokens((5, 4, 6, count), torch.float64, match=match, gamma=0.5, update=update)
+    padded = ALP(6, count, match=match, gamma=0.5, update=update).double()
     padded.load_state_dict(short.state_dict())
     junk = torch.cat([x, 100.0 * x[:3]])
     mask = torch.tensor([1.0] * 5 + [0.0] * 3)
@@ -140,9 +179,10 @@ def test_a_padded_batch_gives_what_the_short_one_gives(match: str, training: boo
     close(padded.local_prototypes, short.local_prototypes.numpy(), 1e-12)
 
 
+@pytest.mark.parametrize("update", ["soft", "single"])
 @pytest.mark.parametrize("match", ["plan", "cosine", "euclidean"])
-def test_an_all_padding_batch_moves_nothing_and_stays_finite(match: str) -> None:
-    layer, x = layer_and_tokens((2, 4, 6, 3), torch.float32, match=match)
+def test_an_all_padding_batch_moves_nothing_and_stays_finite(match: str, update: str) -> None:
+    layer, x = layer_and_tokens((2, 4, 6, 3), torch.float32, match=match, update=update)
     before = layer.local_prototypes.clone()
     assert torch.isfinite(layer(x, torch.zeros(2))).all()
     assert torch.equal(layer.local_prototypes, before)
@@ -154,10 +194,11 @@ def test_underflow_keeps_the_prototype_and_gives_no_nan() -> None:
     assert torch.isfinite(layer.local_prototypes).all()
 
 
+@pytest.mark.parametrize("update", ["soft", "single"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_stacked_under_vmap_equals_one_by_one(dtype: torch.dtype) -> None:
+def test_stacked_under_vmap_equals_one_by_one(dtype: torch.dtype, update: str) -> None:
     clients = 3
-    layer, _ = layer_and_tokens((4, 5, 6, 7), dtype)
+    layer, _ = layer_and_tokens((4, 5, 6, 7), dtype, update=update)
     x = torch.randn(clients, 4, 5, 6, dtype=dtype)
     mask = torch.ones(clients, 4, dtype=dtype)
     mask[1, 2:] = 0
@@ -224,7 +265,8 @@ def test_row_inference_does_not_depend_on_the_batch_and_plan_inference_does() ->
 
 
 @pytest.mark.parametrize(
-    "options", [{"match": "wasserstein"}, {"prototypes": "none"}, {"inference": "col"}, {"epsilon": 0.0}]
+    "options",
+    [{"update": "hard"}, {"match": "wasserstein"}, {"prototypes": "none"}, {"inference": "col"}, {"epsilon": 0.0}],
 )
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
@@ -263,6 +305,23 @@ def test_the_scale_multiplies_beta() -> None:
     layer.eval()
     layer.beta_scale = torch.full((), 0.5, dtype=torch.float64)
     close(layer(x), expected(layer, x, beta=0.2).output, 1e-10)
+
+
+# ---- as an option of the models
+
+
+@pytest.mark.parametrize("name", ["hart_alp", "vit_tiny_alp", "har_cnn_alp"])
+def test_how_prototypes_move_is_an_option_of_the_models(name: str) -> None:
+    assert small(name).options["alp_update"] == "soft"
+    model = small(name, alp_update="single")
+    assert model.options["alp_update"] == "single"
+    assert {layer.update for layer in model.modules() if isinstance(layer, ALP)} == {"single"}
+    rebuilt = build(name, classes=5, **model.options)
+    assert {layer.update for layer in rebuilt.modules() if isinstance(layer, ALP)} == {"single"}
+    with pytest.raises(OptionError, match="alp_update='hard': expected one of soft, single"):
+        small(name, alp_update="hard")
+    with pytest.raises(OptionError, match="option 'alp' has no option 'update'"):
+        small(name, alp={"update": "single"})
 
 
 # ---- where a block has its layer

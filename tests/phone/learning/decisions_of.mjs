@@ -3,17 +3,19 @@ import { readFileSync } from "node:fs";
 import { evaluate } from "../../../phone/app/learning/acceptance.js";
 import { byStretch } from "../../../phone/app/learning/comparison.js";
 
-const attempt = ({ model, answered, error }) => ({ model, answered: answered && Int32Array.from(answered), error });
+const whole = (codes) => codes && Int32Array.from(codes);
+const attempt = ({ model, answered, error, validated }) => {
+  return { model, answered: whole(answered), error, validated: whole(validated) };
+};
+const timed = ({ start_s: startS, y, session }) => {
+  return { startS: Float64Array.from(startS), y: whole(y), session: whole(session) };
+};
 const decisions = JSON.parse(readFileSync(0, "utf8")).map((given) => {
-  const windows = {
-    startS: Float64Array.from(given.start_s),
-    y: Int32Array.from(given.y),
-    session: Int32Array.from(given.session),
-  };
+  const windows = timed(given.windows);
   const { answer, reason, found, instead, compared } = evaluate(
     attempt(given.candidate),
     given.asked,
-    { y: windows.y, groups: byStretch(windows), labels: given.labels },
+    { y: windows.y, groups: byStretch(windows), labels: given.labels, labelled: given.labelled && timed(given.labelled) },
     given.present && attempt(given.present),
     given.others.map(attempt),
     { margin: given.margin },

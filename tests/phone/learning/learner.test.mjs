@@ -109,6 +109,22 @@ test("a head of one's own replaces prototypes that miss a class", async () => {
   assert.equal(next.model.by, "head");
 });
 
+test("where the holdout is small, cross-validation over parts in time shows that a head is better", async () => {
+  const small = situation(180);
+  const { model, verdicts } = await new Learner().choose({ ...small, candidate: POOR });
+  assert.equal(model.by, "head");
+  assert.match(verdicts[1].reason, /^personalized model of round 3: adopted, by cross-validation over stretches of time/);
+  // of the holdout alone nobody could say so
+  const { train, holdout } = small.prepared;
+  const own = await new Learner().ownModels(small.embeddings.train, train.y, 3, POOR);
+  const about = { holdout, embeddings: small.embeddings.holdout, labels: LABELS, score: null };
+  const alone = new Learner().judge({ ...about, candidate: own.head, present: POOR });
+  assert.deepEqual([alone.answer, alone.model], ["kept", POOR]);
+  // and what is learnt here gives way where nothing shows that it is better
+  const next = new Learner().judge({ ...about, candidate: RIGHT, present: own.head });
+  assert.equal(next.answer, "adopted");
+});
+
 test("what a rollout gives is judged alone, and need only be no worse", async () => {
   const given = { ...situation(600), candidate: { ...RIGHT, round: 4 }, present: RIGHT, release: 2 };
   const { model, verdicts } = await new Learner().choose(given);

@@ -93,14 +93,14 @@ describe("comparison", () => {
 describe("acceptance", () => {
   for (const { name, outcome, why, ...given } of VECTORS.acceptance) {
     test(name, () => {
-      const { candidate, present, has_model, margin, release, score, ...rest } = given;
-      const model = (round) => ({ source: "adopted", round });
-      const other = has_model ? { model: model(6), answered: present && Int32Array.from(present) } : null;
-      const mine = { model: model(7), answered: Int32Array.from(candidate) };
+      const { candidate, present, present_source: source, has_model, margin, release, score, ...rest } = given;
+      const other = has_model ? { model: { source, round: 6 }, answered: present && Int32Array.from(present) } : null;
+      const mine = { model: { source: "global", round: 7 }, answered: Int32Array.from(candidate) };
       const asked = { kind: "adopt", release, serverScore: score };
       const found = evaluate(mine, asked, holdoutOf(rest), other, [], { margin });
-      const done = outcome === "adopted" ? "adopted" : "not adopted";
-      assert.equal(found.reason, `adopted model of round 7: ${done}, ${why}`);
+      const inUse = has_model ? ` (in use: ${source} model of round 6)` : "";
+      const done = outcome === "adopted" ? "adopted" : `not adopted${inUse}`;
+      assert.equal(found.reason, `global model of round 7: ${done}, ${why}`);
       assert.equal(found.answer, outcome);
     });
   }

@@ -15,8 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import Kind
 from edge_agent.serving.acceptance import evaluate
+from edge_agent.serving.cross_validation import NOT_VALIDATED, CrossValidation
 from edge_agent.serving.model_registry import SOURCES, Verdict
-from edge_agent.training.job import MODEL, PARITY
+from edge_agent.training.job import CROSS_VALIDATION, MODEL, PARITY
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
 from gaitway.input_spec import InputSpec
@@ -120,7 +121,10 @@ class Case:
         self.asked = Evaluate(int(random.integers(2, 100)), kind, release, score(random))
         self.margin = float(random.choice([0, 0, 0.05, 1 / 3, 1e-5]))
         self.candidate = self.model(CANDIDATE, SOURCES[kind], self.asked.round)
-        self.present = self.model(PRESENT, "global", 1) if random.random() < 0.8 else None
+        source = str(random.choice(["global", "personalized"]))
+        self.present = self.model(PRESENT, source, 1) if random.random() < 0.8 else None
+        self.labelled = holdout(random, len(self.labels)) if random.random() < 0.5 else None
+        self.folds = [self.validated(random) for _ in range(4)]
         self.others = [self.model(OTHER, "personalized", 4), self.model(ANOTHER, "global", 5)][: random.integers(3)]
         for model in (self.candidate, self.present, *self.others):
             if model and random.random() < 0.06:
@@ -130,18 +134,35 @@ class Case:
         path = self.folder / str(column) / MODEL
         return {"source": source, "round": number, "sha256": str(column), "path": str(path), "column": column}
 
+    def validated(self, random: np.random.Generator) -> np.ndarray | None:
+        """A model's answers out of cross-validation, if there was any: of some windows none."""
+        if self.labelled is None or random.random() < 0.3:
+            return None
+        answered = answers(random, self.labelled.y, len(self.labels))
+        return np.where(random.random(len(answered)) < random.choice([0, 0.2, 1]), NOT_VALIDATED, answered)
+
     def by_python(self) -> Verdict:
         job = Path(self.candidate["path"]).parent
-        return evaluate(job, self.asked, self.windows, self.present, self.others, margin=self.margin)
+        for model in (self.candidate, self.present, *self.others):
+            if model and "damaged" not in model["path"]:
+                self.keep(Path(model["path"]).parent / CROSS_VALIDATION, self.folds[model["column"]])
+        return evaluate(
+            job, self.asked, self.windows, self.present, self.others, margin=self.margin, labelled=self.labelled
+        )
+
+    def keep(self, path: Path, folds: np.ndarray | None) -> None:
+        path.unlink(missing_ok=True)
+        if folds is not None and self.labelled is not None:
+            kept = CrossValidation(3, self.labelled.session, self.labelled.start_s, folds)
+            path.write_text(kept.to_json())
 
     def for_node(self, verdict: Verdict) -> dict[str, Any]:
         windows, asked = self.windows, self.asked
         sent = asked.server_score
         return {
             "labels": self.labels,
-            "start_s": windows.start_s.tolist(),
-            "y": windows.y.tolist(),
-            "session": windows.session.tolist(),
+            "windows": timed(windows),
+            "labelled": None if self.labelled is None else timed(self.labelled),
             "asked": {
                 "kind": asked.kind,
                 "release": asked.release,
@@ -157,7 +178,16 @@ class Case:
         named = {name: model[name] for name in ("source", "round")}
         if "damaged" in model["path"]:
             return {"model": named, "answered": None, "error": error}
-        return {"model": named, "answered": self.windows.x[:, 0, model["column"]].astype(int).tolist()}
+        column, known = model["column"], None
+        if self.labelled is not None and model["source"] == "global":
+            known = self.labelled.x[:, 0, column].astype(int).tolist()
+        elif (folds := self.folds[column]) is not None:
+            known = folds.tolist()
+        return {"model": named, "answered": self.windows.x[:, 0, column].astype(int).tolist(), "validated": known}
+
+
+def timed(windows: ClientWindows) -> dict[str, Any]:
+    return {name: getattr(windows, name).tolist() for name in ("start_s", "y", "session")}
 
 
 def in_python(verdict: Verdict) -> dict[str, Any]:
@@ -203,3 +233,5 @@ def test_a_phone_decides_and_says_what_a_native_device_does(models: Path, by_nod
     assert outcomes.keys() == {"adopted", "kept", "refused", "failed", "undecided"}
     assert min(outcomes.values()) >= 5
     assert sum(each.instead is not None for each in verdicts) >= 5
+    validated = [each for each in verdicts if "by cross-validation" in each.reason]
+    assert {each.answer for each in validated} >= {"adopted", "kept", "refused", "failed"}

@@ -148,6 +148,7 @@ files = '(?P<activity>D\\d+)_(?P<client>S[AE]\\d+)_(?P<session>R\\d+)\\.txt'
 header = false
 trailing = ";"
 rate_hz = 200
+acceleration = "specific force"
 acc = { columns = [1, 2, 3], unit = "g", scale = 0.00390625 }
 gyro = { columns = [4, 5, 6], unit = "deg/s", scale = 0.06103515625 }
 labels = { names = ["walking", "sitting"], map = { D01 = "walking", D08 = "sitting" } }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from sim.errors import SettingsError
 from sim.experiment import Experiment
 from sim.networks.initialization import initialization
 from sim.presets import PRESETS, with_defaults
+from sim.presets.preset import NONE_KNOWN
+from sim.presets.preset import SMALL_DATA as SMALL_DATA_PAPER
 from sim.run import load_data, run
 
 GENERATED = [name for name, preset in PRESETS.items() if preset.needs == "nothing"]
@@ -206,6 +209,47 @@ def test_what_is_given_wins() -> None:
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(SettingsError, match="unknown preset 'ek2024-hharr'; did you mean 'ek2024-hhar'"):
         with_defaults("ek2024-hharr", {})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_papers_preset_says_where_it_departs_from_paper_and_code(name: str) -> None:
+    """Or that none is known; and `presets NAME` prints it."""
+    preset = PRESETS[name]
+    assert preset.departures or preset.paper == SMALL_DATA_PAPER
+    assert len(set(preset.departures)) == len(preset.departures)
+    assert NONE_KNOWN not in preset.departures or preset.departures == (NONE_KNOWN,)
+    printed = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["presets", name]).output
+    bare = re.sub(r"\s+", "", printed)
+    for departure in preset.departures:
+        assert re.sub(r"\s+", "", departure) in bare
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ek2024-hhar", "one mean and deviation for all three axes of a sensor, for each phone model"),
+        ("ek2024-hhar", "μ is 0.01, as the paper says; the authors' code has 0.2"),
+        ("ek2024-hhar", "hard single updates"),
+        ("ek2024-realworld", "one mean and deviation for all three axes of a sensor, for the watch and for the phones"),
+        ("ek2024-cifar10-20", "μ is 0.01, as the paper says; the authors' code has 0.2"),
+        ("michieli2021-mnist-50", "10 % more rounds"),
+        ("michieli2021-mnist-50", "moving average"),
+        ("michieli2021-voc-1", "background"),
+        ("tan2022-mnist-3", "counters"),
+        ("qiao2023-mnist", "last ten rounds"),
+    ],
+)
+def test_what_departures_say(name: str, words: str) -> None:
+    assert words in " ".join(PRESETS[name].departures)
+
+
+def test_what_a_departure_says_of_settings_is_so() -> None:
+    assert settings_of("ek2024-hhar", method="fedprox").method["mu"] == 0.01
+    assert settings_of("ek2024-hhar").model.options.get("alp_update", "soft") == "soft"
+    assert settings_of("ek2024-hhar").data.normalization == "federated"
+    assert settings_of("tan2022-mnist-3", method="fedrep").method["head_lr_factor"] == 1
+    assert settings_of("tan2022-mnist-3").method["predict_classes"] == "own"
+    assert settings_of("michieli2021-mnist-50").rounds.rounds == 200
 
 
 def test_presets_are_listed() -> None:

@@ -19,7 +19,7 @@ from sim.data.images.class_facts import single_class_pictures
 from sim.data.partitions import class_counts
 from sim.presets import PRESETS
 from tests.har_pipeline.layouts import unpacked
-from tests.sim.data.images.layouts import grey_png, picture
+from tests.sim.data.images.layouts import voc_squares
 from tests.sim.presets.test_presets import settings_of
 
 NAMES = [name for name in PRESETS if name.startswith("michieli2021-voc-")]
@@ -142,23 +142,9 @@ def test_without_pictures_a_run_says_what_is_missing(tmp_path: Path) -> None:
     assert (code, "VOCtrainval_11-May-2012.tar of host.robots" in " ".join(output.split())) == (2, True)
 
 
-def squares(folder: Path, count: int) -> None:
-    """Write a VOC of pictures with one bird (3) or one train (19) each."""
-    base, random = "VOCdevkit/VOC2012/", np.random.default_rng(0)
-    files: dict[str, bytes] = {}
-    for k in range(count):
-        mask, x = np.zeros((32, 32), np.uint8), random.integers(0, 90, (3, 32, 32)).astype(np.uint8)
-        mask[6:22, 8:24], x[k % 2, 6:22, 8:24] = (3, 19)[k % 2], 220
-        files[f"{base}JPEGImages/{k:04d}.jpg"] = picture(x, "JPEG")
-        files[f"{base}SegmentationClassAug/{k:04d}.png"] = grey_png(mask)
-    names = "".join(f"{k:04d}\n" for k in range(count))
-    files[f"{base}ImageSets/Segmentation/train_aug.txt"] = names.encode()
-    unpacked(files, folder)
-
-
 @pytest.mark.ci
 def test_a_preset_runs_small_and_shows_masks(tmp_path: Path) -> None:
-    squares(tmp_path / "data", 24)
+    unpacked(voc_squares(24), tmp_path / "data")
     small = ["data.height=32", "data.width=32", "partition.clients=3", "partition.examples=null", "model.width=0.25"]
     code, output = invoked(
         "run", "--preset", "michieli2021-voc-macro-0.1", "--data-root", tmp_path / "data", "--out", tmp_path / "run",

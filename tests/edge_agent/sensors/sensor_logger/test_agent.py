@@ -38,7 +38,8 @@ class Device:
         self.config = folder / "agent.toml"
         self.config.write_text(
             f'[agent]\ndevice = "d1"\nfederation = "demo"\ndata_dir = "data"\n[server]\nurl = "http://127.0.0.1:9"\n'
-            f'[broker]\nport = 9\n[sensors]\nsource = "sensor_logger_http"\n[windows]\nmin_free_mb = 0.3\n'
+            '[broker]\nhost = "127.0.0.1"\n'
+            f'port = 9\n[sensors]\nsource = "sensor_logger_http"\n[windows]\nmin_free_mb = 0.3\n'
             f'[phone]\nport = {self.port}\ntoken = "{TOKEN}"\n'
         )
         with closing(StateStore(folder / "data")) as store:  # as after a start with the server in reach

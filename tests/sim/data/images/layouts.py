@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,22 +35,25 @@ def noise(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def mnist(packed: bool = True, separator: str = "-") -> Made:
-    """Six training and four test images; a download is packed, and some tools write `images.idx3`."""
-    x, y = noise(0, 10, 28, 28), np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 0])
+DIGITS = (3, 1, 4, 1, 5, 9, 2, 6, 5, 0)
+
+
+def mnist(packed: bool = True, separator: str = "-", digits: Sequence[int] = DIGITS, training: int = 6) -> Made:
+    """Some training images, and others to test on; a download is packed, and some tools write `images.idx3`."""
+    x, y = noise(0, len(digits), 28, 28), np.array(digits)
     files = {}
-    for part, rows in (("train", slice(0, 6)), ("t10k", slice(6, 10))):
+    for part, rows in (("train", slice(0, training)), ("t10k", slice(training, None))):
         for kind, array in (("images{}idx3", x), ("labels{}idx1", y)):
             name = f"{part}-{kind.format(separator)}-ubyte"
             content = idx(array[rows])
             files[name + ".gz" * packed] = gzip.compress(content, mtime=0) if packed else content
-    return Made(files, x[:, None], y, np.arange(10) < 6)
+    return Made(files, x[:, None], y, np.arange(len(y)) < training)
 
 
-def letters() -> Made:
-    """Two of each of 26 letters to train on and one to test on, transposed and counted from 1 as published."""
-    y = np.concatenate([np.repeat(np.arange(26), LETTERS_PER_CLASS), np.arange(26)])
-    x, train = noise(1, len(y), 28, 28), np.arange(len(y)) < 26 * LETTERS_PER_CLASS
+def letters(each: int = LETTERS_PER_CLASS, tested: int = 1) -> Made:
+    """Some of each of 26 letters to train on and to test on, transposed and counted from 1 as published."""
+    y = np.concatenate([np.repeat(np.arange(26), each), np.repeat(np.arange(26), tested)])
+    x, train = noise(1, len(y), 28, 28), np.arange(len(y)) < 26 * each
     files = {}
     for part, rows in (("train", train), ("test", ~train)):
         images, classes = x[rows].transpose(0, 2, 1), y[rows] + 1
@@ -59,25 +63,27 @@ def letters() -> Made:
     return Made(files, x[:, None], y, train)
 
 
-def cifar10() -> Made:
-    """Five batches of three and a test batch of two: label, then red, green and blue by rows."""
-    y = np.array([6, 9, 9, 4, 1, 1, 2, 7, 8, 3, 4, 7, 7, 2, 9, 3, 8])
+def cifar10(classes: Sequence[int] = (6, 9, 9, 4, 1, 1, 2, 7, 8, 3, 4, 7, 7, 2, 9, 3, 8), each: int = 3) -> Made:
+    """Five batches of some images, the others in the test batch: label, then red, green and blue by rows."""
+    y = np.array(classes)
     x = noise(2, len(y), 3, 32, 32)
     records = np.concatenate([y[:, None].astype(np.uint8), x.reshape(len(y), -1)], axis=1)
-    files = {f"cifar-10-batches-bin/data_batch_{k + 1}.bin": records[3 * k : 3 * k + 3].tobytes() for k in range(5)}
-    files["cifar-10-batches-bin/test_batch.bin"] = records[15:].tobytes()
+    batches = {k + 1: records[each * k : each * (k + 1)] for k in range(5)}
+    files = {f"cifar-10-batches-bin/data_batch_{k}.bin": batch.tobytes() for k, batch in batches.items()}
+    files["cifar-10-batches-bin/test_batch.bin"] = records[5 * each :].tobytes()
     files["cifar-10-batches-bin/batches.meta.txt"] = b"airplane\nautomobile\n"
-    return Made(files, x, y, np.arange(len(y)) < 15)
+    return Made(files, x, y, np.arange(len(y)) < 5 * each)
 
 
-def cifar100() -> Made:
-    """Four training and two test records: coarse label, fine label, then the colours."""
-    y = np.array([19, 29, 0, 99, 49, 33])
+def cifar100(classes: Sequence[int] = (19, 29, 0, 99, 49, 33), training: int = 4) -> Made:
+    """Some training records, the others to test on: coarse label, fine label, then the colours."""
+    y = np.array(classes)
     x = noise(3, len(y), 3, 32, 32)
     coarse = np.full((len(y), 1), 7, np.uint8)
     records = np.concatenate([coarse, y[:, None].astype(np.uint8), x.reshape(len(y), -1)], axis=1)
-    files = {"cifar-100-binary/train.bin": records[:4].tobytes(), "cifar-100-binary/test.bin": records[4:].tobytes()}
-    return Made(files, x, y, np.arange(len(y)) < 4)
+    parts = {"train": records[:training], "test": records[training:]}
+    files = {f"cifar-100-binary/{part}.bin": some.tobytes() for part, some in parts.items()}
+    return Made(files, x, y, np.arange(len(y)) < training)
 
 
 def picture(image: np.ndarray, kind: str = "PNG") -> bytes:
@@ -101,21 +107,21 @@ PEOPLE = (2880, 2937, 2880, 8692, 2880)
 SMILES = (1, -1, -1, 1, 1)
 
 
-def celeba() -> Made:
-    """Five even pictures of 178 × 218 of three people, as JPEG, with both texts beside them."""
-    names = [f"{k + 1:06d}.jpg" for k in range(5)]
-    x = np.stack([np.full((3, 84, 84), 40 * k + 20, np.uint8) for k in range(5)])
+def celeba(people: Sequence[int] = PEOPLE, smiles: Sequence[int] = SMILES) -> Made:
+    """Even pictures of 178 × 218 of some people, as JPEG, with both texts beside them."""
+    names = [f"{k + 1:06d}.jpg" for k in range(len(people))]
+    x = np.stack([np.full((3, 84, 84), (40 * k + 20) % 256, np.uint8) for k in range(len(people))])
     files = {
-        f"img_align_celeba/{name}": picture(np.full((3, 218, 178), 40 * k + 20, np.uint8), "JPEG")
+        f"img_align_celeba/{name}": picture(np.full((3, 218, 178), (40 * k + 20) % 256, np.uint8), "JPEG")
         for k, name in enumerate(names)
     }
     attributes = [f"Attribute{k}" for k in range(39)]
     attributes.insert(31, "Smiling")
-    values = [[*["-1"] * 31, str(smile), *["1"] * 8] for smile in SMILES]
+    values = [[*["-1"] * 31, str(smile), *["1"] * 8] for smile in smiles]
     rows = ["  ".join([name, *row]) for name, row in zip(names, values, strict=True)]
-    files["list_attr_celeba.txt"] = "\n".join(["5", " ".join(attributes) + " ", *rows, ""]).encode()
-    files["identity_CelebA.txt"] = "".join(f"{n} {p}\n" for n, p in zip(names, PEOPLE, strict=True)).encode()
-    return Made(files, x, np.array(SMILES) == 1, np.ones(5, bool))
+    files["list_attr_celeba.txt"] = "\n".join([str(len(people)), " ".join(attributes) + " ", *rows, ""]).encode()
+    files["identity_CelebA.txt"] = "".join(f"{n} {p}\n" for n, p in zip(names, people, strict=True)).encode()
+    return Made(files, x, np.array(smiles) == 1, np.ones(len(people), bool))
 
 
 def leaf() -> Made:
@@ -211,6 +217,20 @@ def voc(augmented: bool = False) -> MadeMasks:
         files[f"{base}ImageSets/Segmentation/{name}.txt"] = "\n".join([*lines, ""]).encode()
         files[f"{base}ImageSets/Main/{part}.txt"] = b"2011_000001\n"
     return MadeMasks(files, x, masks, np.array([True, True, False]))
+
+
+def voc_squares(count: int, side: int = 32) -> Files:
+    """An augmented VOC of pictures with one bird (3) or one train (19) each, which is what colours their squares."""
+    base, random = "VOCdevkit/VOC2012/", np.random.default_rng(0)
+    files: Files = {}
+    for k in range(count):
+        mask, x = np.zeros((side, side), np.uint8), random.integers(0, 90, (3, side, side)).astype(np.uint8)
+        mask[6:22, 8:24], x[k % 2, 6:22, 8:24] = (3, 19)[k % 2], 220
+        files[f"{base}JPEGImages/{k:04d}.jpg"] = picture(x, "JPEG")
+        files[f"{base}SegmentationClassAug/{k:04d}.png"] = grey_png(mask)
+    names = "".join(f"{k:04d}\n" for k in range(count))
+    files[f"{base}ImageSets/Segmentation/train_aug.txt"] = names.encode()
+    return files
 
 
 def masked_pictures() -> MadeMasks:

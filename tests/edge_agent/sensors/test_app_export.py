@@ -1,10 +1,11 @@
-"""Exports of the Sensor Logger app, as zip, folder and JSON: the windows are those of what the app pushes."""
+"""Exports of phones' apps, as zip, folder and JSON: the windows are those of what Sensor Logger pushes."""
 
 from __future__ import annotations
 
 import csv
 import json
 import queue
+import re
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -16,13 +17,14 @@ import pytest
 from edge_agent.config.sensors import PhoneSection, SensorsSection
 from edge_agent.errors import SensorError
 from edge_agent.machine.events import DataReady, Event, SensorFailed
-from edge_agent.sensors import open_source
-from edge_agent.sensors.sensor_logger import export
-from edge_agent.sensors.sensor_logger.export import exports_in, platform_of, rows_of
+from edge_agent.sensors import app_export, open_source
 from edge_agent.storage.window_store import WindowStore
-from har_pipeline import ClientWindows, dataset_labels
+from har_pipeline import ClientWindows, dataset_labels, prepare
+from har_pipeline.readers import READERS
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, SETTINGS, expected_windows, outcome, walk
+from tests.har_pipeline.apps import exports
+from tests.har_pipeline.layouts import unpacked
 
 LABELS = dataset_labels("synthetic")
 NAMES = {"accelerometer": "Accelerometer", "gravity": "Gravity", "gyroscope": "Gyroscope"}
@@ -75,7 +77,7 @@ def as_json(path: Path, found: dict[str, list[dict[str, Any]]]) -> Path:
 def taken(folder: Path, path: Path, **phone: Any) -> tuple[ClientWindows, Event]:
     """Run the source until it is done, and read what it kept."""
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    own = {"sensors": SensorsSection(source="sensor_logger_export", path=path), "phone": PhoneSection(**phone)}
+    own = {"sensors": SensorsSection(source="app_export", path=path), "phone": PhoneSection(**phone)}
     source = open_source(make_config(folder).model_copy(update=own), posted.put)
     source.start(make_plan())
     event = outcome(posted)
@@ -109,7 +111,8 @@ def test_the_export_says_itself_whose_signs_it_has(
     tmp_path: Path, platform: str, standardisation: str, sign: float, signs: str
 ) -> None:
     path = as_folder(tmp_path / "one", tables(platform, standardisation, sign))
-    assert platform_of(path) == signs
+    (export,) = READERS["sensor_logger"].open(path, READERS["sensor_logger"].options(None)).exports  # type: ignore[union-attr]
+    assert export.about == signs
     found, _ = taken(tmp_path / "data", path, platform="ios" if sign > 0 else "android")
     np.testing.assert_allclose(found.x, expected(), atol=2e-5)
 
@@ -117,7 +120,6 @@ def test_the_export_says_itself_whose_signs_it_has(
 def test_a_folder_of_exports_is_taken_one_by_one_and_a_new_one_later(tmp_path: Path) -> None:
     as_zip(tmp_path / "all" / "b.zip", tables())
     as_json(tmp_path / "all" / "a.json", tables())
-    assert [path.name for path in exports_in(tmp_path / "all")] == ["a.json", "b.zip"]
     found, _ = taken(tmp_path / "data", tmp_path / "all")
     assert len(found) == 2 * len(expected())
     assert len(set(found.session.tolist())) == 2
@@ -125,17 +127,28 @@ def test_a_folder_of_exports_is_taken_one_by_one_and_a_new_one_later(tmp_path: P
     assert len(taken(tmp_path / "data", tmp_path / "all")[0]) == 3 * len(expected())
 
 
+def test_exports_of_several_apps_lie_side_by_side(tmp_path: Path) -> None:
+    as_zip(tmp_path / "all" / "b.zip", tables())
+    unpacked(exports.phyphox(), tmp_path / "all" / LABELS[0])
+    found, event = taken(tmp_path / "data", tmp_path / "all")
+    assert isinstance(event, DataReady)
+    other = prepare("phyphox", tmp_path / "all", options={"labels": LABELS}).clients["me_phone"]
+    assert len(found) == len(expected()) + len(other)
+
+
 def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, whole = as_folder(tmp_path / "one", tables()), export.rows_of
+    path, whole = as_folder(tmp_path / "one", tables()), app_export.app_recordings
 
-    def breaks(path: Path) -> Any:
-        for n, row in enumerate(whole(path)):
-            if n == 3000:
+    def breaks(*given: Any) -> Any:
+        for recording in whole(*given):
+            half = 5 * len(recording.times_s) // 6
+            part = slice(0, half)
+            activity = np.asarray(recording.activity)[part]
+            yield recording._replace(times_s=recording.times_s[part], values=recording.values[part], activity=activity)
+            if recording.sensor == "gyro":
                 raise SensorError("the card was pulled")
-            yield row
 
-    monkeypatch.setattr(export, "rows_of", breaks)
-    monkeypatch.setattr(export, "CHUNK", 100)
+    monkeypatch.setattr(app_export, "app_recordings", breaks)
     monkeypatch.setattr("edge_agent.sensors.window_writer.BATCH", 1)
     some, event = taken(tmp_path / "data", path)
     assert event == SensorFailed("the card was pulled")
@@ -147,20 +160,19 @@ def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"[1, 2]", "not an array of records"),
-        (b'[{"sensor": "Gyroscope", "time": "soon"}]', "'soon' in column time of Gyroscope"),
+        (b'[{"sensor": "Gyroscope", "time": "soon"}]', "no accelerometer"),
         (b'[{"sensor": "Gyroscope", "time"', "not an array of records"),
-        (b"[" * 200_000, "not an array of records|nested too deeply"),
-        (b'"text"', "begins with"),
-        (b'[{"a": "' + b"x" * 200_000, "not an array of records"),
+        (b'[{"sensor": 1}' + b"[" * 200_000, "not an array of records|nested too deeply"),
+        (b'[{"sensor": "' + b"x" * 200_000, "not an array of records"),
+        (b"PK", "holds nothing"),
     ],
 )
-def test_what_is_no_export_is_an_error_that_names_the_file(tmp_path: Path, content: bytes, words: str) -> None:
+def test_what_is_no_export_is_an_error_in_words(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "broken.json"
     path.write_bytes(content)
-    with pytest.raises(SensorError, match=words) as caught:
-        list(rows_of(path))
-    assert "broken.json" in str(caught.value)
+    _, event = taken(tmp_path / "data", path)
+    assert isinstance(event, SensorFailed)
+    assert re.search(words, event.reason)
 
 
 def test_a_broken_zip_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
@@ -168,11 +180,22 @@ def test_a_broken_zip_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
     broken.write_bytes(b"PK\x03\x04 and nothing more")
     _, event = taken(tmp_path / "data", broken)
     assert isinstance(event, SensorFailed)
-    assert "no zip file" in event.reason
+    assert "broken.zip" in event.reason
     (tmp_path / "empty").mkdir()
     _, event = taken(tmp_path / "data", tmp_path / "empty")
     assert isinstance(event, SensorFailed)
     assert "holds nothing" in event.reason
+
+
+def test_without_metadata_the_settings_say_whose_signs_they_are_and_nobody_guesses(tmp_path: Path) -> None:
+    found = tables(sign=-1.0)
+    del found["Metadata"]
+    path = as_folder(tmp_path / "one", found)
+    _, event = taken(tmp_path / "data", path)
+    assert isinstance(event, SensorFailed)
+    assert "whose signs are opposite; give option platform" in event.reason
+    windows, _ = taken(tmp_path / "data", path, platform="ios")
+    np.testing.assert_allclose(windows.x, expected(), atol=2e-5)
 
 
 def test_wrong_units_end_the_import(tmp_path: Path) -> None:

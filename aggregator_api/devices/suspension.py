@@ -1,0 +1,75 @@
+"""Devices that are left out of rounds, because what they send is refused again and again.
+
+A suspended device keeps its keys and its model; it is not invited, no round counts on it, and its updates are refused.
+Whoever operates the server lets it back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from aggregator_api.db import repositories
+from aggregator_api.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
+from federation.plan import RoundSettings
+from federation.rounds.progress import is_to_suspend, refused_updates
+
+
+def count_refused(
+    session: Session, federation: FederationRow, device: DeviceRow, settings: RoundSettings, number: int, reason: str
+) -> None:
+    """Count an update of a device that was refused for what it holds, and suspend the device if it is one too many."""
+    if device.suspended_at is not None:
+        return
+    device.refused_updates = refused_updates(device.refused_updates, used=False)
+    if not is_to_suspend(settings, device.refused_updates):
+        return
+    count = "1 update was" if device.refused_updates == 1 else f"{device.refused_updates} updates in a row were"
+    device.suspended_at = time.time()
+    device.suspension_reason = f"{count} refused, the last one because: {reason}"[:2000]
+    held = update(UpdateRow).where(UpdateRow.device_id == device.id, UpdateRow.status == "held")
+    session.execute(held.values(status="refused", reason="the device was suspended"))
+    repositories.journal(
+        session,
+        federation,
+        "device.suspended",
+        round_number=number,
+        device=device.name,
+        detail=device.suspension_reason,
+    )
+
+
+def judge_round(
+    session: Session,
+    federation: FederationRow,
+    row: RoundRow,
+    settings: RoundSettings,
+    left_out: Mapping[str, str],
+    *,
+    is_published: bool,
+) -> None:
+    """Count what a round has left out (device to reason), and begin anew with those whose updates it has used."""
+    for name, reason in sorted(left_out.items()):
+        if device := repositories.device_named(session, federation, name):
+            count_refused(session, federation, device, settings, row.number, reason)
+    if is_published:
+        used = select(UpdateRow.device_id).where(UpdateRow.round_id == row.id, UpdateRow.status == "accepted")
+        counted = update(DeviceRow).where(DeviceRow.id.in_(used), DeviceRow.refused_updates > 0)
+        session.execute(counted.values(refused_updates=refused_updates(0, used=True)))
+
+
+def reinstate(session: Session, federation: FederationRow, device: DeviceRow) -> None:
+    """Let a suspended device take part again, with as many attempts as it had at first."""
+    if device.suspended_at is None:
+        return
+    device.suspended_at, device.suspension_reason, device.refused_updates = None, "", 0
+    repositories.journal(session, federation, "device.reinstated", device=device.name, detail="by the operator")
+
+
+def count_suspended(session: Session, federation: FederationRow) -> int:
+    """Count the devices that are suspended and were not revoked."""
+    here = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == federation.id)
+    return session.scalar(here.where(DeviceRow.suspended_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0

@@ -1,0 +1,194 @@
+"""A device's models run on the same windows: what each answers, whether it works, and which of two is better."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_agent.errors import AgentError, StoreError
+from edge_agent.serving.comparison import Groups, Paired, Quality, by_stretch, is_small, one_each
+from edge_agent.serving.cross_validation import NOT_VALIDATED, Answers, CrossValidation
+from edge_agent.serving.model_registry import name_of
+from edge_agent.serving.soundness import ClassSoundness, PixelSoundness, Soundness
+from edge_agent.training.job import CROSS_VALIDATION, MODEL
+from export.runtime import ExportError, Session
+from federation.plan import Plan
+from gaitway.metrics import metric_of
+from gaitway.scores import confusion, pixel_scores_of
+from har_pipeline import ClientWindows
+
+log = logging.getLogger(__name__)
+
+Model = Mapping[str, Any]
+"""A model as the registry describes it."""
+
+
+class Judged(NamedTuple):
+    """What the examples are, and which pixels of masks count nowhere."""
+
+    noun: str = "windows"
+    ignore_index: int = 255
+
+    @classmethod
+    def of(cls, plan: Plan, noun: str) -> Judged:
+        """Read it off a plan."""
+        return cls(noun, int(plan.task.get("ignore_index", 255)))
+
+    def groups(self, holdout: ClientWindows) -> Groups:
+        """Group examples that err together: windows of a stretch of time; of pictures each errs for itself."""
+        return by_stretch(holdout) if self.noun == "windows" else one_each(len(holdout), self.noun)
+
+    def against(
+        self, truth: npt.NDArray[np.int64], answered: npt.NDArray[np.int64], labels: Sequence[str]
+    ) -> tuple[Soundness, Quality]:
+        """Compare true and answered classes (n,), or masks (n, height, width)."""
+        if truth.ndim == 1:
+            return ClassSoundness.of(truth, answered, labels, self.noun), answered == truth
+        matrices = [
+            confusion(mask[known], own[known], len(labels))
+            for mask, own in zip(truth, answered, strict=True)
+            for known in [mask != self.ignore_index]
+        ]
+        none = np.zeros((len(labels), len(labels)), np.int64)
+        quality = np.array([pixel_scores_of(matrix).mean_iou for matrix in matrices])
+        return PixelSoundness(sum(matrices, none), labels, self.noun, pictures=len(truth)), np.nan_to_num(quality)
+
+
+class Run(NamedTuple):
+    """A model, what the holdout says about it, and how well it answered each example (n,).
+
+    `validated` (m,) are its answers to all labelled windows, where the holdout is small: of a personalized model those
+    of cross-validation, `NOT_VALIDATED` where there are none.
+    """
+
+    model: Model
+    found: Soundness
+    quality: Quality
+    validated: Answers | None = None
+
+    @property
+    def score(self) -> float:
+        """The task's primary metric on the holdout; 0 without examples."""
+        return self.found.score or 0.0
+
+    @property
+    def is_global(self) -> bool:
+        """Whether it is the federation's."""
+        return bool(self.model["source"] == "global")
+
+    def gain(self, other: Run) -> float:
+        """Return by how much it scores better than another."""
+        return metric_of(self.found.metric).gain(self.score, other.score)
+
+
+class Evidence(NamedTuple):
+    """How much one model scores better than another, the paired test of it, and by which windows.
+
+    `found` is what these windows say of the one; `validated`: by answers of cross-validation, not on the holdout.
+    """
+
+    gain: float
+    paired: Paired
+    found: Soundness
+    other_score: float
+    validated: bool = False
+
+    def is_better(self, margin: float = 0.0) -> bool:
+        """Whether it is shown to be better, by the margin at least."""
+        return self.gain > 0 and self.gain >= margin and self.paired.is_better
+
+    def is_worse(self, margin: float = 0.0) -> bool:
+        """Whether it is shown to be worse, by the margin at least."""
+        return self.gain <= 0 and -self.gain >= margin and self.paired.is_worse
+
+    @property
+    def words(self) -> str:
+        """Both scores in words, and the counts of the test."""
+        how = "by cross-validation over stretches of time, " if self.validated else ""
+        return f"{how}{self.found.words} and {self.other_score:.3f} of the present model"
+
+
+class Windows(NamedTuple):
+    """What models are run on: the holdout and its groups and, where it is small, all labelled windows."""
+
+    holdout: ClientWindows
+    groups: Groups
+    labelled: ClientWindows | None
+    judged: Judged
+
+    @classmethod
+    def of(cls, holdout: ClientWindows, labelled: ClientWindows | None, judged: Judged) -> Windows:
+        """Look at the holdout: `labelled` windows are asked only where it is small, and of classes alone."""
+        groups = judged.groups(holdout)
+        asked = labelled is not None and judged.noun == "windows" and labelled.y.ndim == 1 and is_small(groups)
+        return cls(holdout, groups, labelled if asked else None, judged)
+
+    def compare(self, run: Run, other: Run) -> Evidence | None:
+        """Compare two models, by cross-validation where there is one, else on the holdout; None where it is empty."""
+        if (validated := self._validated(run, other)) is not None:
+            return validated
+        if not len(self.groups):
+            return None
+        paired = Paired.of(self.groups, run.quality, other.quality)
+        return Evidence(run.gain(other), paired, run.found, other.score)
+
+    def _validated(self, run: Run, other: Run) -> Evidence | None:
+        """Compare a personalized and a global model on the windows that cross-validation has answered; None: none."""
+        if self.labelled is None or run.validated is None or other.validated is None:
+            return None
+        known = (run.validated != NOT_VALIDATED) & (other.validated != NOT_VALIDATED)
+        if run.is_global == other.is_global or not known.any():
+            return None
+        windows = self.labelled.select(known)
+        labels: Sequence[str] = getattr(run.found, "labels", ())
+        (mine, right), (its, rightly) = (
+            self.judged.against(windows.y, answers[known], labels) for answers in (run.validated, other.validated)
+        )
+        gain = metric_of(mine.metric).gain(mine.score or 0.0, its.score or 0.0)
+        if isinstance(mine, ClassSoundness):
+            mine = replace(mine, part="labelled")
+        return Evidence(gain, Paired.of(by_stretch(windows), right, rightly), mine, its.score or 0.0, validated=True)
+
+
+def run_again(model: Model | None, windows: Windows, threads: int) -> Run | None:
+    """Run a model that the device has; None if there is none, or it does not run any more."""
+    if model is None:
+        return None
+    try:
+        return run_model(Path(model["path"]), model, windows, threads)
+    except (AgentError, ExportError, OSError, ValueError) as error:
+        log.warning("the %s does not run any more: %s", name_of(model), error)
+        return None
+
+
+def run_model(path: Path, model: Model, windows: Windows, threads: int) -> Run:
+    """Classify the holdout, or one window of zeros where there is none: the model must run in any case."""
+    session, holdout = Session.load(path, threads=threads), windows.holdout
+    smoke = holdout.x if len(holdout) else np.zeros((1, *session.metadata.input.shape), np.float32)
+    answered = _answers(session, smoke, path)[: len(holdout)]
+    found, quality = windows.judged.against(holdout.y, answered, session.metadata.labels)
+    return Run(model, found, quality, _validated(session, path, model, windows.labelled))
+
+
+def _answers(session: Session, x: npt.NDArray[np.float32], path: Path) -> Answers:
+    prediction = session.predict(x)
+    if not (np.isfinite(prediction.logits).all() and np.isfinite(prediction.embedding).all()):
+        raise StoreError(f"{path.name} gives NaN or infinity on the device's own windows")
+    answers: Answers = prediction.logits.argmax(axis=1).astype(np.int64)
+    return answers
+
+
+def _validated(session: Session, path: Path, model: Model, labelled: ClientWindows | None) -> Answers | None:
+    """Return the answers to all labelled windows: a global model's own, of a personalized one those that were kept."""
+    if labelled is None or not len(labelled):
+        return None
+    if model["source"] == "global":
+        return _answers(session, labelled.x, path)
+    kept = CrossValidation.read(path.parent / CROSS_VALIDATION if path.name == MODEL else path.with_suffix(".json"))
+    return kept.answers_to(labelled) if kept else None

@@ -1,0 +1,92 @@
+"""Whether a name of a federation's models may move to another version: what devices have measured decides.
+
+A version is compared with the one that it would replace on the devices that measured both, each on its own holdout: the
+mean of their differences, so that devices with hard recordings count against neither.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from federation.plan import PromotionSettings
+from gaitway.metrics import Metric
+
+
+class Decision(StrEnum):
+    """What a measure says of a version."""
+
+    BETTER = "better"  # enough devices have measured it, and it is not worse
+    UNDECIDED = "undecided"  # too few have
+    WORSE = "worse"
+
+
+@dataclass(frozen=True)
+class VersionComparison:
+    """What devices have measured of a version, and of it and another."""
+
+    measured: int  # devices that have measured the version
+    paired: int = 0  # of them have measured the other one too
+    gain: float = 0.0  # mean of their gains over the other one in the metric; below 0: it is worse
+
+
+@dataclass(frozen=True)
+class PromotionVerdict:
+    """What a measure says, and in words why."""
+
+    decision: Decision
+    reason: str
+
+
+def needed_devices(settings: PromotionSettings, devices: int, cohort: int | None) -> int:
+    """Return how many devices must have measured a version, of those that exist; a round asks `cohort` (none: all).
+
+    By default a tenth of those that can, but two, or the only one.
+    """
+    if settings.min_devices is not None:
+        return settings.min_devices
+    able = devices if cohort is None else min(devices, cohort)
+    return max(1, min(able, max(2, math.ceil(able / 10))))
+
+
+def judge(
+    found: VersionComparison,
+    *,
+    needed: int,
+    devices: int,
+    margin: float,
+    metric: Metric,
+    other: str | None,
+    trained: bool,
+) -> PromotionVerdict:
+    """Judge a version against `other`, in words, which it would replace (none: it replaces nothing).
+
+    A version 0 that was never trained (`trained` is false), and that too few have measured, is replaced by any.
+    """
+    if found.measured < needed:
+        return PromotionVerdict(Decision.UNDECIDED, _too_few(found.measured, needed, devices, "measured it"))
+    if other is None or (not trained and found.paired < needed):
+        return PromotionVerdict(Decision.BETTER, f"{_devices(found.measured)} measured it")
+    if found.paired < needed:
+        return PromotionVerdict(
+            Decision.UNDECIDED, _too_few(found.paired, needed, devices, f"measured both it and {other}")
+        )
+    unit = " points" if metric.is_share else ""
+    words = f"{metric.difference_text(found.gain)}{unit} of {metric.label} against {other}, on "
+    words += f"{_devices(found.paired)} that measured both"
+    if found.gain < -margin:
+        allowed = metric.difference_text(-margin)
+        return PromotionVerdict(Decision.WORSE, f"it is worse: {words}; down to {allowed}{unit} are allowed")
+    return PromotionVerdict(Decision.BETTER, words)
+
+
+def _too_few(came: int, needed: int, devices: int, what: str) -> str:
+    words = f"{came} of the {needed} devices that are needed {'has' if came == 1 else 'have'} {what}"
+    if needed > devices:
+        words += f"; the federation has only {_devices(devices)}: lower promotion.min_devices, or wait for more"
+    return words
+
+
+def _devices(count: int) -> str:
+    return f"{count:,} device{'' if count == 1 else 's'}"

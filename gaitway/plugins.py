@@ -1,0 +1,221 @@
+"""Entries from other packages: an installed package adds a method, model, reader … to our tables by an entry point.
+
+    [project.entry-points."gaitway.methods"]
+    feddyn = "my_package.feddyn:FedDyn"
+
+`EntryTable` is each of our tables: our entries, and those of installed packages, which are imported when they are first
+asked for. `allow` bounds whose code that may be: a device names them in its configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, distributions
+from typing import Any, Generic, TypeVar, cast
+
+from gaitway.errors import GaitwayError
+
+log = logging.getLogger(__name__)
+
+GROUPS = ("methods", "models", "readers", "tasks", "sensors", "partitions")
+"""The tables that other packages can add to; the entry points are `gaitway.methods` and so on."""
+
+Entry = TypeVar("Entry")
+
+
+class PluginError(GaitwayError):
+    """An entry of another package cannot be used."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry of another package: `target` is its module and object, as `module:object`."""
+
+    group: str
+    name: str
+    target: str
+    package: str
+    version: str
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether this process may import it."""
+        return _allowed is None or normalized(self.package) in _allowed
+
+    def describe(self) -> str:
+        """Name the package and its version."""
+        return f"{self.package} {self.version}"
+
+
+_allowed: frozenset[str] | None = None
+_tables: dict[str, EntryTable[Any]] = {}
+
+
+def normalized(package: str) -> str:
+    """Return a distribution's name as package indexes compare it: `My_Package` and `my-package` are one."""
+    return "-".join(part for part in package.lower().replace("_", "-").replace(".", "-").split("-") if part)
+
+
+def allow(packages: Iterable[str] | None) -> None:
+    """Let this process import entries of these packages alone; None: of every installed one, as at the start."""
+    global _allowed
+    _allowed = None if packages is None else frozenset(map(normalized, packages))
+
+
+@cache
+def installed() -> tuple[Plugin, ...]:
+    """Return the entries of all installed packages, allowed or not, by group, name and package; nothing is imported."""
+    found = {
+        Plugin(group, entry.name, entry.value, distribution.name, distribution.version)
+        for distribution in distributions()
+        if "[gaitway." in (distribution.read_text("entry_points.txt") or "")  # to parse all takes a tenth of a second
+        for entry in distribution.entry_points
+        if (group := entry.group.removeprefix("gaitway.")) in GROUPS and entry.group != group
+    }
+    return tuple(sorted(found, key=lambda plugin: (plugin.group, plugin.name, plugin.package)))
+
+
+def find(group: str, name: str) -> Plugin | None:
+    """Return an installed package's entry, allowed or not; None if there is none of that name."""
+    return next((each for each in installed() if (each.group, each.name) == (group, name)), None)
+
+
+def hint(group: str, name: str) -> str:
+    """Say that a package which is installed and not allowed has an entry; empty if none has."""
+    plugin = find(group, name)
+    if plugin is None or plugin.is_allowed:
+        return ""
+    return (
+        f"; the installed package {plugin.describe()} has it, which this device's configuration does not allow: "
+        f"add {plugin.package!r} to [agent] plugins"
+    )
+
+
+def missing(required: Mapping[str, str]) -> str:
+    """Say which package is missing of those that a plan requires, and what to do; empty if none is.
+
+    `required` is of `group:name` to the package and its version, as `Plugin.describe` names them.
+    """
+    for key, package in required.items():
+        group, _, name = key.partition(":")
+        plugin = find(group, name)
+        if plugin is None:
+            install = f"pip install '{package.partition(' ')[0]}'"
+            return f"{name!r} of {group} is in the package {package}, which is not installed here: {install}"
+        if not plugin.is_allowed:
+            return f"{name!r} of {group} is not allowed here{hint(group, name)}"
+    return ""
+
+
+class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
+    """Entries by name: ours, and those that installed packages declare for the group.
+
+    `check` says what is wrong with an entry of another package, empty if nothing is; `load` makes an entry of an entry
+    point, by default by importing it. Ours win over another's of the same name. An entry that cannot be imported is
+    an error where it is asked for by name, and is left out, with a line in the log, where all are listed.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        own: Mapping[str, Entry],
+        *,
+        check: Callable[[str, object], str] = lambda name, entry: "",
+        load: Callable[[EntryPoint], object] = EntryPoint.load,
+    ) -> None:
+        if group not in GROUPS:
+            raise ValueError(f"group {group!r}: expected one of {', '.join(GROUPS)}")
+        self._group, self._own, self._check, self._load = group, dict(own), check, load
+        self._loaded: dict[Plugin, Entry] = {}
+        _tables[group] = self
+
+    def plugin(self, name: str) -> Plugin | None:
+        """Return the allowed entry of another package of that name; None if it is ours, or there is none."""
+        if name in self._own:
+            return None
+        return next((each for each in self._plugins() if each.name == name), None)
+
+    def __getitem__(self, name: str) -> Entry:
+        """Return an entry, which is imported first if it is another package's.
+
+        Raises:
+            KeyError: if there is none.
+            PluginError: if it cannot be imported, or is not what the table holds.
+        """
+        if name in self._own:
+            return self._own[name]
+        plugin = self.plugin(name)
+        if plugin is None:
+            raise KeyError(name)
+        if plugin not in self._loaded:
+            self._loaded[plugin] = self._import(plugin)
+        return self._loaded[plugin]
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self._own[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names, ours first; nothing is imported."""
+        yield from self._own
+        yield from dict.fromkeys(each.name for each in self._plugins() if each.name not in self._own)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or any(each.name == name for each in self._plugins())
+
+    def items(self) -> ItemsView[str, Entry]:
+        """Return names and entries, without those that cannot be imported."""
+        return self._importable().items()
+
+    def values(self) -> ValuesView[Entry]:
+        """Return the entries, without those that cannot be imported."""
+        return self._importable().values()
+
+    def _plugins(self) -> list[Plugin]:
+        return [each for each in installed() if each.group == self._group and each.is_allowed]
+
+    def _importable(self) -> dict[str, Entry]:
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except PluginError as error:
+                log.warning("%s", error)
+        return found
+
+    def _import(self, plugin: Plugin) -> Entry:
+        where = f"{plugin.group}:{plugin.name} of the package {plugin.describe()}"
+        try:
+            entry = self._load(EntryPoint(plugin.name, plugin.target, f"gaitway.{plugin.group}"))
+        except Exception as error:  # whatever another's module does when it is imported
+            why = f"{type(error).__name__}: {error}"
+            raise PluginError(f"{where} ({plugin.target}) cannot be imported: {why}") from error
+        if wrong := self._check(plugin.name, entry):
+            raise PluginError(f"{where} ({plugin.target}) is not what the table holds: {wrong}")
+        return cast(Entry, entry)  # `check` has looked at it
+
+
+def provider(group: str, name: str) -> Plugin | None:
+    """Return the package's entry that a table of this process uses by that name; None if it is ours or unknown."""
+    return _tables[group].plugin(name) if group in _tables else None
+
+
+def named_subclass(base: type, attribute: str = "name") -> Callable[[str, object], str]:
+    """Return a check that an entry is a subclass of `base` whose attribute is the entry's name."""
+
+    def check(name: str, entry: object) -> str:
+        if not (isinstance(entry, type) and issubclass(entry, base)):
+            return f"expected a subclass of {base.__module__}.{base.__qualname__}, came {entry!r}"
+        if (own := getattr(entry, attribute, None)) != name:
+            return f"expected {attribute} = {name!r}, as the entry point is called, came {own!r}"
+        return ""
+
+    return check

@@ -1,0 +1,68 @@
+"""What the command line says of apps' exports: `describe` knows them by name, `info` counts what they hold."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from gaitway.terminal import Console
+from har_pipeline.apps.reader import AppReader, AppSource
+from har_pipeline.apps.vocabulary import name_words
+
+SHOWN = 20
+
+
+def show_exports(readers: Sequence[AppReader], root: Path, console: Console) -> bool:
+    """Say which of the apps wrote files under root, and how these are read; False if none did."""
+    known = [reader for reader in readers if reader.recognizes(root)]
+    for reader in known:
+        source = reader.look(root, reader.options(None))
+        console.print(f"This is an export of {reader.app}: no description needed.", markup=False)
+        show_found(reader, source, console)
+        words = _words(source)
+        labels = json.dumps({"labels": words or ["walking", "sitting"]})
+        console.print(
+            f"Next: python -m har_pipeline prepare {reader.name} --root {root} --options '{labels}'", markup=False,
+            soft_wrap=True,
+        )  # fmt: skip
+    return bool(known)
+
+
+def show_found(reader: AppReader, source: AppSource, console: Console) -> None:
+    """Print the recordings, their clients and words, and what of them is not read."""
+    vocabulary = reader.vocabulary(reader.options({"labels": _words(source)}))
+    table = Table("recording", "clients", "annotations", "of")
+    for export in source.usable[:SHOWN]:
+        notes = Counter(note.text.strip() for note in export.annotations)
+        clients = ", ".join(reader.clients_of(export, vocabulary).values())
+        table.add_row(*(escape(each) for each in (export.name, clients, ", ".join(list(notes)[:5]), export.about)))
+    if source.usable:
+        console.print(table)
+    console.print(f"{len(source.usable)} of {len(source.exports)} recordings can be read", markup=False)
+    for words in _notes(source)[:SHOWN]:
+        console.print(f"note      {words}", markup=False, soft_wrap=True)
+    if found := _words(source):
+        console.print(f"words     {', '.join(found)}: of annotations, or of names of folders and files", markup=False)
+
+
+def _notes(source: AppSource) -> list[str]:
+    """Return what is left out, once for recordings of which the same is to be said."""
+    same: dict[str, list[str]] = {}
+    for remark in source.remarks:
+        name, _, words = remark.partition(": ")
+        same.setdefault(words, []).append(name)
+    more = {words: f" (and {len(names) - 1} more)" if len(names) > 1 else "" for words, names in same.items()}
+    return [*source.damaged, *(f"{names[0]}{more[words]}: {words}" for words, names in same.items())]
+
+
+def _words(source: AppSource) -> list[str]:
+    """Return the words that may be activities: texts of annotations, else words of names, the most frequent first."""
+    texts = Counter(note.text.strip().lower() for export in source.usable for note in export.annotations)
+    if not texts:
+        texts = Counter(word for export in source.usable for word in name_words(export.name))
+    return [text for text, _ in texts.most_common(SHOWN) if text and text not in ("stop", "end")]

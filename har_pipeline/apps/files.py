@@ -1,0 +1,89 @@
+"""The files under a root and how they begin, in whatever folders and archives; a damaged archive is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from har_pipeline.description.files import DescribedFile, Matched
+from har_pipeline.errors import SourceError
+from har_pipeline.readers.archive import ARCHIVE, DAMAGED, Member, printable, walk
+
+HEAD_BYTES = 1 << 16
+MOST_META_BYTES = 1 << 20
+META = re.compile(r"(^|/)(Metadata|Annotation|meta/(device|time))\.csv$", re.IGNORECASE)
+"""Small files that are read whole."""
+TABLE = re.compile(r"\.(csv|txt|json)(\.gz)?$", re.IGNORECASE)
+
+Inspect = Callable[[Member, bytes], Any]
+"""Looks into a whole file, and says what it holds; None for one that is not the app's."""
+
+
+class FileHead(NamedTuple):
+    """A file's virtual name, the file on disk that holds it, how it begins, and what looking into it found."""
+
+    name: str
+    path: Path
+    data: bytes
+    found: Any = None
+
+    @property
+    def text(self) -> str:
+        """What it begins with, as text."""
+        try:
+            return self.data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return self.data.decode("cp1252", "replace")
+
+    @property
+    def lines(self) -> list[str]:
+        """Its first lines that are whole."""
+        whole = self.text if len(self.data) < HEAD_BYTES else self.text.rpartition("\n")[0]
+        return whole.splitlines()
+
+
+def read_heads(root: Path, report: Callable[[str], None], inspect: Inspect | None = None) -> Iterator[FileHead]:
+    """Yield how each table and each file of properties begins."""
+    for member in each_member(root, report):
+        if not TABLE.search(member.name):
+            continue
+        try:
+            with member.open() as stream:
+                data = stream.read(MOST_META_BYTES if META.search(member.name) else HEAD_BYTES)
+            found = inspect(member, data) if inspect is not None else None
+        except (SourceError, *DAMAGED) as error:
+            report(f"{member.name} cannot be read: {error}")
+            continue
+        yield FileHead(member.name, member.path, data, found)
+
+
+def each_member(root: Path, report: Callable[[str], None], only: Collection[Path] | None = None) -> Iterator[Member]:
+    """Walk through a folder, an archive or a file, or through `only` these files of it.
+
+    Names begin with that of an archive. Each archive of a folder that is damaged is left out, and said; a root that is
+    one raises SourceError.
+    """
+    alone = root.is_file()
+    for path in [root] if alone else sorted(root.rglob("*")):
+        if not path.is_file() or (only is not None and path not in only):
+            continue
+        name = printable(path.name if alone else path.relative_to(root).as_posix())
+        prefix = f"{name}/" if ARCHIVE.search(name) else name.removesuffix(printable(path.name))
+        try:
+            for member in walk(path, _everything):
+                yield member._replace(name=f"{prefix}{member.name}")
+        except SourceError as error:
+            if alone:
+                raise
+            report(str(error))
+
+
+def as_file(member: Member) -> DescribedFile:
+    """Return a member as what tables are read from."""
+    return DescribedFile(member.name, member.path, Matched({}, member.name), member.open)
+
+
+def _everything(_archive: str) -> bool:
+    return True

@@ -1,0 +1,53 @@
+"""A JSON file that is one array of records, in constant memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from io import TextIOWrapper
+from typing import IO, Any
+
+from har_pipeline.errors import SourceError
+
+MOST_RECORD = 1 << 16
+BLOCK_CHARS = 1 << 16
+FIRST, BETWEEN = re.compile(r"\s*\["), re.compile(r"[\s,]*")
+
+
+def json_records(stream: IO[bytes], name: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of an array one after another.
+
+    Raises:
+        SourceError: if it is no array of objects, or one is longer than MOST_RECORD characters.
+    """
+    file = TextIOWrapper(stream, encoding="utf-8-sig", errors="replace")
+    try:
+        yield from _records(file, name)
+    finally:
+        file.detach()  # whoever opened the stream closes it
+
+
+def _records(file: TextIOWrapper, name: str) -> Iterator[dict[str, Any]]:
+    decoder, text = json.JSONDecoder(), file.read(BLOCK_CHARS)
+    if not (first := FIRST.match(text)):
+        raise SourceError(f"{name} is not an array of records: it begins with {text[:50]!r}")
+    end = first.end()
+    while True:
+        between = BETWEEN.match(text, end)  # always, if only nothing
+        at = between.end() if between else end
+        try:
+            record, end = decoder.raw_decode(text, at)
+        except ValueError as error:
+            block = file.read(BLOCK_CHARS)
+            if len(text) - at > MOST_RECORD or (not block and text[at:].strip() not in ("", "]")):
+                raise SourceError(f"{name} is not an array of records: {str(error)[:100]}; export it again") from error
+            if not block:
+                return
+            text, end = text[at:] + block, 0
+            continue
+        except RecursionError as error:
+            raise SourceError(f"{name} is nested too deeply for an array of records") from error
+        if not isinstance(record, dict):
+            raise SourceError(f"{name} is not an array of records: it holds {str(record)[:50]!r}")
+        yield record

@@ -1,0 +1,216 @@
+"""A reader of one app's exports: which files are its, whose recordings they are, and what was done in them.
+
+A recording's user is the one that the export names (a device's id), else the first folder of its path, unless that is
+the recording itself or named after an activity, else "me". Its client is the user with what was worn: `anna_phone`,
+`anna_watch`. Its activities are those of its annotations, else the one that its path names.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from har_pipeline.apps.export import AppExport, AppTable
+from har_pipeline.apps.files import FileHead, Inspect, as_file, each_member, read_heads
+from har_pipeline.apps.vocabulary import STOP_WORDS, ActivityWords
+from har_pipeline.description.files import DescribedFile
+from har_pipeline.description.samples import Part
+from har_pipeline.description.sessions import SessionStore
+from har_pipeline.errors import SettingsError, SourceError
+from har_pipeline.origin import Origin
+from har_pipeline.readers.archive import Layout, Source, printable
+from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen
+from har_pipeline.recording import Categorical, Recording, device_of, subject_of
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[str], None]
+FindExports = Callable[[Sequence[FileHead], Options], list[AppExport]]
+NOBODY = "me"
+LABEL_OPTIONS: dict[str, Any] = {"labels": [], "annotations": {}, "stop_words": list(STOP_WORDS)}
+"""The activities in the order of their indices; other words that mean one of them; annotations that end one."""
+NOTHING = re.compile("(?!)")
+
+
+@dataclass(frozen=True)
+class AppSource(Source):
+    """The exports of one app under a root; `remarks` says what is left out of them, `damaged` what is broken."""
+
+    exports: tuple[AppExport, ...] = ()
+    remarks: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> tuple[AppExport, ...]:
+        """Those that can be read."""
+        return tuple(each for each in self.exports if not each.problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppReader(RecordingReader):
+    """A set whose files are what an app wrote, in any folders and archives; accelerations come as specific force.
+
+    `looks_like` says of a file whether the app wrote it, `find` puts such files together to exports, and `inspect`
+    looks into whole files where their beginning does not tell enough.
+    """
+
+    app: str
+    expects: str
+    looks_like: Callable[[FileHead], bool] = field(repr=False)
+    find: FindExports = field(repr=False)
+    inspect: Inspect | None = field(default=None, repr=False)
+    acceleration: Literal["specific force"] = "specific force"
+
+    def options(self, given: Options | None) -> dict[str, Any]:
+        """Lay the given options over the defaults; raises SettingsError for one that is unknown or of another type."""
+        options = super().options(given)
+        for key in ("labels", "stop_words"):
+            if not isinstance(options[key], list | tuple) or not all(isinstance(each, str) for each in options[key]):
+                raise SettingsError(f'{self.name}: {key} is {options[key]!r}; expected a list, as in ["walking"]')
+        annotations = options["annotations"]
+        if not isinstance(annotations, dict) or not all(isinstance(each, str) for each in annotations.values()):
+            raise SettingsError(f'{self.name}: annotations is {annotations!r}; expected as in {{"up": "stairs_up"}}')
+        if len(set(options["labels"])) < len(options["labels"]):
+            raise SettingsError(f"{self.name}: labels names an activity twice; name each once")
+        return options
+
+    def expected(self, options: Options) -> str:
+        """Say which files are looked for."""
+        return self.expects
+
+    def recognizes(self, root: Path | str) -> bool:
+        """Whether the app wrote a file in a folder or archive, or the file itself."""
+        return any(self.looks_like(head) for head in read_heads(Path(root), lambda words: None))
+
+    def open(self, root: Path | str | None, options: Options) -> AppSource:
+        """Find the app's exports under root; raises SourceError where none of them can be read."""
+        if root is None:
+            raise SourceError(f"{self.name} needs the path of its data (root); expected {self.expects}")
+        if not Path(root).exists():
+            raise SourceError(f"{root} does not exist; expected {self.expects}")
+        source = self.look(Path(root), options)
+        problems = [f"{each.name}: {each.problem}" for each in source.exports if each.problem]
+        if len(problems) == len(source.exports):
+            first = problems[0] if problems else f"no export of {self.app} under {root}; expected {self.expects}"
+            more = f" (and {len(problems) - 1} recordings more cannot be read)" if len(problems) > 1 else ""
+            raise SourceError("; ".join([f"{first}{more}", *source.damaged]))
+        return source
+
+    def look(self, root: Path, options: Options) -> AppSource:
+        """Find the app's exports under root, also where there is none, or none that can be read."""
+        damaged = list[str]()
+        heads = [head for head in read_heads(root, damaged.append, self.inspect) if self.looks_like(head)]
+        here = printable(root.resolve().name)
+        exports = [replace(each, name=here) if each.name == "." else each for each in self.find(heads, options)]
+        problems = [f"{each.name}: {each.problem}" for each in exports if each.problem]
+        told = (*problems, *(f"{each.name}: {words}" for each in exports for words in each.remarks))
+        inputs = tuple(sorted({path for each in exports for path in each.paths}))
+        layout = Layout(NOTHING, NOTHING, self.expects)
+        return AppSource(root, "", layout, len(exports), inputs, tuple(exports), told, tuple(damaged))
+
+    def clients_of(self, export: AppExport, vocabulary: ActivityWords) -> dict[str, str]:
+        """Name the client of each device in an export."""
+        folders = PurePosixPath(export.name).parts[:-1]
+        named = folders and not vocabulary.activity_in_name(folders[0])
+        user = export.user or (folders[0] if named else NOBODY)
+        return {device: f"{user}_{device}" for device in dict.fromkeys(table.device for table in export.tables)}
+
+    def vocabulary(self, options: Options) -> ActivityWords:
+        """Return what the options make of words; raises SettingsError for an activity that is no label."""
+        vocabulary = ActivityWords(options["labels"], options["annotations"], options["stop_words"])
+        if vocabulary.unknown:
+            raise SettingsError(
+                f"{self.name}: annotations sends a word to {vocabulary.unknown[0]!r}, which is no label; labels are "
+                f"{list(vocabulary.labels)}"
+            )
+        return vocabulary
+
+
+def label_names(name: str) -> Callable[[Options], tuple[str, ...]]:
+    """Return what reads the labels of a reader's options, () of its defaults; it raises SettingsError without any."""
+
+    def labels(options: Options) -> tuple[str, ...]:
+        if not options["labels"]:
+            raise SettingsError(
+                f"{name}: it needs labels, the activities in the order of their indices; give labels, as in --options "
+                """'{"labels": ["sitting", "walking"]}' or --set 'data.labels=["sitting", "walking"]'; """
+                "`python -m har_pipeline describe PATH` lists the words that the recordings have"
+            )
+        return tuple(options["labels"])
+
+    return labels
+
+
+def origin_of(name: str) -> Callable[[str], Origin]:
+    """Return what says of a client's id whose it is, and whether phone or watch."""
+    return lambda client: Origin(name, subject_of(client), device_of(client))
+
+
+def app_recordings(
+    reader: AppReader, source: Source | None, clients: Clients, options: Options, report: Report = log.warning
+) -> Iterator[Recording]:
+    """Yield the recordings of an app's exports, each client's in the order of their times; tells what is left out."""
+    if not isinstance(source, AppSource):
+        raise SettingsError(f"the reader {reader.name} needs files; open it with a root")
+    vocabulary = reader.vocabulary(options)
+    for words in (*source.damaged, *source.remarks):
+        report(words)
+    _tell_words(source, vocabulary, report)
+    wanted: dict[str, list[tuple[AppExport, AppTable, str]]] = {}
+    for export in source.usable:
+        names = reader.clients_of(export, vocabulary)
+        for table in export.tables:
+            if chosen(names[table.device], clients):
+                wanted.setdefault(table.name, []).append((export, table, names[table.device]))
+    with SessionStore(report) as store:
+        for member in each_member(source.root, lambda words: None, source.inputs):
+            for export, table, client in wanted.get(member.name, []):
+                store.begin_file(member.name)
+                try:
+                    for part, recording in _labelled(export, table, as_file(member), client, vocabulary):
+                        store.add(part, recording)
+                except SourceError as error:
+                    if len(source.usable) == 1:
+                        raise
+                    report(f"{error}. The file is left out")
+                    store.forget_file()
+        yield from store.recordings()
+
+
+def _labelled(
+    export: AppExport, table: AppTable, file: DescribedFile, client: str, vocabulary: ActivityWords
+) -> Iterator[tuple[Part, Recording]]:
+    """Yield a table's samples with what was done then."""
+    activity: str | Categorical = vocabulary.activity_in_name(export.name)
+    for part, times_s, values, line in table.read(file):
+        if export.annotations:
+            activity = Categorical.of(vocabulary.activities_at(times_s, export.annotations))
+        sensor: Literal["acc", "gyro"] = "gyro" if part == "gyro" else "acc"
+        yield part, Recording(client, export.name, activity, sensor, times_s, values, file.name, line)
+
+
+def _tell_words(source: AppSource, vocabulary: ActivityWords, report: Report) -> None:
+    """Say which annotations mean nothing, and which recordings have no activity at all."""
+    if not vocabulary.labels:
+        return
+    texts = Counter(note.text.strip() for export in source.usable for note in export.annotations)
+    unknown = [text for text in texts if vocabulary.activity_of(text) is None]
+    if unknown:
+        report(
+            f"annotations that mean no activity, after which nothing is labelled: {', '.join(map(repr, unknown[:10]))}"
+            f"{f' and {len(unknown) - 10} more' if len(unknown) > 10 else ''}; name them in annotations or stop_words"
+        )
+    unnamed = [
+        each.name for each in source.usable if not each.annotations and not vocabulary.activity_in_name(each.name)
+    ]
+    if unnamed:
+        more = f" and {len(unnamed) - 3} more" if len(unnamed) > 3 else ""
+        report(
+            f"unlabelled, since there is no annotation and no folder or file is named after one activity: "
+            f"{', '.join(unnamed[:3])}{more}"
+        )

@@ -1,0 +1,136 @@
+"""Cross-validation of a round, the global model that it leaves beside its own, and the one for a device without labels.
+
+What is trained here is a network of a few weights: seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.config.sensors import WindowsSection
+from edge_agent.errors import NonRetryableJobError
+from edge_agent.serving.cross_validation import NOT_VALIDATED, CrossValidation
+from edge_agent.storage.window_store import WindowStore
+from edge_agent.training import folds, trainer
+from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MODEL
+from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
+from export.runtime import Session
+from federation.tree import map_tree
+from har_pipeline import ClientWindows, Window, dataset_labels, dataset_settings, time_folds
+from har_pipeline.splits import overlaps
+from models.checkpoint import load_checkpoint
+from tests.edge_agent.factories import DEVICE, make_plan
+from tests.edge_agent.reference import PLANS, Federation, a_job
+
+WINDOW_S = 2.56
+
+
+def later(plan_name: str = "fedavg") -> dict[str, object]:
+    """The broadcast of a later round: other parameters than those of the start."""
+    federation = Federation(PLANS[plan_name])
+    return dict(map_tree(lambda value: value + 0.01 if value.is_floating_point() else value, federation.broadcast))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=80), st.integers(2, 5), st.floats(1.28, 9.0))
+def test_folds_are_contiguous_in_time_cover_all_and_share_no_sample_with_their_training(
+    y: list[int], count: int, hop_s: float
+) -> None:
+    order = np.random.default_rng(0).permutation(len(y))
+    start_s = hop_s * np.arange(len(y))
+    windows = ClientWindows("c", np.zeros((len(y), 1, 6)), np.array(y), start_s, np.zeros(len(y), int)).select(order)
+    tested = np.zeros(len(y), int)
+    for split in time_folds(windows, count, WINDOW_S):
+        tested[split.test] += 1
+        assert not overlaps(windows.start_s[split.train], windows.start_s[split.test], WINDOW_S).any()
+        assert len(np.unique(windows.y[split.train])) > 1
+        for label in np.unique(windows.y[split.test]):
+            begins = np.sort(windows.start_s[windows.y == label])
+            mine = windows.start_s[split.test][windows.y[split.test] == label]
+            # no window of the class that lies between two of the part is of another part
+            assert ((begins >= mine.min()) & (begins <= mine.max())).sum() == len(mine)
+    assert tested.max(initial=0) <= 1
+
+
+@pytest.mark.ci
+def test_a_round_with_a_small_holdout_leaves_answers_of_models_that_have_not_seen_the_window(device: Path) -> None:
+    plan = PLANS["fedavg"]
+    job = a_job(device, plan, round_number=2, broadcast=later())
+    context = trainer.build_context(job)
+    seen: list[set[float]] = []
+    inner = folds.train_one
+
+    def watched(setup, client, broadcast, examples, **names):  # type: ignore[no-untyped-def]
+        seen.append({round(float(value), 4) for value in examples.x[:, 0, 0]})
+        assert client is context.initial  # what the method keeps has seen the fold
+        return inner(setup, client, broadcast, examples, **names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folds, "train_one", watched)
+        trainer.train(context)
+        assert not (job.out / CROSS_VALIDATION).exists()  # the update does not wait for it
+        trainer.validate(context, time.monotonic() + job.round_s)
+    assert len(seen) == folds.FOLDS
+    kept = CrossValidation.read(job.out / CROSS_VALIDATION)
+    assert kept is not None
+    with closing(WindowStore(device)) as store:
+        windows = read_split(store, DEVICE, context.settings, plan).labelled
+    answers = kept.answers_to(windows)
+    assert (answers != NOT_VALIDATED).mean() > 0.9
+    assert (answers == windows.y).mean() > 0.2  # of six classes: they have learnt something
+    # and the global model lies beside the round's own, of the round that made it
+    _, info = load_checkpoint(job.out / GLOBAL / CHECKPOINT)
+    assert (info.round, load_checkpoint(job.out / CHECKPOINT)[1].round) == (1, 2)
+
+
+def test_no_fold_is_begun_that_would_end_after_the_rounds_time(device: Path) -> None:
+    context = trainer.build_context(a_job(device, PLANS["fedavg"], round_number=2, broadcast=later()))
+    with closing(WindowStore(device)) as store:
+        windows = read_split(store, DEVICE, context.settings, PLANS["fedavg"]).labelled
+    ticks = iter(range(0, 1000, 10))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folds, "fold_answers", lambda *_: NOT_VALIDATED)
+        found = folds.cross_validate(
+            context.setup, context.initial, context.broadcast, windows, dataset_settings("synthetic"), context.job.plan,
+            client_id=DEVICE, round_number=2, batch_size=8, deadline=25.0, clock=lambda: next(ticks),
+        )  # fmt: skip
+    assert found is None
+
+
+def test_what_nobody_has_trained_is_no_global_model(device: Path) -> None:
+    context = trainer.build_context(a_job(device, PLANS["fedavg"], kind="adopt"))
+    with pytest.raises(NonRetryableJobError, match="nobody has trained it yet"):
+        trainer.global_client(context)
+    job = a_job(device, PLANS["fedavg"])
+    context = trainer.build_context(job)
+    trainer.train(context)
+    trainer.validate(context, time.monotonic() + job.round_s)
+    assert not (job.out / GLOBAL).exists()
+    assert not (job.out / CROSS_VALIDATION).exists()
+
+
+@pytest.mark.ci
+def test_a_device_without_labels_exports_the_global_model_with_its_own_sensors_statistics(tmp_path: Path) -> None:
+    labels, settings = dataset_labels("synthetic"), dataset_settings("synthetic")
+    x = np.random.default_rng(0).normal(3.0, 2.0, (MIN_MEASURED, 128, 6)).astype(np.float32)
+    plan = make_plan()
+    store = WindowStore(tmp_path)
+    count = MIN_MEASURED
+    windows = [Window(each, -1, 2.56 * at, 0) for at, each in enumerate(x)]
+    store.add(windows, labels, settings, WindowsSection(), origin="live")
+    data = read_unlabelled_data(store, DEVICE, settings, plan)
+    store.close()
+    assert len(data.train) == count
+    np.testing.assert_allclose(data.mean, x.mean((0, 1)), rtol=1e-4)
+    job = a_job(tmp_path, plan, kind="adopt", round_number=3, broadcast=later())
+    trainer.run(job)
+    assert json.loads(Session.load(job.out / MODEL).metadata.to_properties()["input"])["mean"][0] == pytest.approx(
+        float(x[..., 0].mean()), rel=1e-4
+    )
