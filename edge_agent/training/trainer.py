@@ -293,23 +293,28 @@ def _work_done(setup: Setup, job: Job, epochs: EpochCheckpoints, examples: int) 
 
 
 def is_trained(context: TrainingContext) -> bool:
-    """Whether the broadcast holds other parameters than the network that the federation began with."""
-    begun, _ = context.setup.method.receive(context.initial, context.broadcast)
-    return any(not torch.equal(value, context.initial.params[name]) for name, value in begun.params.items())
+    """Whether the broadcast serves with other parameters than the network that the federation began with.
+
+    What serves is compared: where a method freezes the network and shares class means, these alone have learnt.
+    """
+    method = context.setup.method
+    first = method.serving_model(context.initial).params
+    now = method.serving_model(method.global_model(context.initial, context.broadcast)).params
+    return any(not torch.equal(value, first[name]) for name, value in now.items())
 
 
 def global_client(context: TrainingContext) -> Client | None:
     """Lay the broadcast over the client; None, with the reason in the result, if there is no global model.
 
     Raises:
-        NonRetryableJobError: if nobody has trained it yet.
+        NonRetryableJobError: if nobody has trained it yet, and the device has no holdout to measure it on.
     """
     setup, reason = context.setup, ""
     if not setup.method.has_global_model:
         reason = f"the method {setup.method.name} has no global model"
     elif not is_served(context.job.plan.task):
         reason = f"devices have no use for a model of {setup.task.name}; another federation may begin with it"
-    elif not is_trained(context):
+    elif not len(context.data.holdout) and not is_trained(context):
         raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
     if reason:
         write_file(context.job.out / RESULT, json.dumps({"no_model": reason}).encode())

@@ -141,7 +141,7 @@ def test_masks_are_learnt_exported_and_judged_by_their_overlap(tmp_path: Path) -
 
     command = StartJob("train", 2, server.wires.invitations("kitchen")[-1].model, server.now().plan, 4096)
     job = make_job(devices[0].config, command, devices[0].folder / "blobs" / command.model.sha256, "")
-    export_candidate(job, trainer.read_data(job)[1], job.out / CHECKPOINT)
+    export_candidate(job, trainer.read_data(job)[1], job.out / CHECKPOINT, job.out)
     verdict = evaluate_job(devices[0].config, job.plan, Evaluate(2, "train"))
     assert verdict.answer == "adopted", verdict.reason
     assert "mIoU" in verdict.reason

@@ -5,7 +5,6 @@ The last model is the one from before, bit for bit: the same rounds are trained 
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -48,15 +47,14 @@ class Installation:
         self.folder, self.enrolled, self.port = folder, enrolled, free_port()
         self.data = folder / "data"
         self.programs: list[Program] = []
+        self.ca: Path | None = None
         parts.callback(self.stop)
         if enrolled:
             broker = parts.enter_context(mosquitto(folder))
-            self.mqtt, self.config = broker.port, ["--config", str(broker.server_toml)]
-            self.broker_toml = f'port = {broker.port}\ntls = true\nca_file = "{broker.ca}"\n'
+            self.mqtt, self.ca, self.config = broker.port, broker.ca, ["--config", str(broker.server_toml)]
         else:
             self.mqtt = free_port()
             self.config = ["--broker-port", str(self.mqtt)]
-            self.broker_toml = f"port = {self.mqtt}\n"
             started = self.run(mosquitto_of(folder, self.mqtt), "broker")
             wait_for_port(self.mqtt, started.process, started.log)
         self.http = parts.enter_context(
@@ -90,8 +88,9 @@ class Installation:
         back_up(load(config, data_dir=self.data), out)
 
     def add_device(self) -> Program:
-        config = agent_toml(self.folder, DEVICE, str(self.http.base_url).rstrip("/"), self.mqtt, MINUTES)
-        config.write_text(SOON + re.sub(r"(\[broker\]\n)port = \d+\n", rf"\1{self.broker_toml}", config.read_text()))
+        url = str(self.http.base_url).rstrip("/")
+        config = agent_toml(self.folder, DEVICE, url, self.mqtt, MINUTES, ca=self.ca)
+        config.write_text(SOON + config.read_text())
         agent = [sys.executable, "-m", "edge_agent"]
         if self.enrolled:
             made = self.http.post(f"{HERE}/enrolment-tokens", json={"auto_approve": True}).json()

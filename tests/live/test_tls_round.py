@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -68,11 +67,9 @@ def test_two_enrolled_devices_finish_their_rounds_over_tls(tmp_path: Path) -> No
             body = {"name": "live", "plan": plan_of(settings).model_dump(mode="json")}
             assert http.post("/v1/federations", json=body).status_code == 201
             for device in DEVICES:
-                config = agent_toml(tmp_path, device, str(http.base_url).rstrip("/"), broker.port, MINUTES)
-                secure = f'[broker]\nhost = "127.0.0.1"\nport = {broker.port}\ntls = true\nca_file = "{broker.ca}"\n'
-                config.write_text(
-                    "[training]\nnice = 0\n" + re.sub(r"\[broker\]\nport = \d+\n", secure, config.read_text())
-                )
+                url = str(http.base_url).rstrip("/")
+                config = agent_toml(tmp_path, device, url, broker.port, MINUTES, ca=broker.ca)
+                config.write_text("[training]\nnice = 0\n" + config.read_text())
                 made = http.post("/v1/federations/live/enrolment-tokens", json={"auto_approve": True}).json()
                 enrol = [sys.executable, "-m", "edge_agent", "enrol", "--config", str(config), "--token-file", "-"]
                 subprocess.run(

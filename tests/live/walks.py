@@ -99,14 +99,22 @@ def assert_same(live: dict[str, Any], expected: dict[str, Any], what: str) -> No
 
 
 def agent_toml(
-    folder: Path, device: str, url: str, mqtt: int, minutes: float, model: str = "", transport: str = "mqtt"
+    folder: Path,
+    device: str,
+    url: str,
+    mqtt: int,
+    minutes: float,
+    model: str = "",
+    transport: str = "mqtt",
+    ca: Path | None = None,
 ) -> Path:
-    """Write a device's config file."""
+    """Write a device's config file; with the file of an authority, the broker is spoken to by TLS."""
+    tls = f'tls = true\nca_file = "{ca}"\n' if ca else ""
     options = ", ".join(f"{key} = {json.dumps(value)}" for key, value in data_options(minutes).items())
     path = folder / f"{device}.toml"
     path.write_text(
         f'[agent]\ndevice = "{device}"\nfederation = "live"\ndata_dir = "{device}"\nmodel = "{model}"\n'
-        f'[server]\nurl = "{url}"\ntransport = "{transport}"\n[broker]\nhost = "127.0.0.1"\nport = {mqtt}\n'
+        f'[server]\nurl = "{url}"\ntransport = "{transport}"\n[broker]\nhost = "127.0.0.1"\nport = {mqtt}\n{tls}'
         f'[sensors]\ndataset = "synthetic"\noptions = {{ {options} }}\n'
     )
     return path

@@ -106,8 +106,10 @@ def test_no_fold_is_begun_that_would_end_after_the_rounds_time(device: Path) -> 
 
 def test_what_nobody_has_trained_is_no_global_model(device: Path) -> None:
     context = trainer.build_context(a_job(device, PLANS["fedavg"], kind="adopt"))
+    assert trainer.global_client(context) is not None  # somebody released it; the holdout will tell
+    unmeasured = context.data._replace(holdout=context.data.holdout.select(np.zeros(0, np.int64)))
     with pytest.raises(NonRetryableJobError, match="nobody has trained it yet"):
-        trainer.global_client(context)
+        trainer.global_client(context._replace(data=unmeasured))
     job = a_job(device, PLANS["fedavg"])
     context = trainer.build_context(job)
     trainer.train(context)
