@@ -94,7 +94,7 @@ class _Request(BoundedRequest):
     timeout = SILENCE_S
     server: PageServer
 
-    def do_GET(self) -> None:  # noqa: N802 - http.server asks for this name
+    def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         name = path.removeprefix("/api/")
         if self.headers.get("Content-Length") or self.headers.get("Transfer-Encoding"):
@@ -113,7 +113,7 @@ class _Request(BoundedRequest):
         else:
             self._fail(404, "there is no such page")
 
-    def do_POST(self) -> None:  # noqa: N802 - http.server asks for this name
+    def do_POST(self) -> None:
         body = None if self._is_refused("POST") else self._body()
         if body is None:
             self.close_connection = True

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
-from io import TextIOWrapper
-from typing import IO, Any
+from typing import Any
 
+from har_pipeline.description.files import Bytes
 from har_pipeline.errors import SourceError
 
 MOST_RECORD = 1 << 16
-BLOCK_CHARS = 1 << 16
+BLOCK_BYTES = 1 << 16
 FIRST, BETWEEN = re.compile(r"\s*\["), re.compile(r"[\s,]*")
 
 
-def json_records(stream: IO[bytes], name: str) -> Iterator[dict[str, Any]]:
+def json_records(stream: Bytes, name: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of an array one after another.
 
     Raises:
         SourceError: if it is no array of objects, or one is longer than MOST_RECORD characters.
     """
-    file = TextIOWrapper(stream, encoding="utf-8-sig", errors="replace")
-    try:
-        yield from _records(file, name)
-    finally:
-        file.detach()  # whoever opened the stream closes it
-
-
-def _records(file: TextIOWrapper, name: str) -> Iterator[dict[str, Any]]:
-    decoder, text = json.JSONDecoder(), file.read(BLOCK_CHARS)
+    blocks = _text_of(stream)
+    decoder, text = json.JSONDecoder(), next(blocks, "")
     if not (first := FIRST.match(text)):
         raise SourceError(f"{name} is not an array of records: it begins with {text[:50]!r}")
     end = first.end()
@@ -39,7 +33,7 @@ def _records(file: TextIOWrapper, name: str) -> Iterator[dict[str, Any]]:
         try:
             record, end = decoder.raw_decode(text, at)
         except ValueError as error:
-            block = file.read(BLOCK_CHARS)
+            block = next(blocks, "")
             if len(text) - at > MOST_RECORD or (not block and text[at:].strip() not in ("", "]")):
                 raise SourceError(f"{name} is not an array of records: {str(error)[:100]}; export it again") from error
             if not block:
@@ -51,3 +45,13 @@ def _records(file: TextIOWrapper, name: str) -> Iterator[dict[str, Any]]:
         if not isinstance(record, dict):
             raise SourceError(f"{name} is not an array of records: it holds {str(record)[:50]!r}")
         yield record
+
+
+def _text_of(stream: Bytes) -> Iterator[str]:
+    """Yield a stream's text in blocks, none of them empty."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    while data := stream.read(BLOCK_BYTES):
+        if text := decoder.decode(data):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text

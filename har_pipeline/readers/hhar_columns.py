@@ -11,11 +11,14 @@ import io
 import logging
 from collections.abc import Sequence
 from itertools import permutations
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from har_pipeline.errors import SourceError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +46,12 @@ class Peeked(io.RawIOBase):
         """Return True."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: Buffer) -> int:
         """Read the next bytes into a buffer; returns how many."""
-        data = bytes(self._rest[: len(buffer)]) or self._stream.read(len(buffer))
+        room = memoryview(buffer)
+        data = bytes(self._rest[: len(room)]) or self._stream.read(len(room))
         self._rest = self._rest[len(data) :]
-        buffer[: len(data)] = data
+        room[: len(data)] = data
         return len(data)
 
 

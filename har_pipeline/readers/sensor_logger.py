@@ -224,7 +224,7 @@ def _read_json(
 ) -> Iterator[PartSamples]:
     rows: list[list[float]] = []
     with file.open() as stream:
-        for record in json_records(stream, file.name):  # type: ignore[arg-type]
+        for record in json_records(stream, file.name):
             if record.get("sensor") == sensor:
                 rows.append([_number(record, column, file.name, sensor) for column in columns])
                 if len(rows) == ROWS:

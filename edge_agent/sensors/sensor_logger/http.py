@@ -42,7 +42,7 @@ class _Request(BoundedRequest):
     timeout = SILENCE_S
     server: Listener
 
-    def do_POST(self) -> None:  # noqa: N802 - http.server asks for this name
+    def do_POST(self) -> None:
         """Take a message."""
         if not self._is_enrolled():
             return
@@ -56,7 +56,7 @@ class _Request(BoundedRequest):
         else:
             self._answer(self.server.inbox.take(body))
 
-    def do_GET(self) -> None:  # noqa: N802 - http.server asks for this name
+    def do_GET(self) -> None:
         """Let a person try the URL in a browser."""
         self.close_connection = True  # a body would be read as the next request
         if self._is_enrolled():

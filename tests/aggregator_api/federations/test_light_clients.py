@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,7 @@ def test_a_lone_devices_means_replace_no_one_elses_and_go_with_the_device(tmp_pa
         (("a", 1.0, (10.0, 0.0)), ("b", 3.0, (4.0, 6.0)), ("c", 5.0, (0.0, 10.0))), start=1
     ):
         bench.say(device, "ready", examples=10)
-        wait_for(lambda number=number: bench.collects(number))  # type: ignore[misc]
+        wait_for(partial(bench.collects, number))
         bench.runtime.federations.pause(FEDERATION)  # the next round begins without this device
         given = parcel(bench.now(), device, means(scale, counts), steps=0)
         assert bench.upload(given).status == "accepted"

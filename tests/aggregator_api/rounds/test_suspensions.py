@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_a_device_left_out_of_round_after_round_is_suspended(tmp_path: Path) -> 
 
     fleet = Fleet(tmp_path, "abcz", rounds=3, max_refused_updates=2)
     for number in (1, 2):
-        wait_for(lambda number=number: fleet.bench.collects(number))  # type: ignore[misc]
+        wait_for(partial(fleet.bench.collects, number))
         fleet.play([fleet.step(name) for name in "abc"] + [fleet.step("z", 1000.0)])
     assert device(fleet.bench, "z").suspended_at is not None
     wait_for(lambda: fleet.bench.collects(3))

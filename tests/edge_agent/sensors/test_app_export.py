@@ -20,6 +20,7 @@ from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import app_export, open_source
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import ClientWindows, dataset_labels, prepare
+from har_pipeline.apps.reader import AppReader
 from har_pipeline.readers import READERS
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, SETTINGS, expected_windows, outcome, walk
@@ -111,7 +112,9 @@ def test_the_export_says_itself_whose_signs_it_has(
     tmp_path: Path, platform: str, standardisation: str, sign: float, signs: str
 ) -> None:
     path = as_folder(tmp_path / "one", tables(platform, standardisation, sign))
-    (export,) = READERS["sensor_logger"].open(path, READERS["sensor_logger"].options(None)).exports  # type: ignore[union-attr]
+    reader = READERS["sensor_logger"]
+    assert isinstance(reader, AppReader)
+    (export,) = reader.open(path, reader.options(None)).exports
     assert export.about == signs
     found, _ = taken(tmp_path / "data", path, platform="ios" if sign > 0 else "android")
     np.testing.assert_allclose(found.x, expected(), atol=2e-5)
