@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 ORT := phone/app/vendor/ort
-PACKAGES := har_pipeline models federation edge_agent aggregator_api export phone sim
+PACKAGES := gaitway har_pipeline models federation edge_agent aggregator_api export phone sim
 SOURCES := $(PACKAGES) tests demo deploy $(wildcard benchmarks)
 
 DATA ?=

@@ -11,14 +11,11 @@ import io
 import logging
 from collections.abc import Sequence
 from itertools import permutations
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any
 
 import numpy as np
 
 from har_pipeline.errors import SourceError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ class Peeked(io.RawIOBase):
         """Return True."""
         return True
 
-    def readinto(self, buffer: Buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         """Read the next bytes into a buffer; returns how many."""
         room = memoryview(buffer)
         data = bytes(self._rest[: len(room)]) or self._stream.read(len(room))
