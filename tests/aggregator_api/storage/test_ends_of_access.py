@@ -19,9 +19,7 @@ from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 from tests.aggregator_api.storage.ends_of_access import (
     GONE,
     WAYS,
-    DeviceKey,
     DeviceRevoked,
-    Key,
     KeyRevoked,
     Server,
     Token,
@@ -110,8 +108,8 @@ def test_what_nobody_has_ended_opens_after_a_restore(outcome: Outcome) -> None:
 def test_without_the_ledger_all_is_void_until_an_operator_confirms_each(tmp_path: Path) -> None:
     with Server(tmp_path / "data") as server:
         server.post("federations", {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")})
-        key, device = Key(server, "key"), DeviceKey(server, "device")
-        tokens = [Token(server, name) for name in ("by-rest", "by-page", "by-command")]
+        key, device = KeyRevoked(server, "key"), DeviceRevoked(server, "device")
+        tokens = [TokenRevoked(server, name) for name in ("by-rest", "by-page", "by-command")]
         back_up(load(data_dir=tmp_path / "data"), tmp_path / "backup")
     shutil.rmtree(tmp_path / "data-ledger")
     said = restore(tmp_path)
