@@ -38,6 +38,7 @@ class Page:
         self.refused = 0
         self._stale: set[str] = set()
         self._woken = asyncio.Event()
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def follow(self) -> None:
         """Read the stream, and note what it says; one that has come to its end is opened again, as browsers do."""
@@ -61,8 +62,7 @@ class Page:
         writer.close()
 
     async def refresh(self) -> None:
-        """Ask for the parts that have changed, one after the other on one connection."""
-        reader, writer = await asyncio.open_connection(*self.host.split(":"))
+        """Ask for the parts that have changed, one after the other on one connection, again where it was closed."""
         due = dict.fromkeys(PARTS, 0.0)
         while True:
             now = time.monotonic()
@@ -76,18 +76,28 @@ class Page:
                 continue
             for name in ready:
                 self._stale.discard(name)
-                took = await self._ask(reader, writer, f"/live{self.here}/{name}")
+                took = await self._ask(f"/live{self.here}/{name}")
                 due[name] = time.monotonic() + max(LEAST_S, REST * took)
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> float:
+    async def _ask(self, path: str) -> float:
         begun = time.monotonic()
-        writer.write(f"GET {path} HTTP/1.1\r\n{self.head}".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            reader, head = await self._head(path)
+        except (asyncio.IncompleteReadError, ConnectionError):  # the server has closed the idle connection
+            self._connection = None
+            reader, head = await self._head(path)
         length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
         await reader.readexactly(length)
         self.took.append(time.monotonic() - begun)
         self.refused += not head.startswith(b"HTTP/1.1 200")
         return self.took[-1]
+
+    async def _head(self, path: str) -> tuple[asyncio.StreamReader, bytes]:
+        if self._connection is None:
+            self._connection = await asyncio.open_connection(*self.host.split(":"))
+        reader, writer = self._connection
+        writer.write(f"GET {path} HTTP/1.1\r\n{self.head}".encode())
+        return reader, await reader.readuntil(b"\r\n\r\n")
 
 
 async def play(given: argparse.Namespace) -> dict[str, Any]:

@@ -177,7 +177,8 @@ class World:
         return subprocess.run(run, check=True, capture_output=True, text=True).stdout
 
     def look(self, elapsed_s: float) -> None:
-        """Note what everything takes now; remove what is old when it is time."""
+        """Note what everything takes now; remove what is old when it is time; fail if a program is gone."""
+        self.check()
         if time.monotonic() - self._retained_at > RETAIN_S:
             self._retained_at = time.monotonic()
             self._command("retention", "apply")
@@ -198,11 +199,15 @@ class World:
         with engine.connect() as connection:
             return float(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()) / MEGA
 
-    def outcome(self) -> dict[str, Any]:
-        """Return what was done in the time, and fail if something has ended by itself."""
+    def check(self) -> None:
+        """Fail if something has ended by itself."""
         for name, program in self.programs.items():
             if program.poll() is not None:
                 raise SystemExit(f"{name} has ended by itself: {program.returncode}")
+
+    def outcome(self) -> dict[str, Any]:
+        """Return what was done in the time, and fail if something has ended by itself."""
+        self.check()
         now = ask(f"{self.url}/v1/federations/{FEDERATION}", key=self.key)
         if now["status"] != "running":
             raise SystemExit(f"the federation is {now['status']}: an idle server shows nothing")
@@ -258,8 +263,10 @@ def databases(names: list[str]) -> Iterator[dict[str, str | None]]:
         yield found
 
 
-def soak(names: list[str], minutes: float, pages: int, devices: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run a world for each database, and return samples and outcomes."""
+def soak(
+    names: list[str], minutes: float, pages: int, devices: int, say: Callable[[str, dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Run a world for each database, and return samples and outcomes; `say` is told each minute how it is."""
     with ExitStack() as stack:
         worlds: dict[str, World] = {}
         for name, url in stack.enter_context(databases(names)).items():
@@ -272,7 +279,8 @@ def soak(names: list[str], minutes: float, pages: int, devices: int, say: Callab
                 world.look(elapsed)
             if time.monotonic() - said > 60:
                 said = time.monotonic()
-                say(f"{elapsed / 60:.0f} of {minutes:g} minutes; {_summary(worlds)}")
+                samples = {name: {"samples": world.samples} for name, world in worlds.items()}
+                say(f"{elapsed / 60:.0f} of {minutes:g} minutes; {_summary(worlds)}", samples)
             time.sleep(SAMPLE_S)
         return {name: {"done": world.outcome(), "samples": world.samples} for name, world in worlds.items()}
 
@@ -297,10 +305,16 @@ def main() -> None:
     given = parser.parse_args()
     names = ["sqlite", "postgresql"] if given.database == "both" else [given.database]
     load = os.getloadavg()
-    found = soak(names, given.minutes, given.pages, given.devices, lambda words: print(words, flush=True))
-    facts = {"machine": platform.machine(), "cores": os.cpu_count(), "load": (load, os.getloadavg())}
-    if given.json:
-        given.json.write_text(json.dumps({"facts": facts, **found}, indent=2) + "\n")
+    facts = {"machine": platform.machine(), "cores": os.cpu_count(), "load before": load}
+
+    def keep(words: str, found: dict[str, Any]) -> None:
+        print(words, flush=True)
+        if given.json:
+            given.json.write_text(json.dumps({"facts": facts, **found}, indent=2) + "\n")
+
+    found = soak(names, given.minutes, given.pages, given.devices, keep)
+    facts["load after"] = os.getloadavg()
+    keep("over", found)
     grown = []
     for name in names:
         table = Table("figure", "middle third", "last third", "may grow by", title=f"{name}: {found[name]['done']}")
