@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,13 @@ from aggregator_api.web.histories import Preparation
 from gaitway import threads
 from gaitway.threads import thread_failures
 from tests.aggregator_api.bench import Bench, stream_access
+from tests.gaitway.failing_work import failing_once
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(threads, "MIN_PAUSE_S", 0.001)
-    thread_failures.clear()
-    yield
-    thread_failures.clear()
-
-
-def failing_once(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same work, whose first call raises."""
-    errors = [IndexError("a bug")]
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return work(*arguments, **options)
-
-    return call
+pytestmark = pytest.mark.usefixtures("restarts_at_once")
 
 
 def inbox_that_fails_once() -> Inbox:
-    return Inbox(lambda topic, payload: None, lambda: None, 4, prepare=failing_once(lambda: None))
+    return Inbox(lambda topic, payload: None, lambda: None, 4, prepare=failing_once(lambda: None, IndexError("a bug")))
 
 
 def test_messages_are_handled_after_a_failure() -> None:
@@ -84,7 +67,7 @@ def test_scores_are_prepared_after_a_failure(monkeypatch: pytest.MonkeyPatch) ->
     prepared = threading.Event()
     unused: Any = None
     preparation = Preparation(unused, unused, threading.Event())
-    monkeypatch.setattr(preparation, "prepare", failing_once(prepared.set))
+    monkeypatch.setattr(preparation, "prepare", failing_once(prepared.set, IndexError("a bug")))
     preparation.start()
     assert prepared.wait(60)
     preparation.stop()
@@ -102,7 +85,7 @@ def test_leases_are_renewed_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
 
     leases: Any = None
     unused = {"gained": lambda name: None, "notified": lambda name: None, "changed": lambda names: None}
-    leadership = LeaseLeadership(leases, 10.0, is_healthy=failing_once(is_healthy), **unused)
+    leadership = LeaseLeadership(leases, 10.0, is_healthy=failing_once(is_healthy, IndexError("a bug")), **unused)
     leadership.start()
     assert polled.wait(60)
     leadership.stop()
@@ -131,7 +114,7 @@ def test_events_are_read_after_a_failure(waiting: Bench, monkeypatch: pytest.Mon
         read.set()
         return 0
 
-    monkeypatch.setattr("aggregator_api.db.repositories.newest_event", failing_once(newest))
+    monkeypatch.setattr("aggregator_api.db.repositories.newest_event", failing_once(newest, IndexError("a bug")))
 
     async def play() -> None:
         closing = threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -27,31 +27,13 @@ from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.plan import Plan
 from federation.protocol.messages import BlobPointer
-from gaitway import threads
 from gaitway.threads import thread_failures
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.supervised import SupervisedDevice, run, until
 from tests.edge_agent.transport.test_http_link import Connected, Device, Server
+from tests.gaitway.failing_work import failing_once
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(threads, "MIN_PAUSE_S", 0.001)
-    thread_failures.clear()
-    yield
-    thread_failures.clear()
-
-
-def failing_once(work: Callable[..., Any], error: Exception) -> Callable[..., Any]:
-    """The same work, whose first call raises."""
-    errors = [error]
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return work(*arguments, **options)
-
-    return call
+pytestmark = pytest.mark.usefixtures("restarts_at_once")
 
 
 class Board(ThreadedSource):

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,12 +26,7 @@ MADE_ELSEWHERE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(threads, "MIN_PAUSE_S", 0.001)
-    thread_failures.clear()
-    yield
-    thread_failures.clear()
+pytestmark = pytest.mark.usefixtures("restarts_at_once")
 
 
 def test_work_that_fails_begins_again_until_it_returns() -> None:

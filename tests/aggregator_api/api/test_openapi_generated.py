@@ -46,6 +46,8 @@ CONFIG = {
         )
     ],
 }
+MANY_REQUESTS = settings(max_examples=MANY, suppress_health_check=list(HealthCheck), deadline=None, database=None)
+FEW_REQUESTS = settings(MANY_REQUESTS, max_examples=FEW, derandomize=True)
 
 
 class Started:
@@ -117,13 +119,13 @@ def check(case: Any, key: str) -> None:
 
 
 @schema(FEW, coverage=False).parametrize()
-@settings(max_examples=FEW, suppress_health_check=list(HealthCheck), deadline=None, database=None, derandomize=True)
+@FEW_REQUESTS
 def test_a_few_generated_requests(case: Any, key: str) -> None:
     check(case, key)
 
 
 @pytest.mark.slow
 @schema(MANY, coverage=True).parametrize()
-@settings(max_examples=MANY, suppress_health_check=list(HealthCheck), deadline=None, database=None)
+@MANY_REQUESTS
 def test_many_generated_requests(case: Any, key: str) -> None:
     check(case, key)

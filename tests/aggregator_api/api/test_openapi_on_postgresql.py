@@ -7,10 +7,18 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.aggregator_api.api.test_bounds import DOCUMENT, MOST, integers, upper
-from tests.aggregator_api.api.test_openapi_generated import FEW, MANY, STARTED, check, schema, serving
+from tests.aggregator_api.api.test_openapi_generated import (
+    FEW,
+    FEW_REQUESTS,
+    MANY,
+    MANY_REQUESTS,
+    STARTED,
+    check,
+    schema,
+    serving,
+)
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.http_client import TestClient
 from tests.live.real_parts import Postgres
@@ -28,14 +36,14 @@ def key(cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @schema(FEW, coverage=False).parametrize()
-@settings(max_examples=FEW, suppress_health_check=list(HealthCheck), deadline=None, database=None, derandomize=True)
+@FEW_REQUESTS
 def test_a_few_generated_requests(case: Any, key: str) -> None:
     check(case, key)
 
 
 @pytest.mark.slow
 @schema(MANY, coverage=True).parametrize()
-@settings(max_examples=MANY, suppress_health_check=list(HealthCheck), deadline=None, database=None)
+@MANY_REQUESTS
 def test_many_generated_requests(case: Any, key: str) -> None:
     check(case, key)
 
