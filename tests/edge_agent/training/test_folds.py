@@ -9,6 +9,7 @@ import json
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from edge_agent.training import folds, trainer
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MODEL
 from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
 from export.runtime import Session
+from federation.records import Client, Examples, Tree
+from federation.training.local_round import Setup
 from federation.tree import map_tree
 from har_pipeline import ClientWindows, Window, dataset_labels, dataset_settings, time_folds
 from har_pipeline.splits import overlaps
@@ -67,7 +70,7 @@ def test_a_round_with_a_small_holdout_leaves_answers_of_models_that_have_not_see
     seen: list[set[float]] = []
     inner = folds.train_one
 
-    def watched(setup, client, broadcast, examples, **names):  # type: ignore[no-untyped-def]
+    def watched(setup: Setup, client: Client, broadcast: Tree, examples: Examples, **names: Any) -> Any:
         seen.append({round(float(value), 4) for value in examples.x[:, 0, 0]})
         assert client is context.initial  # what the method keeps has seen the fold
         return inner(setup, client, broadcast, examples, **names)
