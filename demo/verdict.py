@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gaitway.scores import f1_per_class
+from gaitway.tasks.classification import f1_per_class
 
 
 class ClassScore(NamedTuple):

@@ -22,7 +22,7 @@ from edge_agent.storage.state_store import RememberedRound, StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
 from federation.protocol.messages import DEFAULT_METRIC, AdoptionReport, Release, ReleaseReport
-from gaitway.metrics import METRICS
+from gaitway.tasks import TASKS
 from gaitway.threads import ThreadFailure, thread_failures
 
 FILE_NAME = "summary.json"
@@ -135,7 +135,7 @@ _WHY = {
 
 def _round(row: RememberedRound) -> dict[str, Any]:
     metrics, metric = row.result.get("metrics", {}), row.result.get("metric", DEFAULT_METRIC)
-    measured = [name for task in METRICS.values() if metric in task for name in task]
+    measured = [name for task in TASKS.values() if metric in task.metric_kinds for name in task.metric_kinds]
     names = [f"{name}_{when}" for name in measured for when in ("before", "after")]
     scores = {name: metrics.get(name) for name in (*names, "train_loss")}
     return {

@@ -266,12 +266,11 @@ def _told(command: str) -> Iterator[None]:
 
 
 def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:
-    from export.gates import least_examples
     from export.sample_examples import generated_examples
 
     spec = metadata.input
     if path is None:
-        return generated_examples(spec, 2 * least_examples(metadata)), None, "generated (none were given)"
+        return generated_examples(spec, 2 * metadata.answered.min_gate_examples), None, "generated (none were given)"
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):

@@ -7,16 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from export.runtime import ExportError, ModelMetadata, Session
+from export.runtime import ExportError, Session
 from federation.records import Batch, Output
 from federation.tasks.task import Task
+from gaitway.tasks import DEFAULT_TASK, TaskDefinition
 
 MAX_LOGIT_DELTA = 1e-4
-MIN_EXAMPLES = 256
-MIN_PICTURES = 16
-"""Of those that are segmented: each has a class at every pixel."""
-MIN_PIXEL_AGREEMENT = 0.999
-"""Among so many pixels some have two classes that are closer to each other than rounding."""
 MIN_INT8_AGREEMENT = 0.99
 MAX_SCORE_LOSS = 0.005
 """Of the task's primary metric, a share."""
@@ -39,12 +35,7 @@ class Parity:
     batch_delta: float
 
 
-def least_examples(metadata: ModelMetadata) -> int:
-    """Return how many examples a gate wants."""
-    return MIN_PICTURES if metadata.segments else MIN_EXAMPLES
-
-
-def check_count(examples: Floats, allow_few: bool, least: int = MIN_EXAMPLES) -> None:
+def check_count(examples: Floats, allow_few: bool, least: int = DEFAULT_TASK.min_gate_examples) -> None:
     """Refuse a gate on fewer examples than `least`, unless allowed, and any on none."""
     if len(examples) < (1 if allow_few else least):
         raise GateError(f"{len(examples)} examples for the parity gate; expected at least {least} (or allow few)")
@@ -58,14 +49,14 @@ def score_of(task: Task, logits: Floats, targets: Labels) -> float:
     return task.metrics(task.statistics(output, batch))[task.primary_metric]
 
 
-def check_parity(session: Session, examples: Floats, reference: Floats) -> Parity:
+def check_parity(session: Session, examples: Floats, reference: Floats, task: TaskDefinition) -> Parity:
     """Compare with torch's logits (n, C, …) on raw examples (n, …), and batches 1, 2 and 7 with each other."""
     logits = session.predict(examples).logits
     delta = float(np.abs(logits - reference).max())
     agreement = _agreement(logits, reference)
     batch_delta = _batch_delta(session, examples)
     # Written so that a NaN fails.
-    least = MIN_PIXEL_AGREEMENT if logits.ndim > 2 else 1.0
+    least = task.min_agreement
     if not delta <= MAX_LOGIT_DELTA or agreement < least:
         expected = "all" if least == 1 else f"{least:.1%} of pixels"
         raise GateError(

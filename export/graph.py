@@ -21,8 +21,8 @@ from models.layers.alp import set_inference
 
 OPSET = 18
 MAX_IR = 10
-_BATCHES = {False: 64, True: 8}
-"""Examples that torch computes together; fewer where every pixel has its logits."""
+BATCH = 64
+"""Examples that torch computes together at the most."""
 
 
 class Deployed(nn.Module):
@@ -37,7 +37,7 @@ class Deployed(nn.Module):
         spec = metadata.input
         for name, numbers in (("mean", spec.mean), ("std", spec.std)):
             self.register_buffer(name, torch.tensor(numbers, dtype=torch.float32).reshape(spec.along_channels))
-        self.segments = metadata.segments
+        self.rows = min(BATCH, metadata.answered.inference_batch)
         self.alp_layers = set_inference(self.module, "row")
         self.eval()
 
@@ -48,7 +48,7 @@ class Deployed(nn.Module):
 
     def logits(self, examples: NDArray[np.float32], inference: str = "row") -> NDArray[np.float32]:
         """Run in torch on raw examples (n, …), in batches; `inference` as in `models.layers.alp.ALP`."""
-        rows = _BATCHES[self.segments]
+        rows = self.rows
         set_inference(self.module, inference)
         with torch.no_grad():
             parts = [self(torch.from_numpy(examples[i : i + rows]))[0] for i in range(0, len(examples), rows)]

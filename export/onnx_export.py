@@ -20,7 +20,6 @@ from export.gates import (
     check_int8,
     check_parity,
     latency_ms,
-    least_examples,
     score_of,
 )
 from export.graph import Deployed, float32_graph
@@ -28,7 +27,6 @@ from export.int8 import int8_graph
 from export.runtime import InputError, ModelMetadata, Session
 from federation.errors import SettingsError
 from federation.tasks import task_from_json
-from federation.tasks.segmentation import Segmentation
 from federation.tasks.task import Task
 from gaitway.files import written_whole
 from models.checkpoint import CheckpointInfo
@@ -93,13 +91,13 @@ def export_onnx(
     metadata.check()
     task = _task_of(metadata)
     x, y = _checked(examples, labels, metadata, task)
-    check_count(x, allow_few, least_examples(metadata))
+    check_count(x, allow_few, metadata.answered.min_gate_examples)
     deployed = Deployed(module, metadata)
     graph = float32_graph(deployed, metadata)
     content = {path: graph.SerializeToString()}
     exact = Session.load(content[path])
     reference = deployed.logits(x)
-    parity = check_parity(exact, x, reference)
+    parity = check_parity(exact, x, reference, task)
     quality, quantized, int8_path = None, None, path.with_suffix(".int8.onnx")
     if int8:
         content[int8_path] = int8_graph(graph).SerializeToString()
@@ -156,7 +154,7 @@ def _checked(
     if labels is None:
         return x, None
     y = np.asarray(labels, dtype=np.int64)
-    counted = y[y != task.ignore_index] if isinstance(task, Segmentation) else y
+    counted = y if task.outside is None else y[y != task.outside]
     shape = (len(x), *metadata.answer_shape)
     if y.shape != shape or (counted.size and not 0 <= counted.min() <= counted.max() < len(metadata.labels)):
         raise InputError(f"labels {y.shape}: expected {shape} class numbers from 0 to {len(metadata.labels) - 1}")

@@ -19,11 +19,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from gaitway.errors import GaitwayError
 from gaitway.input_spec import InputSpec, InputSpecError
+from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, TaskDefinition, task_of
 
 SCHEMA = "gaitway-model/1"
-CLASSIFICATION, SEGMENTATION = "classification", "segmentation"
-"""The tasks that a model of this schema may have learnt."""
-_BATCHES = {CLASSIFICATION: 256, SEGMENTATION: 8}
 _KINDS: dict[str, Any] = {
     "labels": list, "input": dict, "round": int, "scores": dict, "versions": dict, "task": dict,
 }  # fmt: skip
@@ -67,17 +65,22 @@ class ModelMetadata:
     parent_sha256: str = ""
     scores: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    task: dict[str, Any] = field(default_factory=lambda: {"name": CLASSIFICATION})
+    task: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_TASK.name})
 
     @property
     def segments(self) -> bool:
         """Whether every pixel gets a class, not every example."""
-        return self.task.get("name") == SEGMENTATION
+        return self.answered.target is TargetKind.MASK
+
+    @property
+    def answered(self) -> TaskDefinition:
+        """The task that the model has learnt, which says how its answers are read."""
+        return task_of(self.task)
 
     @property
     def answer_shape(self) -> tuple[int, ...]:
         """The shape of what has a class in one example: () or (height, width)."""
-        return self.input.shape[1:] if self.segments else ()
+        return self.answered.answer_shape(self.input.shape)
 
     def to_properties(self) -> dict[str, str]:
         """Return the metadata properties, `schema` among them."""
@@ -114,8 +117,8 @@ class ModelMetadata:
             self.input.check()
         except InputSpecError as error:
             raise ModelFileError(f"metadata: {error}") from None
-        _require(self.task.get("name") in _BATCHES, "task", self.task)
-        _require(not self.segments or self.input.kind == "image", "task", self.task)
+        _require(self.task.get("name") in TASKS and self.answered.is_served, "task", self.task)
+        _require(self.answered.input_kind in (None, self.input.kind), "task", self.task)
 
 
 def _require(condition: bool, name: str, value: object) -> None:
@@ -175,7 +178,7 @@ class Session:
 
         Pictures of any size: `export.pictures`.
         """
-        x, rows = self._checked(examples), _BATCHES[self.metadata.task["name"]]
+        x, rows = self._checked(examples), self.metadata.answered.inference_batch
         # An empty batch gives (0, C) and (0, D). What follows the run costs a small network as much as the run does.
         outputs = [self._session.run(_OUTPUTS, {"x": x[i : i + rows]}) for i in range(0, max(1, len(x)), rows)]
         logits, embedding = outputs[0] if len(outputs) == 1 else map(np.concatenate, zip(*outputs, strict=True))

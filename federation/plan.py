@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gaitway import plugins
 from gaitway.errors import did_you_mean
 from gaitway.input_spec import Fit
-from gaitway.metrics import METRICS, is_served
+from gaitway.tasks import DEFAULT_TASK, TASKS, task_of
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 """A federation's, device's or model's name: safe in a topic, a path and a URL."""
@@ -309,7 +309,7 @@ class Plan(Strict):
 
     labels: tuple[str, ...] = Field(min_length=2)
     task: dict[str, Any] = Field(
-        default={"name": "classification"}, description='what is learnt: {"name": "classification", …options}'
+        default={"name": DEFAULT_TASK.name}, description='what is learnt: {"name": "classification", …options}'
     )
     model: ModelSpec
     alternatives: tuple[ModelSpec, ...] = Field(
@@ -358,7 +358,7 @@ def light_obstacle(plan: Plan) -> str | None:
             f"{plan.method.get('name')!r} with backbone = {plan.method.get('backbone', 'trained')!r}: use "
             '{"name": "fedproto", "backbone": "frozen"}, or leave light_clients out'
         )
-    if plan.task.get("name") != "classification":
+    if not task_of(plan.task).has_light_clients:
         return f"light_clients: light clients know class means alone, and task.name is {plan.task.get('name')!r}"
     if plan.data.input is not None:
         return "light_clients: light clients have windows of motion sensors, and data.input asks for pictures"
@@ -370,14 +370,14 @@ def live_obstacle(plan: Plan) -> str | None:
     data, task = plan.data, plan.task.get("name")
     if package := plugins.missing(plan.packages):
         return package
-    if task not in METRICS:
-        return f"task.name = {task!r}: {did_you_mean(str(task), METRICS)}"
-    if task == "segmentation" and data.input is None:
+    if task not in TASKS:
+        return f"task.name = {task!r}: {did_you_mean(str(task), TASKS)}"
+    if task_of(plan.task).input_kind == "image" and data.input is None:
         return (
-            "task.name = 'segmentation' needs pictures: say their shape in data.input, such as "
+            f"task.name = {task!r} needs pictures: say their shape in data.input, such as "
             '{"kind": "image", "shape": [3, 96, 128]}'
         )
-    if plan.rollout.used and not is_served(plan.task):
+    if plan.rollout.used and not task_of(plan.task).is_served:
         return (
             f"rollout.mode = {plan.rollout.mode!r}: devices have no use for a model of {task}, so there is nothing to "
             "release to them; use 'off', and begin a federation that has one from this one's model"

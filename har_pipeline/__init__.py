@@ -5,8 +5,8 @@ from har_pipeline.errors import LabelError, PipelineError, SettingsError, Signal
 from har_pipeline.normalization import ChannelStatistics, channel_statistics, normalize_clients
 from har_pipeline.origin import Origin
 from har_pipeline.preparation import (
-    DATASETS,
     dataset_labels,
+    dataset_names,
     dataset_settings,
     prepare,
     prepare_members,
@@ -29,7 +29,6 @@ from har_pipeline.units import SampleUnits
 
 __all__ = [
     "CHANNELS",
-    "DATASETS",
     "ChannelStatistics",
     "ClientWindows",
     "Finding",
@@ -50,6 +49,7 @@ __all__ = [
     "channel_statistics",
     "cut_validation",
     "dataset_labels",
+    "dataset_names",
     "dataset_settings",
     "default_cache_dir",
     "device_of",

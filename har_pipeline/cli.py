@@ -25,8 +25,8 @@ from har_pipeline.description.model import read_description
 from har_pipeline.errors import PipelineError, SettingsError
 from har_pipeline.gravity import MEANINGS
 from har_pipeline.preparation import (
-    DATASETS,
     dataset_labels,
+    dataset_names,
     dataset_settings,
     prepare,
     reader_of,
@@ -123,7 +123,7 @@ def describe_command(
 @app.command("prepare")
 def prepare_command(
     dataset: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(DATASETS)}; with --describe it may be left out.")
+        str | None, typer.Argument(help=f"One of {', '.join(dataset_names())}; with --describe it may be left out.")
     ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
@@ -158,7 +158,7 @@ def prepare_command(
             _refuse_other(dataset)
             dataset, chosen = described.NAME, {**read_description(describe).to_json(), **chosen}
         if dataset is None:
-            raise SettingsError(f"no data set; name one of {', '.join(DATASETS)}, or give --describe data.toml")
+            raise SettingsError(f"no data set; name one of {', '.join(dataset_names())}, or give --describe data.toml")
         changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
             dataset_settings(dataset), **{key: each for key, each in changes.items() if each is not None}

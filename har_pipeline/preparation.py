@@ -33,16 +33,19 @@ from har_pipeline.signals.checks import SignalChecks
 from har_pipeline.streaming.stream import StreamPipeline, Window
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
-DATASETS = (*READERS, *COMBINATIONS)
-
 Progress = Callable[[int, str], None]
 """Called with the number of recordings done and the client of the latest."""
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Return the names of all sets of recordings: those of installed packages and combinations too."""
+    return (*READERS, *COMBINATIONS)
 
 
 def reader_of(dataset: str) -> RecordingReader:
     """Return a reader by name; SettingsError names the nearest known one."""
     if dataset not in READERS:
-        near = did_you_mean(dataset, DATASETS)
+        near = did_you_mean(dataset, dataset_names())
         raise SettingsError(f"unknown data set {dataset!r}; {near}{hint('readers', dataset)}")
     try:
         return READERS[dataset]

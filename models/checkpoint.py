@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gaitway.files import write_file
 from gaitway.input_spec import InputSpec, InputSpecError
+from gaitway.tasks import DEFAULT_TASK
 from models.errors import CheckpointError, ModelError
 from models.model import Model
 from models.registry import build
@@ -39,7 +40,7 @@ class CheckpointInfo:
     federation: str = ""
     parent_sha256: str = ""
     scores: dict[str, float] = field(default_factory=dict)
-    task: dict[str, Any] = field(default_factory=lambda: {"name": "classification"})
+    task: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_TASK.name})
     fresh_head: bool = False
     """Whether nobody has trained the head: of an encoder that was pretrained without labels."""
 
@@ -137,9 +138,9 @@ def _skeleton(info: CheckpointInfo) -> Model:
             f"the input is a {info.input.kind} {info.input.shape}; {info.model!r} takes "
             f"{' or '.join(model.input_kinds)} {model.input_shape}{' of any length' if model.any_length else ''}"
         )
-    if info.task.get("name") not in model.tasks:
+    if not model.learns(str(info.task.get("name"))):
         raise CheckpointError(
-            f"the task is {info.task.get('name')!r}; {info.model!r} learns {' or '.join(model.tasks)}"
+            f"the task is {info.task.get('name')!r}; {info.model!r} learns {' or '.join(model.learnt_tasks())}"
         )
     return model
 

@@ -1,7 +1,8 @@
 """Dense layers on a vector: Michieli and Ozay's network for the Synthetic data (2021, arXiv 2105.08982, S1.1)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ class Dense(Model):
     """
 
     input_kinds = ("vector", "image")
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [7], "hidden": [6, 8]}
 
     def __init__(self, classes: int, *, input_shape: Sequence[int] = (60,), hidden: Sequence[int] = (128, 256)) -> None:
         super().__init__(classes, input_shape=list(input_shape), hidden=list(hidden))

@@ -4,8 +4,8 @@ GroupNorm: Wu and He, ECCV 2018, arXiv 1803.08494. ALP: Ek et al., FedAli, 2024;
 Parameters at 6 classes: 123 302; with ALP 197 798, and 2 × 12 288 numbers in the prototype buffers.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -34,6 +34,7 @@ class HarCnn(Model):
     input_shape = (128, 6)
     input_kinds = ("window",)
     any_length = True  # the mean over time
+    small: ClassVar[Mapping[str, Any]] = {"channels": [8, 16], "feature_dim": 24, "hidden": 10}
 
     def __init__(
         self,
@@ -75,6 +76,13 @@ class HarCnnAlp(HarCnn):
     """The CNN with ALP on the tokens of the last convolution, then LayerNorm (ALP's output has length 1)."""
 
     without_alp = "har_cnn"
+    small: ClassVar[Mapping[str, Any]] = {
+        "channels": [8, 16],
+        "feature_dim": 24,
+        "hidden": 10,
+        "prototypes": [13],
+        "alp": {"gamma": 0.5},
+    }
 
     def __init__(
         self,

@@ -5,10 +5,14 @@ Recognition', Personal and Ubiquitous Computing 27, 2023, arXiv 2209.11750. With
 Parameters at 6 classes: 1 444 190; with ALP 1 888 862, and 2 × 774 144 numbers in the prototype buffers.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gaitway.tasks import TargetKind
 from models.errors import OptionError
 from models.layers.alp import ALP
 from models.layers.alp_blocks import PLACEMENTS, AlpBlocks, Transformer, entering
@@ -105,7 +109,8 @@ class Hart(Transformer):
 
     input_shape = (WINDOW, CHANNELS)
     input_kinds = ("window",)
-    tasks = ("classification", "masked_reconstruction")  # within `models.mae`
+    targets = (TargetKind.CLASS, TargetKind.WINDOW)  # the latter within `models.mae`
+    small: ClassVar[Mapping[str, Any]] = {"blocks": 2, "feature_dim": 32, "mlp": 24, "head_width": 20}
 
     def __init__(
         self,
@@ -163,6 +168,13 @@ class HartAlp(AlpBlocks, Hart):
     """HART with an ALP layer before the attention of each block; `models.layers.alp_blocks` says where exactly."""
 
     without_alp = "hart"
+    small: ClassVar[Mapping[str, Any]] = {
+        "blocks": 2,
+        "feature_dim": 32,
+        "mlp": 24,
+        "head_width": 20,
+        "prototypes": [50, 9],
+    }
 
 
 def _check_sizes(feature_dim: int, blocks: int) -> None:

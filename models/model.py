@@ -1,12 +1,13 @@
 """The base of every network of the table."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from gaitway.input_spec import InputKind, InputSpec
+from gaitway.tasks import TASKS, TargetKind
 from models.errors import OptionError
 
 
@@ -35,23 +36,35 @@ class Model(nn.Module, ABC):
     A subclass's options are keywords with defaults. `options` rebuilds it with `models.build`; values are JSON's.
     `input_kinds` are the kinds of examples that it takes, `input_shape` is one example's shape, `feature_dim` the D of
     what enters the head. A network with ALP layers names in `without_alp` the table's entry of the same one without.
-    `any_length`: windows of another length than `input_shape`'s do as well. `tasks` are the names of the tasks
-    (`federation.tasks`) that its output fits, `published` which weights it can start from (`models.pretrained`).
+    `any_length`: windows of another length than `input_shape`'s do as well. `targets` are what its output can be
+    compared with, `published` which weights it can start from (`models.pretrained`), `small` are
+    options of a size that tests train in a moment.
     """
 
     head: nn.Module
     input_shape: tuple[int, ...]
     feature_dim: int
     input_kinds: ClassVar[tuple[InputKind, ...]]
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    targets: ClassVar[tuple[TargetKind, ...]] = (TargetKind.CLASS,)
     any_length: ClassVar[bool] = False
     without_alp: ClassVar[str | None] = None
     published: ClassVar[Published | None] = None
+    small: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, classes: int, **options: Any) -> None:
         super().__init__()
         self.classes = classes
         self.options = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+    @classmethod
+    def learns(cls, task: str) -> bool:
+        """Say whether its output fits a task of that name."""
+        return task in TASKS and TASKS[task].target in cls.targets
+
+    @classmethod
+    def learnt_tasks(cls) -> list[str]:
+        """Return the names of the tasks that its output fits."""
+        return [task for task in TASKS if cls.learns(task)]
 
     def takes(self, spec: InputSpec) -> bool:
         """Say whether examples of this kind and shape are its input."""

@@ -97,7 +97,7 @@ def models_for(spec: InputSpec, task: str) -> list[str]:
 
 def learners(task: str) -> list[str]:
     """Return the names of the models whose output fits a task."""
-    return [name for name, model in MODELS.items() if task in model.tasks]
+    return [name for name, model in MODELS.items() if model.learns(task)]
 
 
 def _fits(name: str, shape: tuple[int, ...]) -> bool:

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from federation.plan import DataStatistics, ModelSpec, Plan, picture_input, with_packages
 from federation.tasks import TASKS
+from gaitway.tasks import DEFAULT_TASK
 from models.registry import starting_from_published
 from sim.data.federated_data import FederatedData
 from sim.data.holdout import Holdout
@@ -311,7 +312,7 @@ def default_of(option: Option) -> Any:
     if option.path == ("model", "name"):
         return "har_cnn"
     if option.path == ("task", "name"):
-        return "classification"
+        return DEFAULT_TASK.name
     return None if option.field.is_required() else option.field.get_default(call_default_factory=True)
 
 

@@ -45,6 +45,7 @@ from sim.client_store import Clients, ClientStore, MemoryStore, Result, StoredCl
 from sim.client_store.lazy import LazyMapping, LazySequence
 from sim.cohort import RoundCohort, draw_cohort
 from sim.data.federated_data import FederatedData
+from sim.diagnostics import diagnose
 from sim.engines import ClientJob, Engine
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
@@ -60,7 +61,6 @@ from sim.evaluation import (
     total,
 )
 from sim.networks.architectures import Architecture, assign_networks
-from sim.reports.analysis.diagnostics import diagnose
 from sim.uplink import Uplink
 
 

@@ -1,8 +1,8 @@
 """How long a connection may take, and how many there may be: what uvicorn leaves to a proxy.
 
 A client has `header_timeout_s` for a request's headers and `body_timeout_s` for its body, and is cut off if it reads
-nothing of an answer for `write_timeout_s`. Connections above `most` do not wait at the door, where half-sent headers
-would keep everybody out: those that have waited longest without a whole request make room for them.
+nothing of an answer for `write_timeout_s`. Connections above `most` are not queued, for half-sent headers would keep
+everybody out: those that have waited longest without a whole request make room for them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from aggregator_api.db.models import FederationRow, MetricRow
 from federation.plan import Plan
 from federation.protocol.messages import class_score_names
 from federation.tasks import task_from_json
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 
 MOST_REMEMBERED = 2_000
 STILL_OPEN = 2

@@ -41,7 +41,7 @@ Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="D
 
 @app.command("list")
 def list_devices(
-    federation: Annotated[str | None, typer.Option("--federation", help="Only of this one; else of all.")] = None,
+    federation: Annotated[str | None, typer.Option("--federation", help="Only this federation (default: all).")] = None,
     enrolment: Annotated[
         str | None, typer.Option("--enrolment", help="Only these: open, pending, approved or revoked.")
     ] = None,
@@ -172,7 +172,7 @@ def enrol(
     devices: Annotated[Path, typer.Option("--csv", help="Columns `device` and `tags`; - for standard input.")],
     server: Annotated[str, typer.Option("--server", help="The server's base URL, as devices reach it.")],
     out: Annotated[Path, typer.Option("--out", help="A new file: .html for a sheet of QR codes, .csv for the tokens.")],
-    auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Let them in without a further look.")] = False,
+    auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Approve them automatically.")] = False,
     hours: Annotated[int, typer.Option("--hours", min=1, max=8784, help="The tokens end after so many hours.")] = 168,
     data_dir: DataOption = None,
     config: ConfigOption = None,

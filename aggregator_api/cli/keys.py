@@ -175,7 +175,7 @@ def confirm_tokens(
 @tokens_app.command("create")
 def create_token(
     federation: Annotated[str, typer.Option("--federation", help="The federation that the device comes into.")],
-    device: Annotated[str | None, typer.Option("--device", help="Only a device of this name; else of any.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Restrict to this device (default: any).")] = None,
     auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Let it in without a further look.")] = False,
     hours: Annotated[int, typer.Option("--hours", min=1, help="Ends after so many hours.")] = 24,
     data_dir: DataOption = None,

@@ -142,7 +142,7 @@ def _tell(settings: Settings, replayed: ReplayResult) -> None:
 def fsck(
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Delete uploads that cannot be gone on with, and take others' rights to keys."),
+        typer.Option("--repair", help="Delete uploads that cannot be resumed, and take others' rights to keys."),
     ] = False,
     data_dir: DataOption = None,
     config: ConfigOption = None,

@@ -12,6 +12,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 NAME = String(64)
 SHA256 = String(64)
+NAMES_A_DEVICE = "names a device"
+"""In the `info` of a column that holds devices' names, so that its rows are deleted with the device."""
 SIZE = BigInteger().with_variant(Integer(), "sqlite")  # an INTEGER of SQLite holds 64 bits
 
 
@@ -317,7 +319,7 @@ class EventRow(Base):
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"))
     kind: Mapped[str] = mapped_column(String(32))
     round_number: Mapped[int]
-    device: Mapped[str] = mapped_column(NAME)
+    device: Mapped[str] = mapped_column(NAME, info={NAMES_A_DEVICE: True})
     detail: Mapped[str] = mapped_column(Text)
     created_at: Mapped[float]
 
@@ -360,13 +362,14 @@ class EnrolmentTokenRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     federation_id: Mapped[int] = mapped_column(ForeignKey("federations.id"), index=True)
     token_sha256: Mapped[str] = mapped_column(SHA256, unique=True)
-    device: Mapped[str | None] = mapped_column(NAME)  # null: a device of any name that is free
+    # null: a device of any name that is free
+    device: Mapped[str | None] = mapped_column(NAME, info={NAMES_A_DEVICE: True})
     auto_approve: Mapped[bool]
     tags: Mapped[list[str]] = mapped_column(JSON, default=list, server_default="[]")  # that its device gets
     created_at: Mapped[float]
     expires_at: Mapped[float]
     used_at: Mapped[float | None]
-    used_by: Mapped[str | None] = mapped_column(NAME)
+    used_by: Mapped[str | None] = mapped_column(NAME, info={NAMES_A_DEVICE: True})
     revoked_at: Mapped[float | None]
     held_at: Mapped[float | None]  # as a key's
 
@@ -419,7 +422,7 @@ class LeaseRow(Base):
 
 
 class AuditRow(Base):
-    """Who did what (see `observability.audit`); triggers refuse to change or delete an entry."""
+    """Who did what (see `aggregator_api.db.audit`); triggers refuse to change or delete an entry."""
 
     __tablename__ = "audit_entries"
     __table_args__ = ({"sqlite_autoincrement": True},)

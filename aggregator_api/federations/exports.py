@@ -16,9 +16,9 @@ from aggregator_api.federations.initial_state import initial_client_of
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan
-from federation.tasks.classification import Classification
 from federation.training.forward import initial_model
 from gaitway.input_spec import SENSOR_CHANNELS, SMALLEST_STD, InputSpec
+from gaitway.tasks import DEFAULT_TASK
 
 ONNX_TIMEOUT_S = 300.0
 NEEDS = ("onnx", "onnxscript", "onnxruntime")
@@ -57,7 +57,7 @@ def checkpoint(
         model=plan.model.name,
         options=plan.model.options,
         labels=plan.labels,
-        task={"name": Classification.name} if pretrained else plan.task,
+        task={"name": DEFAULT_TASK.name} if pretrained else plan.task,
         input=_input_spec(plan),
         method=method.name,
         round=round_number,

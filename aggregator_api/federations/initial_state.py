@@ -23,6 +23,7 @@ from federation.records import Client
 from federation.tasks import task_from_json
 from federation.training.forward import initial_client, initial_model
 from federation.wire import schema
+from gaitway.tasks import DEFAULT_TASK
 
 PLAN_BYTES = MESSAGE_BYTES // 2
 """A plan travels in every announcement, which must stay a message."""
@@ -93,7 +94,7 @@ def network_names() -> list[str]:
     """Return the networks that classify windows of motion sensors, as devices measure them."""
     from models.registry import MODELS, learners
 
-    return [name for name in learners("classification") if "window" in MODELS[name].input_kinds]
+    return [name for name in learners(DEFAULT_TASK.name) if "window" in MODELS[name].input_kinds]
 
 
 def _started(client: Client, method: Method, start: StartingPoint) -> Client:
@@ -229,9 +230,9 @@ def initial_client_of(plan: Plan, spec: ModelSpec, max_model_bytes: int) -> Clie
         module = initial_model(make, plan.training.seed)
     except (ModelError, TypeError, ValueError, RuntimeError) as error:
         raise UnprocessableError(f"{where}: {error}") from error
-    if (task := plan.task["name"]) not in (tasks := MODELS[spec.name].tasks):
+    if not MODELS[spec.name].learns(task := plan.task["name"]):
         raise UnprocessableError(
-            f"{where}: {spec.name!r} learns {' or '.join(tasks)}, and plan.task is {task}; "
+            f"{where}: {spec.name!r} learns {' or '.join(MODELS[spec.name].learnt_tasks())}, and plan.task is {task}; "
             f"models that learn it: {', '.join(learners(task)) or 'none'}"
         )
     taken = getattr(module, "input_shape", None)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.db import audit
 from aggregator_api.db.models import EventRow, FederationRow, RoundRow, UpdateRow
-from aggregator_api.db.repositories import ENDED, older_event
+from aggregator_api.db.repositories import ENDED, older_event, table_of
 from aggregator_api.retention.rows import old_versions, remove_rows, retire
 from aggregator_api.settings import Settings
 
@@ -48,10 +48,10 @@ def apply(session: Session, settings: Settings, *, actor: str, dry_run: bool = F
         open_rounds = select(RoundRow.id).where(RoundRow.phase.not_in(ENDED))
         settled = (UpdateRow.status != "held") & (UpdateRow.round_id.is_(None) | UpdateRow.round_id.not_in(open_rounds))
         past = settled & (UpdateRow.received_at < now - settings.keep_updates_days * DAY_S)
-        updates = sum(remove_rows(session, [(UpdateRow, past)], dry_run=dry_run).values())
+        updates = sum(remove_rows(session, [(table_of(UpdateRow), past)], dry_run=dry_run).values())
     if settings.keep_events_days is not None:
         gone = (EventRow.created_at < now - settings.keep_events_days * DAY_S) & older_event()
-        events = sum(remove_rows(session, [(EventRow, gone)], dry_run=dry_run).values())
+        events = sum(remove_rows(session, [(table_of(EventRow), gone)], dry_run=dry_run).values())
     retired = Retired(versions, updates, events)
     if any(retired) and not dry_run:
         audit.record(session, "retention.apply", actor=actor, detail=str(retired))

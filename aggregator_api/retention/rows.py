@@ -6,28 +6,18 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Select, delete, func, select
+from sqlalchemy import ColumnElement, Select, Table, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.db import repositories
 from aggregator_api.db.models import (
-    AdoptionRow,
+    NAMES_A_DEVICE,
     Base,
-    CredentialRow,
     DeviceRow,
-    DeviceTagRow,
-    EnrolmentTokenRow,
-    EventRow,
     FederationRow,
-    LeaseRow,
-    MetricRow,
     ModelAliasRow,
     ModelVersionRow,
-    ParticipationRow,
     RolloutDeviceRow,
-    RolloutRow,
-    RoundRow,
-    UpdateRow,
 )
 from aggregator_api.errors import ConflictError
 from aggregator_api.rollouts import transitions
@@ -56,7 +46,7 @@ def remove_federation(session: Session, row: FederationRow, *, dry_run: bool) ->
             f"federation {row.name!r} is {row.status}; stop it first, or delete it with force, which stops it"
         )
     devices = list(session.scalars(select(DeviceRow.name).where(DeviceRow.federation_id == row.id)))
-    deleted = remove_rows(session, _of_federation(row), dry_run=dry_run)
+    deleted = remove_rows(session, belonging_to(row), dry_run=dry_run)
     return DeletedFederation(deleted, devices)
 
 
@@ -66,24 +56,26 @@ def retained_topics(name: str, devices: list[str]) -> list[str]:
     return [topics.announce(name), *(topic(name, device) for device in devices for topic in kinds)]
 
 
-def _of_federation(row: FederationRow) -> list[tuple[type[Base], ColumnElement[bool]]]:
-    """Return what belongs to a federation, in an order in which nothing is referred to any more when it goes."""
-    rounds = select(RoundRow.id).where(RoundRow.federation_id == row.id)
-    devices = select(DeviceRow.id).where(DeviceRow.federation_id == row.id)
-    releases = select(RolloutRow.id).where(RolloutRow.federation_id == row.id)
-    mine: list[type[Base]] = [AdoptionRow, MetricRow, EventRow, UpdateRow]
-    own = [(table, table.__table__.c.federation_id == row.id) for table in mine]
-    later: list[type[Base]] = [
-        *(RolloutRow, RoundRow, ModelAliasRow, ModelVersionRow, CredentialRow, EnrolmentTokenRow, LeaseRow, DeviceRow)
-    ]
-    return [
-        *own,
-        (ParticipationRow, ParticipationRow.round_id.in_(rounds)),
-        (RolloutDeviceRow, RolloutDeviceRow.rollout_id.in_(releases)),
-        (DeviceTagRow, DeviceTagRow.device_id.in_(devices)),
-        *((table, table.__table__.c.federation_id == row.id) for table in later),
-        (FederationRow, FederationRow.id == row.id),
-    ]
+def belonging_to(row: FederationRow | DeviceRow) -> list[tuple[Table, ColumnElement[bool]]]:
+    """Return what refers to a row, however indirectly, and the row: what nothing refers to any more comes first.
+
+    The schema says it: a foreign key, or a column that holds devices' names (`NAMES_A_DEVICE` in its `info`). What the
+    database itself deletes with what it refers to (`ON DELETE CASCADE`) is left to it.
+    """
+    theirs: dict[Table, ColumnElement[bool]] = {}
+    for table in Base.metadata.sorted_tables:  # what is referred to comes before what refers to it
+        if table is row.__table__:
+            theirs[table] = table.c.id == row.id
+            continue
+        keys = [key for key in table.foreign_keys if key.column.table in theirs and key.ondelete != "CASCADE"]
+        direct = [key.parent == getattr(row, key.column.name) for key in keys if key.column.table is row.__table__]
+        found = direct or [key.parent.in_(select(key.column).where(theirs[key.column.table])) for key in keys]
+        named = [column == row.name for column in table.c if column.info.get(NAMES_A_DEVICE)]
+        if isinstance(row, DeviceRow) and named:
+            found.append((table.c.federation_id == row.federation_id) & or_(*named))
+        if found:
+            theirs[table] = or_(*found)
+    return list(reversed(theirs.items()))
 
 
 def remove_device(session: Session, federation: FederationRow, row: DeviceRow, *, dry_run: bool) -> Counts:
@@ -95,17 +87,7 @@ def remove_device(session: Session, federation: FederationRow, row: DeviceRow, *
     if not dry_run:
         require_no_update_in_use(session, federation, row)
         _leave_rollout(session, federation, row)
-    tables: list[type[Base]] = [
-        *(AdoptionRow, MetricRow, UpdateRow, ParticipationRow, RolloutDeviceRow, DeviceTagRow, CredentialRow)
-    ]
-    tokens = (EnrolmentTokenRow.device == row.name) | (EnrolmentTokenRow.used_by == row.name)
-    named: dict[type[Base], ColumnElement[bool]] = {EventRow: EventRow.device == row.name, EnrolmentTokenRow: tokens}
-    parts: list[tuple[type[Base], ColumnElement[bool]]] = [
-        *((table, table.__table__.c.device_id == row.id) for table in tables),
-        *((table, (table.__table__.c.federation_id == federation.id) & theirs) for table, theirs in named.items()),
-        (DeviceRow, DeviceRow.id == row.id),
-    ]
-    removed = remove_rows(session, parts, dry_run=dry_run)
+    removed = remove_rows(session, belonging_to(row), dry_run=dry_run)
     if not dry_run:  # without a name; announcements count by the newest event, which may have been the device's
         repositories.journal(session, federation, "device.deleted")
     return removed
@@ -205,14 +187,14 @@ def old_versions(session: Session, federation: FederationRow, keep: int) -> list
     return [row for row in rows if row.id not in needed]
 
 
-def remove_rows(session: Session, parts: Sequence[tuple[type[Base], ColumnElement[bool]]], *, dry_run: bool) -> Counts:
+def remove_rows(session: Session, parts: Sequence[tuple[Table, ColumnElement[bool]]], *, dry_run: bool) -> Counts:
     """Delete rows table by table, or only count them."""
     session.flush()
     counts: Counts = {}
     for table, theirs in parts:
         found = session.scalars(select(func.count()).select_from(table).where(theirs)).one()
         if found:
-            counts[table.__tablename__] = found
+            counts[table.name] = found
         if found and not dry_run:
             session.execute(delete(table).where(theirs).execution_options(synchronize_session=False))
     if not dry_run:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from aggregator_api.db import epochs, repositories
 from aggregator_api.db.models import AdoptionRow, FederationRow, MetricRow, ModelVersionRow, RoundRow
 from federation.protocol.messages import AdoptionReport, VersionScore
-from gaitway.metrics import TRIVIAL, metric_of, primary_metric, task_name
+from gaitway.tasks import TRIVIAL, metric_of, task_of
 
 
 def hear(session: Session, federation: FederationRow, name: str, report: AdoptionReport) -> None:
@@ -58,7 +58,7 @@ def hear(session: Session, federation: FederationRow, name: str, report: Adoptio
 
 def metric_in(federation: FederationRow) -> str:
     """Name the metric by which a federation's models are compared: its task's primary one."""
-    return primary_metric(task_name(federation.plan.get("task", {})))
+    return task_of(federation.plan.get("task", {})).primary_metric
 
 
 def score_of(session: Session, federation: FederationRow, version: ModelVersionRow) -> VersionScore | None:

@@ -19,7 +19,7 @@ from aggregator_api.db.models import (
 )
 from aggregator_api.rollouts.adoptions import metric_in, with_metrics
 from federation.rounds.promotion import VersionComparison
-from gaitway.metrics import TRIVIAL, Metric, metric_of
+from gaitway.tasks import TRIVIAL, Metric, metric_of
 
 MAY_MEASURE = ("open", "approved")
 """How a device has enrolled whose word counts."""

@@ -20,7 +20,7 @@ from aggregator_api.rollouts.adoptions import metric_in
 from federation.plan import PromotionSettings
 from federation.rounds.promotion import Decision, PromotionVerdict, VersionComparison, judge, needed_devices
 from federation.rounds.server_round import RoundPhase
-from gaitway.metrics import metric_of
+from gaitway.tasks import metric_of
 
 MAX_CANDIDATES = 8
 """Versions newer than `stable` that are looked at: older ones are measured no more."""

@@ -18,7 +18,7 @@ from aggregator_api.db import repositories
 from aggregator_api.db.models import FederationRow, RoundRow
 from aggregator_api.web.histories import CHART_ROUNDS, HistoryReader
 from federation.plan import Plan
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 
 FEDERATIONS = 25
 """On the overview, whose other federations follow on further pages."""

@@ -16,7 +16,7 @@ from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.status import describe_release, describe_served
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from federation.protocol.messages import DEFAULT_METRIC
-from gaitway.metrics import metric_of
+from gaitway.tasks import metric_of
 from gaitway.terminal import Console
 
 

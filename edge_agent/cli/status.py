@@ -16,7 +16,7 @@ from edge_agent.status import collected_windows, describe_device, summary
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from federation.protocol.messages import DEFAULT_METRIC
-from gaitway.metrics import metric_of
+from gaitway.tasks import metric_of
 from gaitway.terminal import Console
 
 

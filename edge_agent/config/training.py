@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
-from edge_agent.serving.soundness import WINDOWS
+from gaitway.tasks.soundness import MIN_EXAMPLES
 
 Condition = Literal["charging", "idle", "network", "battery", "temperature", "memory", "disk", "quiet_hours"]
 
@@ -91,7 +91,7 @@ class ModelSection(Section):
     adopt_margin: float = Field(
         default=0.0, ge=0, le=1, description="least gain in the task's primary metric, beside the paired test"
     )
-    holdout_windows: int = Field(default=1024, ge=WINDOWS, description="at most so many windows judge a model")
+    holdout_windows: int = Field(default=1024, ge=MIN_EXAMPLES, description="at most so many windows judge a model")
 
 
 class BrokerPlace(NamedTuple):

@@ -132,7 +132,7 @@ def _announced(transition: Transition, a: Announcement) -> None:
         transition.issue(Log(reason), Exit(1))
         return
     if (mine := identity(a, transition.policy.model)) != transition.agent.identity:
-        rounds.drop(transition, "the federation was founded anew, or this device runs another network")
+        rounds.drop(transition, "the federation was re-created, or this device runs another network")
         uploads.stop(transition)
         before = transition.agent
         transition.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)

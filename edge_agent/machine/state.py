@@ -25,7 +25,7 @@ from federation.protocol.messages import (
     ReleaseReport,
 )
 from gaitway import plugins
-from gaitway.metrics import is_served
+from gaitway.tasks import task_of
 
 UNANNOUNCED_S = 20.0
 UNANNOUNCED = (
@@ -173,7 +173,7 @@ def incompatibility(plan: Plan, model: str | None) -> str:
 
 def leaves_model(plan: Plan) -> bool:
     """Whether a round that a device has trained gives it a model of its own, to be exported and judged."""
-    return not plan.rollout.used and is_served(plan.task)
+    return not plan.rollout.used and task_of(plan.task).is_served
 
 
 def identity(a: Announcement, model: str | None) -> str:

@@ -18,7 +18,7 @@ from edge_agent.sensors.window_writer import WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
 from edge_agent.training.local_data import MIN_MEASURED, pipeline_settings, stored_examples, training_count
 from federation.plan import Plan
-from gaitway.metrics import has_classes
+from gaitway.tasks import task_of
 from har_pipeline import Recording, SignalError, StreamPipeline, Window
 from har_pipeline.signals.checks import SENSORS
 
@@ -50,10 +50,10 @@ class Collector:
         self.config, self.plan, self.post, self.origin, self.live = config, plan, post, origin, live
         self.settings = pipeline_settings(config.sensors, plan.data)
         recorded = origin == RECORDING
-        labelled = recorded and has_classes(plan.task)
+        labelled = recorded and task_of(plan.task).has_classes
         cut = self.settings if labelled else replace(self.settings, keep_unlabelled=True)
         self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
-        self._shown = live or config.sensors.replay_speed != "max"  # at the pace of life
+        self._shown = live or config.sensors.replay_speed != "max"  # in real time
         self.health = SensorHealth(config.sensors.source, declared_hz)
         self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
         self._reported = time.monotonic()
@@ -95,7 +95,7 @@ class Collector:
         if windows and self._shown:
             self.post(NewWindows(tuple(windows[-SHOWN:])))
         if self.origin == RECORDING:
-            windows = [window for window in windows if window.y >= 0 or not has_classes(self.plan.task)]
+            windows = [window for window in windows if window.y >= 0 or not task_of(self.plan.task).has_classes]
         # a pipeline counts sessions from 0; those of an earlier one stay apart
         windows = [window._replace(session=window.session + self._session) for window in windows]
         self._next_session = max(self._next_session, *(window.session + 1 for window in windows), 0)
@@ -159,7 +159,7 @@ class Collector:
             self.writer.handle_error(error)
 
     def note_findings(self) -> list[tuple[str, str]]:
-        """Keep what is odd about the samples for status and doctor, and log what is new of it; returns it in words."""
+        """Save the findings about the samples for status and doctor, and log what is new of it; returns it in words."""
         findings = {(each.code, each.sensor): each for each in self.health.findings()}
         told = {key: f"{SENSORS.get(each.sensor, 'sensors')}: {each.words}" for key, each in findings.items()}
         noted: list[tuple[str, str]] = [(each.severity, told[key]) for key, each in findings.items()]

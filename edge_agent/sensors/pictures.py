@@ -28,8 +28,8 @@ from edge_agent.storage.repair import open_checked
 from edge_agent.storage.window_store import SKIPPED, UNLABELLED, WindowStore
 from edge_agent.training.local_data import preparation, stored_examples, training_count
 from federation.plan import Plan
-from gaitway.metrics import has_classes
 from gaitway.pictures import MOST_BYTES, SUFFIXES, PictureError, decode_mask, decode_picture, picture_size
+from gaitway.tasks import task_of
 from har_pipeline import Window
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ def read_picture(folder: Path, path: Path, plan: Plan, settings: PicturePreparat
         return PictureExample(x, label, mask, name)
     label = path.relative_to(folder).parts[0] if path.parent != folder else UNLABELLED
     if label not in plan.labels:
-        if has_classes(plan.task):
+        if task_of(plan.task).has_classes:
             known = ", ".join(plan.labels)
             raise PictureError(f"it lies in no folder that is named after a class; the plan has {known}")
         label = UNLABELLED
@@ -199,13 +199,9 @@ def _mask_of(
             f"{name} has {own[1]} × {own[0]} pixels, its picture {size[1]} × {size[0]}; a mask must be as large as its "
             "picture"
         )
-    ignored, background = int(plan.task.get("ignore_index", 255)), plan.task.get("background")
-    counts = np.bincount(mask[mask != ignored].ravel(), minlength=len(plan.labels))[: len(plan.labels)]
-    if not counts.any():
+    if (own_class := task_of(plan.task).class_of_mask(mask)) is None:
         raise PictureError(f"no pixel of {name} has a class")
-    if background is not None and np.delete(counts, background).any():
-        counts[background] = 0
-    return mask, plan.labels[int(counts.argmax())]
+    return mask, plan.labels[own_class]
 
 
 def _mask_path(folder: Path, path: Path) -> Path:

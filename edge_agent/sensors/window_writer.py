@@ -162,6 +162,6 @@ class WindowWriter:
 
     def _resume(self) -> None:
         if self._paused:
-            log.info("collecting goes on: there is room again")
+            log.info("collecting resumed: disk space available")
             self.post(CollectingResumed())
         self._paused = ""

@@ -1,7 +1,7 @@
 """Which model a device uses: the federation's, unless the device's own windows show that its own model is better.
 
 A candidate is run beside the models that the device has, on the same examples, and must work, as
-`edge_agent.serving.soundness` has it. By default the newest global model is used. One that was trained here takes its
+`gaitway.tasks` has it. By default the newest global model is used. One that was trained here takes its
 place only where it scores higher, and `edge_agent.serving.comparison` shows that this is no chance; where the holdout
 is small, by the answers of cross-validation. Without a global model, as methods without one have it, the device's own
 is the only one: it must work, and a newer one must be shown to be better than the present one where the holdout can

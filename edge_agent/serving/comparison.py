@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gaitway.tasks import Quality
 from har_pipeline import ClientWindows
 
 STRETCH_S = 10.0
@@ -31,9 +32,6 @@ MIN_STRETCHES = 20
 20 show it three times in five, ten once in four."""
 
 STRETCHES = f"stretches of {STRETCH_S:g} s"
-
-Quality = npt.NDArray[np.float64] | npt.NDArray[np.int64] | npt.NDArray[np.bool_]
-"""How good an answer is to each example (n,): right or wrong, or a share."""
 
 
 class Groups(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,15 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_agent.errors import AgentError, StoreError
-from edge_agent.serving.comparison import Groups, Paired, Quality, by_stretch, is_small, one_each
+from edge_agent.serving.comparison import Groups, Paired, by_stretch, is_small, one_each
 from edge_agent.serving.cross_validation import NOT_VALIDATED, Answers, CrossValidation
 from edge_agent.serving.model_registry import name_of
-from edge_agent.serving.soundness import ClassSoundness, PixelSoundness, Soundness
 from edge_agent.training.job import CROSS_VALIDATION, MODEL
 from export.runtime import ExportError, Session
 from federation.plan import Plan
-from gaitway.metrics import metric_of
-from gaitway.scores import confusion, pixel_scores_of
+from gaitway.tasks import DEFAULT_TASK, Quality, Soundness, TargetKind, TaskDefinition, task_of
 from har_pipeline import ClientWindows
 
 log = logging.getLogger(__name__)
@@ -30,34 +27,19 @@ Model = Mapping[str, Any]
 
 
 class Judged(NamedTuple):
-    """What the examples are, and which pixels of masks count nowhere."""
+    """What the examples are called, and what is asked of them."""
 
     noun: str = "windows"
-    ignore_index: int = 255
+    task: TaskDefinition = DEFAULT_TASK()
 
     @classmethod
     def of(cls, plan: Plan, noun: str) -> Judged:
         """Read it off a plan."""
-        return cls(noun, int(plan.task.get("ignore_index", 255)))
+        return cls(noun, task_of(plan.task))
 
     def groups(self, holdout: ClientWindows) -> Groups:
         """Group examples that err together: windows of a stretch of time; of pictures each errs for itself."""
         return by_stretch(holdout) if self.noun == "windows" else one_each(len(holdout), self.noun)
-
-    def against(
-        self, truth: npt.NDArray[np.int64], answered: npt.NDArray[np.int64], labels: Sequence[str]
-    ) -> tuple[Soundness, Quality]:
-        """Compare true and answered classes (n,), or masks (n, height, width)."""
-        if truth.ndim == 1:
-            return ClassSoundness.of(truth, answered, labels, self.noun), answered == truth
-        matrices = [
-            confusion(mask[known], own[known], len(labels))
-            for mask, own in zip(truth, answered, strict=True)
-            for known in [mask != self.ignore_index]
-        ]
-        none = np.zeros((len(labels), len(labels)), np.int64)
-        quality = np.array([pixel_scores_of(matrix).mean_iou for matrix in matrices])
-        return PixelSoundness(sum(matrices, none), labels, self.noun, pictures=len(truth)), np.nan_to_num(quality)
 
 
 class Run(NamedTuple):
@@ -84,7 +66,7 @@ class Run(NamedTuple):
 
     def gain(self, other: Run) -> float:
         """Return by how much it scores better than another."""
-        return metric_of(self.found.metric).gain(self.score, other.score)
+        return self.found.kind.gain(self.score, other.score)
 
 
 class Evidence(NamedTuple):
@@ -126,7 +108,8 @@ class Windows(NamedTuple):
     def of(cls, holdout: ClientWindows, labelled: ClientWindows | None, judged: Judged) -> Windows:
         """Look at the holdout: `labelled` windows are asked only where it is small, and of classes alone."""
         groups = judged.groups(holdout)
-        asked = labelled is not None and judged.noun == "windows" and labelled.y.ndim == 1 and is_small(groups)
+        can_ask = judged.noun == "windows" and judged.task.target is TargetKind.CLASS
+        asked = labelled is not None and can_ask and is_small(groups)
         return cls(holdout, groups, labelled if asked else None, judged)
 
     def compare(self, run: Run, other: Run) -> Evidence | None:
@@ -148,12 +131,12 @@ class Windows(NamedTuple):
         windows = self.labelled.select(known)
         labels: Sequence[str] = getattr(run.found, "labels", ())
         (mine, right), (its, rightly) = (
-            self.judged.against(windows.y, answers[known], labels) for answers in (run.validated, other.validated)
+            self.judged.task.judge(windows.y, answers[known], labels, self.judged.noun)
+            for answers in (run.validated, other.validated)
         )
-        gain = metric_of(mine.metric).gain(mine.score or 0.0, its.score or 0.0)
-        if isinstance(mine, ClassSoundness):
-            mine = replace(mine, part="labelled")
-        return Evidence(gain, Paired.of(by_stretch(windows), right, rightly), mine, its.score or 0.0, validated=True)
+        gain = mine.kind.gain(mine.score or 0.0, its.score or 0.0)
+        paired = Paired.of(by_stretch(windows), right, rightly)
+        return Evidence(gain, paired, mine.of_part("labelled"), its.score or 0.0, validated=True)
 
 
 def run_again(model: Model | None, windows: Windows, threads: int) -> Run | None:
@@ -172,7 +155,7 @@ def run_model(path: Path, model: Model, windows: Windows, threads: int) -> Run:
     session, holdout = Session.load(path, threads=threads), windows.holdout
     smoke = holdout.x if len(holdout) else np.zeros((1, *session.metadata.input.shape), np.float32)
     answered = _answers(session, smoke, path)[: len(holdout)]
-    found, quality = windows.judged.against(holdout.y, answered, session.metadata.labels)
+    found, quality = windows.judged.task.judge(holdout.y, answered, session.metadata.labels, windows.judged.noun)
     return Run(model, found, quality, _validated(session, path, model, windows.labelled))
 
 
@@ -180,8 +163,7 @@ def _answers(session: Session, x: npt.NDArray[np.float32], path: Path) -> Answer
     prediction = session.predict(x)
     if not (np.isfinite(prediction.logits).all() and np.isfinite(prediction.embedding).all()):
         raise StoreError(f"{path.name} gives NaN or infinity on the device's own windows")
-    answers: Answers = prediction.logits.argmax(axis=1).astype(np.int64)
-    return answers
+    return session.metadata.answered.answers(prediction.logits)
 
 
 def _validated(session: Session, path: Path, model: Model, labelled: ClientWindows | None) -> Answers | None:

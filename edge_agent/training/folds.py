@@ -23,7 +23,7 @@ from federation.records import Client, Examples, Tree
 from federation.training.client_round import train_one
 from federation.training.local_round import Setup
 from federation.training.prediction import predict
-from gaitway.metrics import has_classes
+from gaitway.tasks import task_of
 from har_pipeline import ClientWindows, PipelineSettings, time_folds
 
 FOLDS = 3
@@ -33,7 +33,7 @@ MIN_CLASSES = 2
 
 def validation_obstacle(windows: ClientWindows, data: LocalData, settings: Preparation, plan: Plan) -> str:
     """Say why a round is not cross-validated; empty if it is to be."""
-    if isinstance(settings, PicturePreparation) or not has_classes(plan.task):
+    if isinstance(settings, PicturePreparation) or not task_of(plan.task).has_classes:
         return "it is for windows with an activity alone"
     if not is_small(by_stretch(data.holdout)):
         return "the holdout is large enough"

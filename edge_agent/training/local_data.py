@@ -11,7 +11,7 @@ from edge_agent.config.sensors import SensorsSection
 from edge_agent.storage.pictures import PicturePreparation, Preparation
 from edge_agent.storage.window_store import WindowStore
 from federation.plan import DataSpec, Plan
-from gaitway.metrics import has_classes
+from gaitway.tasks import TargetKind, task_of
 from har_pipeline import (
     ChannelStatistics,
     ClientWindows,
@@ -62,7 +62,7 @@ def pipeline_settings(sensors: SensorsSection, data: DataSpec) -> PipelineSettin
 def preparation(sensors: SensorsSection, plan: Plan) -> Preparation:
     """Say how a device's raw data become the examples of a plan; raises har_pipeline's SettingsError."""
     if plan.data.input is not None:
-        masks = plan.task.get("name") == "segmentation"
+        masks = task_of(plan.task).target is TargetKind.MASK
         return PicturePreparation(plan.data.input.shape, masks, plan.data.input.fit)
     return pipeline_settings(sensors, plan.data)
 
@@ -91,7 +91,7 @@ def stored_examples(
     Those without one of the plan's labels have the class after the last one then. Without `samples` x is (n, 0, 6):
     enough to split and to count.
     """
-    unlabelled = not has_classes(plan.task)
+    unlabelled = not task_of(plan.task).has_classes
     read = store.read if samples else store.outline
     return read(client, settings, plan.labels, unlabelled=unlabelled)
 

@@ -21,7 +21,6 @@ from torch import nn
 
 from edge_agent.errors import AgentError, JobError, NonRetryableJobError
 from edge_agent.machine.state import leaves_model
-from edge_agent.serving.soundness import Soundness, soundness_of
 from edge_agent.storage.files import sha256_of, write_file
 from edge_agent.storage.pictures import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
@@ -48,13 +47,14 @@ from federation.protocol.messages import class_score_names
 from federation.records import Client, Examples, Tree
 from federation.rounds.server_round import keeps_partial_work
 from federation.tasks import task_from_json
+from federation.tasks.task import arrays
 from federation.training.client_round import steps_of, train_one
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from federation.training.prediction import measure, task_mismatch
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
-from gaitway.metrics import TRIVIAL, is_served
+from gaitway.tasks import TRIVIAL, Soundness, task_of
 from har_pipeline import PipelineError, PipelineSettings
 from models import build
 from models.errors import ModelError
@@ -312,7 +312,7 @@ def global_client(context: TrainingContext) -> Client | None:
     setup, reason = context.setup, ""
     if not setup.method.has_global_model:
         reason = f"the method {setup.method.name} has no global model"
-    elif not is_served(context.job.plan.task):
+    elif not task_of(context.job.plan.task).is_served:
         reason = f"devices have no use for a model of {setup.task.name}; another federation may begin with it"
     elif not len(context.data.holdout) and not is_trained(context):
         raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
@@ -345,15 +345,7 @@ def _on_holdout(context: TrainingContext, client: Client) -> Measurement:
     x, y = torch.from_numpy(data.normalized(data.holdout)), torch.from_numpy(data.holdout.y)
     found = measure(setup, client, Examples(x, y), EVALUATION_BATCH)
     task, figures = setup.task, setup.task.metrics(found)
-    sound = soundness_of(
-        task.name,
-        {name: value.numpy() for name, value in found.items()},
-        len(y),
-        context.job.plan.labels,
-        score=figures[task.primary_metric],
-        trivial=task.trivial_score(found),
-        noun=noun(context.settings),
-    )
+    sound = task.soundness(arrays(found), len(y), context.job.plan.labels, noun(context.settings))
     return Measurement(figures, sound, task.class_scores(found))
 
 

@@ -18,7 +18,7 @@ from pydantic import (
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict
 from gaitway.errors import first_problem
-from gaitway.metrics import TRIVIAL, metric_of, primary_metric, trivial_answer
+from gaitway.tasks import DEFAULT_TASK, TRIVIAL, metric_of, trivial_answer
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -60,7 +60,7 @@ def class_score_names(classes: int) -> list[str]:
     return [f"class_{k}_after" for k in range(min(classes, MOST_CLASS_SCORES))]
 
 
-DEFAULT_METRIC = primary_metric("classification")
+DEFAULT_METRIC = DEFAULT_TASK.primary_metric
 """What a score is where no metric is named: 0.2.0 had no other, and its name in fields."""
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]

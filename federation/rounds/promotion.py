@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from federation.plan import PromotionSettings
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 
 
 class Decision(StrEnum):

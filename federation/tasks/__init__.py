@@ -1,24 +1,54 @@
-"""The table of tasks, and their JSON: what a federation learns, and how well it has learnt it."""
+"""The torch half of each task, and their JSON; `gaitway.tasks` has what is known without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 from federation.described import described, from_description
-from federation.tasks.classification import Classification
-from federation.tasks.masked_reconstruction import MaskedReconstruction
-from federation.tasks.segmentation import Segmentation
+from federation.errors import SettingsError
 from federation.tasks.task import Task
-from gaitway.plugins import EntryTable, named_subclass
+from gaitway import tasks
+from gaitway.plugins import PluginError
 
 __all__ = ["TASKS", "Task", "task_from_json", "task_to_json"]
 
-TASKS: EntryTable[type[Task]] = EntryTable(
-    "tasks",
-    {task.name: task for task in (Classification, Segmentation, MaskedReconstruction)},
-    check=named_subclass(Task),
-)
+
+class TorchTasks(Mapping[str, type[Task]]):
+    """The torch half of every task of `gaitway.tasks`, by name; a module is imported when it is first asked for."""
+
+    def __getitem__(self, name: str) -> type[Task]:
+        """Return a task's torch half.
+
+        Raises:
+            KeyError: if there is no such task.
+            PluginError: if it cannot be imported, or is not a torch half of that task.
+        """
+        definition = tasks.TASKS[name]
+        module, _, target = definition.trained_by.partition(":")
+        try:
+            found = getattr(import_module(module), target)
+        except (ImportError, AttributeError) as error:
+            raise PluginError(f"the task {name} cannot be trained: {definition.trained_by}: {error}") from error
+        if not (isinstance(found, type) and issubclass(found, Task) and issubclass(found, definition)):
+            raise PluginError(
+                f"the task {name} cannot be trained: {definition.trained_by} is {found!r}; expected a subclass of "
+                f"{definition.__module__}.{definition.__qualname__} and of {Task.__module__}.{Task.__qualname__}"
+            )
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tasks.TASKS)
+
+    def __len__(self) -> int:
+        return len(tasks.TASKS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in tasks.TASKS
+
+
+TASKS = TorchTasks()
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
@@ -32,4 +62,7 @@ def task_from_json(description: Mapping[str, Any]) -> Task:
     Raises:
         SettingsError: for an unknown task or option, or a value that does not fit.
     """
-    return from_description("task", "option", TASKS, description)
+    try:
+        return from_description("task", "option", TASKS, description)
+    except tasks.TaskError as error:
+        raise SettingsError(str(error)) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,29 +16,16 @@ from torch import Tensor
 from federation.errors import SettingsError
 from federation.records import Batch, Output
 from federation.tasks.task import Statistics, Task
-from gaitway.metrics import METRICS, Metric, primary_metric
+from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedReconstruction(Task):
+class MaskedReconstruction(MaskedReconstructionTask, Task):
     """Mean squared error of `logits`, which are the restored x (B, ...), where x was `hidden` from the network.
 
     The targets y are only dealt by; the network chooses what it hides, and says it: a masked autoencoder around the
     plan's model, whose decoder these options describe.
     """
-
-    name: ClassVar[str] = "masked_reconstruction"
-    metric_kinds: ClassVar[Mapping[str, Metric]] = METRICS["masked_reconstruction"]
-    primary_metric: ClassVar[str] = primary_metric("masked_reconstruction")
-    has_classes: ClassVar[bool] = False
-    target_kinds: ClassVar[frozenset[str]] = frozenset({"class", "mask"})
-
-    masked: float = 0.6
-    """Share of a window's patches that are hidden, rounded down to whole ones."""
-    decoder_kernels: tuple[int, ...] = (3, 7, 7, 15)
-    decoder_heads: int = 3
-    decoder_mlp: int = 384
-    decoder_dropout: float = 0.1
 
     @property
     def decoder(self) -> Mapping[str, Any]:
@@ -69,16 +56,6 @@ class MaskedReconstruction(Task):
         """Nothing was hidden."""
         none = torch.zeros((), dtype=torch.float64)
         return {"squared_error": none, "square": none, "hidden": none}
-
-    def metrics(self, statistics: Statistics) -> dict[str, float]:
-        """Mean squared error over all that was hidden."""
-        hidden = float(statistics["hidden"])
-        return {"mse": float(statistics["squared_error"]) / hidden if hidden else float("nan")}
-
-    def trivial_score(self, statistics: Statistics) -> float | None:
-        """Mean squared error of answering 0, which is each channel's mean where x is normalized."""
-        hidden = float(statistics["hidden"])
-        return float(statistics["square"]) / hidden if hidden else None
 
     def mismatch(self, output: Output, batch: Batch) -> str | None:
         """Want what was hidden, and logits of x's shape."""

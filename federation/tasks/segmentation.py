@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from federation.errors import SettingsError
 from federation.records import Batch, Output
 from federation.tasks.classification import confusion
 from federation.tasks.task import LabelledFeatures, Statistics, Task
-from gaitway.metrics import METRICS, Metric, primary_metric
-from gaitway.scores import iou_per_class, most_frequent, pixel_scores_of
+from gaitway.tasks.segmentation import SegmentationTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segmentation(Task):
+class Segmentation(SegmentationTask, Task):
     """Softmax cross-entropy of logits (n, C, H, W) and classes (n, H, W), the mean over a picture's labelled pixels.
 
     Features (n, D, h, w) may be of a lower resolution: their classes are those of the nearest pixels of the targets.
     """
-
-    name: ClassVar[str] = "segmentation"
-    metric_kinds: ClassVar[Mapping[str, Metric]] = METRICS["segmentation"]
-    primary_metric: ClassVar[str] = primary_metric("segmentation")
-    class_metric: ClassVar[Metric | None] = Metric("IoU", "IoU")
-    scored_unit: ClassVar[str] = "pixels"
-    target_kinds: ClassVar[frozenset[str]] = frozenset({"mask"})
-    most_labels: ClassVar[int] = 1 << 24  # pixels: 4096 x 4096
-
-    ignore_index: int = 255
-    """Pixels of this class count nowhere: not in the loss, nor in the scores, nor in class statistics."""
-    background: int | None = None
-    """The class that a picture is only dealt by where it has no other."""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that no target can have.
-
-        Raises:
-            SettingsError: naming the option.
-        """
-        if self.ignore_index < 0 or (self.background is not None and self.background < 0):
-            raise SettingsError(
-                f"segmentation: ignore_index={self.ignore_index}, background={self.background}: expected classes of 0 "
-                "or more; ignore_index is 255 where no pixel is to be ignored"
-            )
-
-    @property
-    def outside(self) -> int:
-        """No class."""
-        return self.ignore_index
 
     def loss(self, output: Output, batch: Batch) -> Tensor:
         """Return each picture's mean cross-entropy (n,) over its labelled pixels; 0 where it has none."""
@@ -85,34 +51,15 @@ class Segmentation(Task):
         """No pixel of any class."""
         return {"confusion": torch.zeros(classes, classes, dtype=torch.int64)}
 
-    def metrics(self, statistics: Statistics) -> dict[str, float]:
-        """Mean IoU over the classes that are present or predicted, and the share of right pixels."""
-        return pixel_scores_of(statistics["confusion"].cpu().numpy())._asdict()
-
-    def class_scores(self, statistics: Statistics) -> list[float]:
-        """Intersection over union of each class."""
-        scores: list[float] = iou_per_class(statistics["confusion"].cpu().numpy()).tolist()
-        return scores
-
-    def trivial_score(self, statistics: Statistics) -> float | None:
-        """Mean IoU of answering the most frequent class for every pixel."""
-        matrix = statistics["confusion"].cpu().numpy()
-        return pixel_scores_of(most_frequent(matrix)).mean_iou if matrix.any() else None
-
     def class_counts(self, targets: Tensor, classes: int) -> list[int] | None:
         """Count the labelled pixels of each class."""
         return super().class_counts(targets[self._labelled(targets)], classes)
 
     def partition_label(self, targets: Tensor) -> Tensor:
         """Return the class of most pixels of each picture, the lowest of equals; the background if it has no other."""
-        return torch.tensor([self._dealt_by(picture) for picture in targets], dtype=torch.int64)
-
-    def _dealt_by(self, picture: Tensor) -> int:
-        otherwise = 0 if self.background is None else self.background
-        counts = torch.bincount(picture[self._labelled(picture)].long(), minlength=otherwise + 1)
-        if self.background is not None:
-            counts[self.background] = 0
-        return int(counts.argmax()) if counts.any() else otherwise
+        found = (self.class_of_mask(mask) for mask in targets.cpu().numpy())
+        otherwise = self.background or 0
+        return torch.tensor([otherwise if one is None else one for one in found], dtype=torch.int64)
 
     def mismatch(self, output: Output, batch: Batch) -> str | None:
         """Want logits (n, C, H, W) and features (n, D, h, w) for classes (n, H, W)."""

@@ -7,17 +7,17 @@ lift it over clients.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from federation.errors import SettingsError
 from federation.records import Batch, Output
-from gaitway.metrics import Metric
+from gaitway.tasks.definition import Arrays, TaskDefinition
 
 Statistics = dict[str, Tensor]
 """What metrics are made from; those of batches, and of clients, add leaf by leaf."""
@@ -32,25 +32,8 @@ class LabelledFeatures(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(ABC):
-    """A task: its fields are its options, so it prints, compares and travels as JSON."""
-
-    name: ClassVar[str]
-    metric_kinds: ClassVar[Mapping[str, Metric]]
-    """What `metrics` returns, by name; the primary one first."""
-    primary_metric: ClassVar[str]
-    """What rounds are chosen by, and methods compared by."""
-    most_labels: ClassVar[int] = 1
-    """How many labels an example has at the most; where it is one, each example has one."""
-    class_metric: ClassVar[Metric | None] = None
-    """What `class_scores` returns for each class; None where a class has no score of its own."""
-    has_classes: ClassVar[bool] = True
-    """Whether features have classes, so that methods may take prototypes of them."""
-
-    scored_unit: ClassVar[str] = "examples"
-    """What class scores count."""
-    target_kinds: ClassVar[frozenset[str]] = frozenset({"class"})
-    """Which targets it learns, or at least ignores: `class` of an example, or a `mask` with a class of each pixel."""
+class Task(TaskDefinition):
+    """A task with its torch half: its fields are its options, so it prints, compares and travels as JSON."""
 
     @property
     def decoder(self) -> Mapping[str, Any] | None:
@@ -58,14 +41,6 @@ class Task(ABC):
         return None
 
     # ---- in training
-
-    @property
-    def outside(self) -> int | None:
-        """The target of what a picture does not reach, where targets lie as its pixels do, and move with them.
-
-        None where augmentation leaves the targets as they are.
-        """
-        return None
 
     @abstractmethod
     def loss(self, output: Output, batch: Batch) -> Tensor:
@@ -97,23 +72,23 @@ class Task(ABC):
     def no_statistics(self, classes: int) -> Statistics:
         """Return the statistics of no examples, where the plan has that many classes."""
 
-    @abstractmethod
     def metrics(self, statistics: Statistics) -> dict[str, float]:
         """Return each metric by name; NaN where the statistics are of no examples."""
+        return self.scores(arrays(statistics))
 
     def trivial_score(self, statistics: Statistics) -> float | None:
         """Return the primary metric of the answer that needs no learning; None where the statistics are of nothing."""
-        return None
+        return self.trivial(arrays(statistics))
+
+    def class_scores(self, statistics: Statistics) -> list[float]:
+        """Return the score of each class (C,), NaN for one that is neither present nor predicted; [] without any."""
+        return self.scores_by_class(arrays(statistics))
 
     # ---- for data and reports
 
     def class_counts(self, targets: Tensor, classes: int) -> list[int] | None:
         """Count what loss and statistics count, of each class of targets (n, ...); None for a task without classes."""
         return torch.bincount(targets.flatten().long(), minlength=classes).tolist() if self.has_classes else None
-
-    def class_scores(self, statistics: Statistics) -> list[float]:
-        """Return the score of each class (C,), NaN for one that is neither present nor predicted; [] without any."""
-        return []
 
     def count_mismatch(self, total: int, examples: int) -> str | None:
         """Say why counts of classes with this sum cannot be those of so many examples; None where they can."""
@@ -132,11 +107,10 @@ class Task(ABC):
         """Say in words why a network's output does not fit the targets; None where it does."""
         return None
 
-    def improves(self, score: float | None, best: float | None) -> bool:
-        """Whether a primary metric is better than the best so far; None is no score, and worse than any."""
-        if score is None or best is None:
-            return score is not None
-        return score > best if self.metric_kinds[self.primary_metric].higher_is_better else score < best
+
+def arrays(statistics: Statistics) -> Arrays:
+    """Return statistics as arrays on the host."""
+    return {name: value.cpu().numpy() for name, value in statistics.items()}
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -40,10 +40,9 @@ def train_one(
     """Run one client's round; `max_steps` cuts a straggler's work short, a `callback` may resume it or end it."""
     client = reseed(client, setup.training.seed, client_id, round_number)
     order = _order(setup, len(examples.y), client_id, round_number, max_steps)
-    work = Work(examples, order, _stats_order(setup, examples))
-    optimizer = optimizer_for(setup.training)
     rate = rate_of_round(setup.training, round_number, setup.rounds)
-    return local_round(setup, optimizer, client, broadcast, work, rate=rate, callback=callback)
+    work = Work(examples, order, _stats_order(setup, examples), rate)
+    return local_round(setup, optimizer_for(setup.training), client, broadcast, work, callback=callback)
 
 
 def train_stacked(
@@ -67,7 +66,8 @@ def train_stacked(
         for mine, name, limit in zip(examples, client_ids, limits, strict=True)
     ]
     stats_orders = [_stats_order(setup, mine) for mine in examples]
-    work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders))
+    rate = rate_of_round(setup.training, round_number, setup.rounds)
+    work = Work(pad_examples(examples), stack_schedules(orders), stack_schedules(stats_orders), rate)
     seeded = [
         reseed(client, setup.training.seed, name, round_number)
         for client, name in zip(clients, client_ids, strict=True)
@@ -80,7 +80,6 @@ def train_stacked(
         stack(seeded),
         received,
         work,
-        rate=rate_of_round(setup.training, round_number, setup.rounds),
         stacked=True,
         compiled=compiled,
     )

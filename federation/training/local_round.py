@@ -50,11 +50,15 @@ class Setup:
 
 
 class Work(NamedTuple):
-    """A client's examples, the order in which it trains on them, and one sweep over them for statistics."""
+    """A client's examples, the order in which it trains on them, and one sweep over them for statistics.
+
+    `rate`: by how much the round's learning rates are the phases'.
+    """
 
     examples: Examples
     order: Schedule
     stats_order: Schedule
+    rate: float = 1.0
 
 
 class LocalRound(NamedTuple):
@@ -81,12 +85,11 @@ def local_round(
     broadcast: Broadcast,
     work: Work,
     *,
-    rate: float = 1.0,
     stacked: bool = False,
     callback: TrainingCallback | None = None,
     compiled: Compile | None = None,
 ) -> LocalRound:
-    """Receive, train through the method's phases at `rate` times their learning rates, and make the upload.
+    """Receive, train through the method's phases, and make the upload.
 
     Stacked, every tensor of `client`, `broadcast` and `work` has a first dimension K, and so has the result. A step
     whose mask is all zero changes nothing. A `callback` may resume or end a single client's round. `compiled` may give
@@ -99,6 +102,7 @@ def local_round(
     before = _statistics("before", setup, client, work, stacked)
     zero = setup.inputs(work.examples.x[:0]).new_zeros(work.examples.y.shape[:1] if stacked else ())
     state, done, callback = _State(client.params, client.buffers, zero, zero), 0, callback or TrainingCallback()
+    loop = _Loop(setup, optimizer, round_state, work, stacked, callback, compiled)
     begun, phases = callback.resume(), method.phases(training)
     if begun:
         state = _State(begun.params, begun.buffers, begun.loss, begun.examples, begun.steps)
@@ -106,32 +110,30 @@ def local_round(
         epochs = range(done, done + phase.epochs)
         done += phase.epochs
         if begun is None or epochs.stop > begun.epoch:
-            state = _train(
-                setup, optimizer, phase, state, round_state, work, epochs, rate, stacked, callback, begun, compiled
-            )
+            state = _train(loop, phase, state, epochs, begun)
     client = client._replace(params=state.params, buffers=state.buffers)
     after = _statistics("after", setup, client, work, stacked)
     rates = _rates(training, phases, work.order, None if stacked else state.steps)
-    stats = TrainingStats(before, after, training.lr * rate * torch.as_tensor(rates).to(zero))
+    stats = TrainingStats(before, after, training.lr * work.rate * torch.as_tensor(rates).to(zero))
     client, upload = lift(method.upload)(client, round_state, stats)
     return LocalRound(client, upload, state.loss / state.examples.clamp(min=1))
 
 
-def _train(
-    setup: Setup,
-    optimizer: Optimizer,
-    phase: Phase,
-    state: _State,
-    round_state: Tree,
-    work: Work,
-    epochs: range,
-    rate: float,
-    stacked: bool,
-    callback: TrainingCallback,
-    begun: EpochCheckpoint | None,
-    compiled: Compile | None,
-) -> _State:
+class _Loop(NamedTuple):
+    """What all phases of a round have in common."""
+
+    setup: Setup
+    optimizer: Optimizer
+    round_state: Tree
+    work: Work
+    stacked: bool
+    callback: TrainingCallback
+    compiled: Compile | None
+
+
+def _train(loop: _Loop, phase: Phase, state: _State, epochs: range, begun: EpochCheckpoint | None) -> _State:
     """Run one phase with a fresh optimizer, at its rate times the round's; parameters outside it stay as they are."""
+    setup, optimizer, round_state, work, stacked, callback, compiled = loop
     lift, differentiate = (_stacked, _transformed) if stacked else (_single, _recorded)
     frozen = select(state.params, lambda name: not phase.trainable(name))
     trained = select(state.params, phase.trainable)
@@ -144,7 +146,7 @@ def _train(
 
     # a rate that changes by the round is a tensor to stacked steps: one compiled program serves all rounds
     scheduled = stacked and setup.training.lr_schedule != "constant"
-    rates = (torch.full_like(state.loss, phase.rate * rate),) if scheduled else ()
+    rates = (torch.full_like(state.loss, phase.rate * work.rate),) if scheduled else ()
 
     def step(
         trained: Tensors, buffers: Tensors, momenta: Any, batch: Batch, frozen: Tensors, extra: Tree, *rates: Tensor
@@ -153,7 +155,7 @@ def _train(
             return setup.method.loss(setup.task, setup.network, {**frozen, **params}, buffers, batch, extra)
 
         gradients, loss, moved = differentiate(objective, trained)
-        new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates or (phase.rate * rate,))
+        new_momenta, new = optimizer.apply(gradients, momenta, trained, *rates or (phase.rate * work.rate,))
         count = batch.mask.sum()
         if stacked:  # a single client never runs an empty step; a stacked one waits for the longest
             new, moved, new_momenta = where(count > 0, (new, moved, new_momenta), (trained, buffers, momenta))

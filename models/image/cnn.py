@@ -7,7 +7,7 @@ Visual Feature Representations', 2021, arXiv 2105.08982, S1.2; celeba_cnn is LEA
 1812.01097). public_cnn: the CIFAR-10 network of pfl-research's benchmarks (Granqvist et al., 2024, arXiv 2404.06430).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
@@ -110,6 +110,7 @@ class MnistCnn(ImageCnn):
 
     stages = (ConvolutionStage(5), ConvolutionStage(5))
     map_dropout_layer = ChannelDropout
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [1, 20, 24], "channels": [3, 4], "hidden": 16}
 
 
 class FemnistCnn(ImageCnn):
@@ -120,6 +121,7 @@ class FemnistCnn(ImageCnn):
 
     stages = (ConvolutionStage(3), ConvolutionStage(5))
     map_dropout_layer = ChannelDropout
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [1, 20, 24], "channels": [3, 4], "hidden": 16}
 
 
 class MarginCnn(ImageCnn):
@@ -129,6 +131,7 @@ class MarginCnn(ImageCnn):
     """
 
     stages = (ConvolutionStage(5, padding=2), ConvolutionStage(5, padding=2))
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [1, 8, 12], "channels": [3, 4], "hidden": 16}
 
     def __init__(
         self,
@@ -151,6 +154,7 @@ class PublicCnn(ImageCnn):
     """pfl-research's CNN for CIFAR-10: one pooling after both convolutions; 1 626 442 parameters at 10 classes."""
 
     stages = (ConvolutionStage(3, pool=1), ConvolutionStage(3))
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [3, 10, 8], "channels": [3, 4], "hidden": 16}
 
     def __init__(
         self,
@@ -180,6 +184,7 @@ class CelebaCnn(Model):
 
     input_kinds = ("image",)
     stages: ClassVar[tuple[ConvolutionStage, ...]] = (ConvolutionStage(3, padding=1),) * 4
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [3, 16, 32], "channels": [8, 8, 8, 8]}
 
     def __init__(
         self,

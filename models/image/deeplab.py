@@ -5,7 +5,8 @@ Chen et al., 'Encoder-Decoder with Atrous Separable Convolution for Semantic Ima
 al., CVPR 2018, arXiv 1801.04381. 5 816 053 parameters at 21 classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,13 @@ class DeepLabV3Plus(Segmenter):
     """
 
     published = Published("classifier.", unused=("features.18.",), fresh=("pyramid.", "quarter.", "decoder.", HEAD))
+    small: ClassVar[Mapping[str, Any]] = {
+        "input_shape": [3, 34, 41],
+        "width": 0.25,
+        "channels": 8,
+        "quarter_channels": 8,
+        "dilations": [2, 3],
+    }
 
     def __init__(
         self,

@@ -4,7 +4,8 @@ Sandler et al., 'MobileNetV2: Inverted Residuals and Linear Bottlenecks', CVPR 2
 Parameters at 10 classes: 2 236 682; 3 504 872 at 1000, as published, with either norm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -105,6 +106,7 @@ class MobileNetV2(Model):
 
     input_kinds = ("image",)
     published = Published("classifier.")
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [3, 34, 40], "width": 0.25}
 
     def __init__(
         self,

@@ -6,7 +6,8 @@ GroupNorm in place of BatchNorm: Wu and He, ECCV 2018, arXiv 1803.08494; in fede
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -57,6 +58,7 @@ class ResNet18(Model):
 
     input_kinds = ("image",)
     published = Published("fc.")
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [3, 32, 24], "width": 16}
 
     def __init__(
         self,

@@ -6,12 +6,13 @@ ECCV 2018, arXiv 1802.02611). 332 011 parameters at 11 classes.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gaitway.tasks import TargetKind
 from models.errors import OptionError
 from models.image.resnet import BasicBlock
 from models.layers.channels_last import Conv2d
@@ -23,7 +24,7 @@ class Segmenter(Model):
     """A network whose head is a convolution of features of a lower resolution; logits have the picture's."""
 
     input_kinds = ("image",)
-    tasks: ClassVar[tuple[str, ...]] = ("segmentation",)
+    targets: ClassVar[tuple[TargetKind, ...]] = (TargetKind.MASK,)
 
     @abstractmethod
     def extract(self, x: Tensor) -> Tensor:
@@ -40,6 +41,8 @@ class SegmenterSmall(Segmenter):
 
     `channels`: after each halving.
     """
+
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [3, 18, 26], "channels": [8, 8, 16, 16], "feature_dim": 8}
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ Dosovitskiy et al., 'An Image is Worth 16x16 Words', ICLR 2021, arXiv 2010.11929
 Parameters at 32×32 and 10 classes: 2 692 042; with ALP 3 136 714, and 2 × 774 144 numbers in the prototype buffers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,7 @@ class Vit(Transformer):
     """
 
     input_kinds = ("image",)
+    small: ClassVar[Mapping[str, Any]] = {"input_shape": [3, 8, 12], "feature_dim": 12, "blocks": 2, "mlp": 16}
 
     def __init__(
         self,
@@ -123,3 +125,10 @@ class VitAlp(AlpBlocks, Vit):
     """ViT with an ALP layer before the attention of each block; `models.layers.alp_blocks` says where exactly."""
 
     without_alp = "vit_tiny"
+    small: ClassVar[Mapping[str, Any]] = {
+        "input_shape": [3, 8, 12],
+        "feature_dim": 12,
+        "blocks": 2,
+        "mlp": 16,
+        "prototypes": [40, 7],
+    }

@@ -92,8 +92,8 @@ def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -
     """Print what each preset's clients get, beside what the paper reports."""
     from sim.cli.preset_partitions import deal
     from sim.data.images.class_facts import single_class_pictures
-    from sim.data.partitions.plot import draw_partition
     from sim.data.partitions.table import partition_table
+    from sim.reports.figures.partition import draw_partition
 
     y = single_class_pictures(facts)
     console.print(f"{len(y):,} pictures of train_aug show one class of objects.")

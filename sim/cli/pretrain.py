@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 from sim.cli.run import Paths, describe, simulate
 from sim.cli.terminal import cli_errors, console
 from sim.presets import with_defaults
@@ -63,7 +64,7 @@ def pretrain(
     has_alp = model in alp_models()
     given: dict[str, Any] = {
         **(_WITH_ALP if has_alp else _WITHOUT_ALP),
-        **{"task": "masked_reconstruction", "data": data, "model": model, "optimizer": "adam", "lr": lr},
+        **{"task": MaskedReconstructionTask.name, "data": data, "model": model, "optimizer": "adam", "lr": lr},
         **{"rounds": epochs, "epochs": 1, "batch": batch, "seed": seed, "device": device, "threads": threads},
         "set": [*UNSCREENED, *(_ONE_CLIENT if has_alp else ()), *(set_ or [])],
     }

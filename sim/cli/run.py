@@ -16,13 +16,13 @@ from sim.cli.repeat import option_words
 from sim.cli.terminal import bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
-from sim.data.sources import DATA
+from sim.data.sources import source_names
 from sim.experiment import DEFAULTS, OPTIONS, PANELS, Experiment, Option
 from sim.networks.initialization import Initialization
 from sim.presets import with_defaults
 
 _DATA, _METHOD, _TRAINING, _RUNNING = PANELS
-_NAMES = {"data": DATA, "partition": PARTITIONS}
+_NAMES = {"data": source_names(), "partition": PARTITIONS}
 """What an option's help lists."""
 
 
@@ -218,9 +218,9 @@ def _read(experiment: Experiment, paths: Paths) -> FederatedData:
 
 def _show_clients(data: FederatedData, task: Task, out: Path) -> None:
     """Print and draw every client's training and test examples by class."""
-    from sim.data.partitions.plot import draw_partition
     from sim.data.partitions.table import partition_table
     from sim.data.repartition import current_partition
+    from sim.reports.figures.partition import draw_partition
     from sim.results.writing import writing
 
     shares, y = current_partition(data, task)

@@ -66,8 +66,9 @@ def _index(number: str, count: int) -> int:
 
 
 def _check_task(name: str, spec: InputSpec, task: str) -> None:
-    if name not in models.MODELS or task in (own := models.MODELS[name].tasks):
+    if name not in models.MODELS or models.MODELS[name].learns(task):
         return
+    own = models.MODELS[name].learnt_tasks()
     here, all_of_it = models_for(spec, task), learners(task)
     if here or not all_of_it:
         fitting = f"models of these {spec.kind}s that do: {', '.join(here) or 'none'}"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from har_pipeline import DATASETS
+from har_pipeline import dataset_names
 from har_pipeline.combination import combination_of
 from sim.cli.repeat import repeat_command
 from sim.experiment import DEFAULTS, OPTIONS, Affects
@@ -96,7 +96,7 @@ def data_settings(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     if config.partition:
         options = ", ".join(f"{key} {value}" for key, value in config.partition.items() if key != "kind")
         yield "Partition", str(config.partition["kind"]), f"{options}."
-    if config.dataset in DATASETS or combination_of(config.dataset):
+    if config.dataset in dataset_names() or combination_of(config.dataset):
         yield "Split", config.data.split, LEAKS.get(config.data.split, "")
         yield "Validation", f"{config.validation_share:g}", _validation(config.validation_share)
         yield "Normalization", config.data.normalization, f"{NORMALIZATIONS.get(config.data.normalization, '')}."

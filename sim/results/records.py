@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from federation.tasks import task_from_json
 from federation.tasks.task import Task
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from sim.experiment import Experiment
 
 Selection = Literal["validation", "last", "best"]
@@ -130,7 +130,7 @@ class RoundRecord(Record):
     capped: dict[str, int] = {}  # the examples that a client counted with, of those that have more
     left_out: dict[str, str] = {}  # why a client's update was not used
     seconds: dict[str, float]
-    diagnostics: dict[str, Any] = {}  # `sim.reports.analysis.diagnostics` knows what is inside
+    diagnostics: dict[str, Any] = {}  # `sim.diagnostics` knows what is inside
 
     @property
     def moved_bytes(self) -> float:

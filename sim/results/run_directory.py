@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from gaitway.errors import first_problem
-from gaitway.scores import lowest_tenth
 from sim.errors import RunDirectoryError
 from sim.results.records import ClientExamples, ClientScore, Confusions, RoundRecord, RunConfig, Selection, Summary
 
@@ -106,3 +106,9 @@ def _parse(adapter: TypeAdapter[T], text: str, where: str) -> T:
         raise RunDirectoryError(
             f"{where}: {first_problem(error)}; the file is damaged, not a run's, or another version's"
         ) from error
+
+
+def lowest_tenth(scores: Sequence[float]) -> float:
+    """Mean of the lowest tenth of the clients' scores (K,): ⌊K/10⌋ of them, one at least; NaN for none."""
+    lowest = sorted(scores)[: max(1, len(scores) // 10)]
+    return float(np.mean(lowest)) if lowest else float("nan")

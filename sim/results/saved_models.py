@@ -9,8 +9,8 @@ from typing import cast
 
 import models
 from federation.records import Client, Tensors
-from federation.tasks.classification import Classification
 from federation.training.forward import initial_model
+from gaitway.tasks import DEFAULT_TASK
 from models.checkpoint import CheckpointInfo, save_checkpoint
 from models.mae import encoder_state, is_autoencoder_state
 from sim.data.federated_data import FederatedData
@@ -49,7 +49,7 @@ def _save(
         method=settings.method["name"],
         round=simulation.round_number if name == SERVER else simulation.best_round.best.round,
         federation=f"sim-{settings.dataset}",
-        task=settings.task if network.setup.task.has_classes else {"name": Classification.name},
+        task=settings.task if network.setup.task.has_classes else {"name": DEFAULT_TASK.name},
         fresh_head=pretrained,
     )
     if pretrained:

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from federation.records import Examples, Output
 from federation.seeds import generator
-from federation.tasks.segmentation import Segmentation
+from federation.tasks.task import Task
 from federation.training.prediction import answer
 from gaitway.files import write_file
+from gaitway.tasks import TargetKind
 from har_pipeline import ChannelStatistics
 from sim.errors import RunDirectoryError
 from sim.evaluation import ClientModel
-from sim.reports.analysis.entropy import feature_entropy, softmax_entropy
+from sim.results.entropy import feature_entropy, softmax_entropy
 from sim.simulation import Simulation
 
 FILE = "pictures.safetensors"
@@ -51,7 +52,7 @@ class SegmentedPictures(NamedTuple):
 TENSORS = SegmentedPictures._fields[:5]
 
 
-def choose_pictures(tests: Mapping[str, Examples], task: Segmentation, seed: int) -> list[Place]:
+def choose_pictures(tests: Mapping[str, Examples], task: Task, seed: int) -> list[Place]:
     """Draw up to four test pictures, of as many different classes as the first drawn ones have."""
     places = [(name, row) for name, test in tests.items() for row in range(len(test.y))]
     drawn = [places[k] for k in generator(seed, "pictures").permutation(len(places))[:CANDIDATES]]
@@ -82,7 +83,7 @@ def shown(x: Tensor, statistics: ChannelStatistics | None) -> Tensor:
 
 
 def picture_of(
-    task: Segmentation, name: str, x: Tensor, truth: Tensor, output: Output, statistics: ChannelStatistics | None
+    task: Task, name: str, x: Tensor, truth: Tensor, output: Output, statistics: ChannelStatistics | None
 ) -> SegmentedPictures:
     """Join one picture x (1, C, H, W), its truth (1, H, W), and what a model made of it."""
     size = (int(x.shape[-2]), int(x.shape[-1]))
@@ -113,7 +114,7 @@ def pictures_of(simulation: Simulation) -> SegmentedPictures | None:
     None where the task is another, or nobody has a model and test pictures.
     """
     task, data = simulation.task, simulation.data
-    if not isinstance(task, Segmentation):
+    if task.target is not TargetKind.MASK:
         return None
     served = (
         ClientModel(simulation.setup, simulation.server_model()) if simulation.setup.method.has_global_model else None

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from gaitway.terminal import Console
 from sim.results.records import SELECTIONS, MeanStd, SelectedRound, Selection, Spread, Summary
 from sim.results.run_directory import RunDirectory

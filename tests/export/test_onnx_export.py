@@ -20,11 +20,14 @@ from export.runtime import InputError, ModelFileError, Session
 from export.sample_examples import generated_windows
 from federation.tasks.classification import Classification
 from gaitway.input_spec import InputSpec
-from gaitway.scores import macro_f1
+from gaitway.tasks import DEFAULT_TASK
+from gaitway.tasks.classification import macro_f1
 from models import ModelOutput
 from models.layers.alp import ALP, set_inference
 from models.registry import alp_models
 from tests.export.conftest import MEAN, STD, Exported, metadata, trained, waves
+
+TASK = DEFAULT_TASK()
 
 
 def torch_logits(module: nn.Module, raw: np.ndarray) -> np.ndarray:
@@ -180,7 +183,7 @@ def test_a_graph_whose_output_depends_on_the_batch_is_refused() -> None:
             return FixedLogits(np.full((len(windows), 4), 1e-3 if len(windows) == 7 else 0.0))
 
     with pytest.raises(GateError, match="depends on the batch"):
-        check_parity(Coupled(np.zeros(0)), np.zeros((300, 128, 6), np.float32), np.zeros((300, 4), np.float32))
+        check_parity(Coupled(np.zeros(0)), np.zeros((300, 128, 6), np.float32), np.zeros((300, 4), np.float32), TASK)
 
 
 def test_too_few_windows_need_a_word(tmp_path: Path) -> None:
@@ -228,9 +231,9 @@ def test_generated_windows_are_physical_and_repeatable() -> None:
 
 
 def test_gate_thresholds_are_those_of_the_specification() -> None:
-    wanted = (1e-4, 256, 0.99, 0.005, (1, 2, 7))
-    found = (gates.MAX_LOGIT_DELTA, gates.MIN_EXAMPLES, gates.MIN_INT8_AGREEMENT, gates.MAX_SCORE_LOSS, gates.BATCHES)
-    assert found == wanted
+    assert (TASK.min_gate_examples, TASK.min_agreement) == (256, 1)
+    found = (gates.MAX_LOGIT_DELTA, gates.MIN_INT8_AGREEMENT, gates.MAX_SCORE_LOSS, gates.BATCHES)
+    assert found == (1e-4, 0.99, 0.005, (1, 2, 7))
 
 
 @pytest.mark.data
@@ -242,8 +245,8 @@ def test_the_parity_gate_holds_on_real_recordings(gaitway_data: Path, exported: 
     columns = [np.genfromtxt(file, delimiter=",", skip_header=1) for file in files]
     recordings = [np.hstack([9.80665 * (c[:, 4:7] + c[:, 10:13]), c[:, 7:10]]).astype(np.float32) for c in columns]
     x = np.stack([r[i : i + 128] for r in recordings for i in range(0, len(r) - 128, 16)])
-    assert len(x) >= gates.MIN_EXAMPLES
-    check_parity(Session.load(exported.path), x, torch_logits(exported.module, x))
+    assert len(x) >= TASK.min_gate_examples
+    check_parity(Session.load(exported.path), x, torch_logits(exported.module, x), TASK)
 
 
 def _int8(exported: Exported) -> onnx.ModelProto:

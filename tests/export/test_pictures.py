@@ -247,10 +247,10 @@ def test_gates_count_pixels() -> None:
     near = exact * np.float32(1e-5)
     tied = near.copy()
     tied[7, :, 0, :3] = tied[7, ::-1, 0, :3]  # at most 3 of 8000 pixels have another class, all within 1e-4
-    assert check_parity(FixedLogits(tied), x, near).argmax_agreement >= 0.999
+    assert check_parity(FixedLogits(tied), x, near, Segmentation()).argmax_agreement >= 0.999
     tied[:, :, :, 50:] = tied[:, ::-1, :, 50:]
     with pytest.raises(GateError, match=r"expected 99\.9% of pixels"):
-        check_parity(FixedLogits(tied), x, near)
+        check_parity(FixedLogits(tied), x, near, Segmentation())
     worse = exact.copy()
     worse[:, :, 0, :9] = np.eye(3, dtype=np.float32)[(truth[:, 0, :9] + 1) % 3].transpose(0, 2, 1)
     assert check_int8(FixedLogits(worse), FixedLogits(exact), x, None, Segmentation()).argmax_agreement == 0.991

@@ -18,6 +18,7 @@ from federation.tasks import TASKS
 from federation.training.client_round import train_one
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
+from gaitway.tasks import DEFAULT_TASK, TargetKind
 from tests.federation.tiny_networks import WIDTH, TinyAutoencoder, TinySegmenter
 
 SIZES = {"ada": 11, "bob": 4, "cyd": 7}
@@ -55,7 +56,7 @@ class Federation(NamedTuple):
 def federation(
     method: Method,
     *,
-    task: str = "classification",
+    task: str = DEFAULT_TASK.name,
     network_name: str | None = None,
     dropout: float = 0.0,
     epochs: int = 2,
@@ -63,7 +64,7 @@ def federation(
     autocast: torch.dtype | None = None,
 ) -> Federation:
     """Build the federation for a method and a task; its network is a tiny one, or one of the table."""
-    learnt = NETWORKS[network_name or task]
+    learnt = NETWORKS[network_name or TASKS[task].target]
     training = TrainingConfig(
         classes=3,
         feature_dim=learnt.feature_dim,
@@ -77,7 +78,9 @@ def federation(
     setup = Setup(method, training, network(module, autocast=autocast), TASKS[task]())
     initial = method.init_client_state(initial_client(module), training)
     state = method.server_init(initial.params, initial.buffers, training)
-    examples = {name: mine._replace(x=mine.x.to(dtype)) for name, mine in _examples(network_name or task).items()}
+    examples = {
+        name: mine._replace(x=mine.x.to(dtype)) for name, mine in _examples(network_name or TASKS[task].target).items()
+    }
     return Federation(setup, initial, examples, state)
 
 
@@ -100,9 +103,9 @@ class _Learnt(NamedTuple):
 
 
 NETWORKS = {
-    "classification": _Learnt(_classifier, 16, (128, 6)),
-    "segmentation": _Learnt(lambda dropout: TinySegmenter(3, dropout=dropout), WIDTH, (3, 8, 6), (8, 6)),
-    "masked_reconstruction": _Learnt(lambda dropout: TinyAutoencoder(dropout=dropout), WIDTH, (128, 6)),
+    TargetKind.CLASS: _Learnt(_classifier, 16, (128, 6)),
+    TargetKind.MASK: _Learnt(lambda dropout: TinySegmenter(3, dropout=dropout), WIDTH, (3, 8, 6), (8, 6)),
+    TargetKind.WINDOW: _Learnt(lambda dropout: TinyAutoencoder(dropout=dropout), WIDTH, (128, 6)),
     "segmenter_small": _Learnt(
         _of_the_table("segmenter_small", channels=[8, 8, 8, 8], feature_dim=8), 8, (3, 18, 10), (18, 10)
     ),
@@ -111,7 +114,7 @@ NETWORKS = {
         (3, 18, 10), (18, 10),
     ),
 }  # fmt: skip
-"""By the name of a task, whose tiny network they have, or of the table."""
+"""By a task's kind of target, for which they are a tiny network, or by the name of one of the table."""
 
 
 @functools.cache

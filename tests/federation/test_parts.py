@@ -20,7 +20,7 @@ from federation.training.forward import initial_client, reseed
 from federation.training.optimizers import adam, optimizer_for, sgd
 from federation.training.schedule import in_order, schedule, stack_schedules
 from federation.tree import flatten, unflatten
-from gaitway.scores import confusion, macro_f1, scores_of
+from gaitway.tasks.classification import confusion, macro_f1, scores_of
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,37 +26,10 @@ from models.errors import UnknownModelError
 from sim.data.partitions import partition_from_json
 from sim.errors import SettingsError as SimSettingsError
 from tests.edge_agent.factories import make_plan
+from tests.gaitway.conftest import Install
 from tests.repository.imports import REPOSITORY
 
 EXAMPLE = REPOSITORY / "docs" / "examples" / "gaitway-feddyn"
-Install = Callable[..., None]
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a package as pip leaves it: modules, and a folder of metadata with entry points."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    plugins.allow(None)  # another test of this process may have read a device's configuration
-
-    def make(package: str, entries: dict[str, str], **modules: str) -> None:
-        for name, text in modules.items():
-            (tmp_path / f"{name}.py").write_text(text)
-        metadata = tmp_path / f"{package.replace('-', '_')}-1.2.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-        groups = {key.partition(":")[0] for key in entries}
-        lines = []
-        for group in sorted(groups):
-            lines.append(f"[gaitway.{group}]")
-            lines += [f"{key.partition(':')[2]} = {value}" for key, value in entries.items() if key.startswith(group)]
-        (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
-        plugins.installed.cache_clear()
-
-    yield make
-    plugins.allow(None)
-    plugins.installed.cache_clear()
-    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
-        del sys.modules[name]
 
 
 def feddyn(install: Install) -> None:
@@ -184,7 +156,7 @@ def test_the_list_names_table_package_and_version(install: Install, capsys: pyte
 
 def test_every_group_is_a_table() -> None:
     from edge_agent.config.sensors import SOURCES
-    from federation.tasks import TASKS
+    from gaitway.tasks import TASKS
     from har_pipeline.readers import READERS
     from models import MODELS
     from sim.data.partitions import PARTITIONS

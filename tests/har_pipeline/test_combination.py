@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from har_pipeline import (
-    DATASETS,
     PipelineSettings,
     SettingsError,
     SourceError,
     dataset_labels,
+    dataset_names,
     dataset_settings,
     prepare,
     prepare_members,
@@ -152,6 +152,6 @@ def test_pretraining_pools_five_sets_that_can_be_passed_one_at_a_time(root, tmp_
 
 def test_every_combination_has_json_settings_and_distinct_labels():
     for name in ("combined", "union", "pretraining"):
-        assert name in DATASETS
+        assert name in dataset_names()
         assert PipelineSettings.from_json(json.loads(json.dumps(dataset_settings(name).to_json()))).stride == 64
         assert len(set(dataset_labels(name))) == len(dataset_labels(name))

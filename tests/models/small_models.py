@@ -6,26 +6,7 @@ import torch
 
 from models import MODELS, Model, build
 
-SMALL: dict[str, dict[str, Any]] = {
-    "hart": {"blocks": 2, "feature_dim": 32, "mlp": 24, "head_width": 20},
-    "hart_alp": {"blocks": 2, "feature_dim": 32, "mlp": 24, "head_width": 20, "prototypes": [50, 9]},
-    "har_cnn": {"channels": [8, 16], "feature_dim": 24, "hidden": 10},
-    "har_cnn_alp": {"channels": [8, 16], "feature_dim": 24, "hidden": 10, "prototypes": [13], "alp": {"gamma": 0.5}},
-    "dense": {"input_shape": [7], "hidden": [6, 8]},
-    "mnist_cnn": {"input_shape": [1, 20, 24], "channels": [3, 4], "hidden": 16},
-    "femnist_cnn": {"input_shape": [1, 20, 24], "channels": [3, 4], "hidden": 16},
-    "margin_cnn": {"input_shape": [1, 8, 12], "channels": [3, 4], "hidden": 16},
-    "celeba_cnn": {"input_shape": [3, 16, 32], "channels": [8, 8, 8, 8]},
-    "public_cnn": {"input_shape": [3, 10, 8], "channels": [3, 4], "hidden": 16},
-    "vit_tiny": {"input_shape": [3, 8, 12], "feature_dim": 12, "blocks": 2, "mlp": 16},
-    "vit_tiny_alp": {"input_shape": [3, 8, 12], "feature_dim": 12, "blocks": 2, "mlp": 16, "prototypes": [40, 7]},
-    "resnet18": {"input_shape": [3, 32, 24], "width": 16},
-    "mobilenet_v2": {"input_shape": [3, 34, 40], "width": 0.25},
-    "deeplab_v3plus": {
-        "input_shape": [3, 34, 41], "width": 0.25, "channels": 8, "quarter_channels": 8, "dilations": [2, 3],
-    },
-    "segmenter_small": {"input_shape": [3, 18, 26], "channels": [8, 8, 16, 16], "feature_dim": 8},
-}  # fmt: skip
+SMALL: dict[str, dict[str, Any]] = {name: dict(model.small) for name, model in MODELS.items()}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {name: (name, SMALL[name]) for name in MODELS} | {
     "har_cnn_alp, single updates": ("har_cnn_alp", SMALL["har_cnn_alp"] | {"alp_update": "single"}),
     "mnist_cnn, both dense layers in the head": ("mnist_cnn", SMALL["mnist_cnn"] | {"head_layers": 2}),

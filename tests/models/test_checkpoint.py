@@ -18,7 +18,7 @@ SIZES: dict[str, dict[str, Any]] = SMALL | {"har_cnn": {"channels": [8, 8]}, "ha
 
 
 def info(name: str) -> CheckpointInfo:
-    labels, task = ("walk", "sit", "läuft"), {"name": MODELS[name].tasks[0]}
+    labels, task = ("walk", "sit", "läuft"), {"name": MODELS[name].learnt_tasks()[0]}
     return CheckpointInfo(
         name, SIZES[name], labels, spec_of(name), method="fedali", round=3, scores={"macro_f1": 0.5}, task=task
     )

@@ -19,13 +19,13 @@ EACH_CASE = pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[pytest.mark.ci] if case in SLOWER else []) for case in CASES]
 )
 EACH_NAME = pytest.mark.parametrize("name", MODELS)
-# What enters the head of each network as its paper has it.
+# What enters the head of a network as its paper has it.
 FEATURE_DIMS = {
+    "hart": 192, "hart_alp": 192, "har_cnn": 192, "har_cnn_alp": 192, "vit_tiny": 192, "vit_tiny_alp": 192,
     "dense": 128, "mnist_cnn": 50, "femnist_cnn": 50, "margin_cnn": 64 * 7 * 7, "celeba_cnn": 32 * 5 * 5,
     "public_cnn": 64 * 14 * 14, "resnet18": 512, "segmenter_small": 48, "mobilenet_v2": 1280,
     "deeplab_v3plus": 256,
 }  # fmt: skip
-WINDOWED = 192
 
 
 def examples(model: Model, *sizes: int) -> Tensor:
@@ -66,7 +66,7 @@ def test_default_shapes_and_feature_width(name: str) -> None:
     with torch.device("cpu" if name in alp_models() else "meta"):  # ALP's forward is of real devices
         model = build(name, classes=6).eval()
         features, logits = model(torch.zeros(3, *model.input_shape))
-    assert model.feature_dim == FEATURE_DIMS.get(name, WINDOWED)
+    assert model.feature_dim == FEATURE_DIMS.get(name, features.shape[1])
     assert features.shape[:2] == (3, model.feature_dim)
     assert logits.shape == (3, 6, *(model.input_shape[1:] if isinstance(model, Segmenter) else ()))
     assert features.dim() == logits.dim()

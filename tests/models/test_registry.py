@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from federation.head import is_base, is_head
-from federation.tasks import TASKS
 from gaitway.input_spec import HEAD, InputSpec
 from models import MODELS, UnknownModelError, build
 from models.layers.alp import ALP
@@ -43,7 +42,7 @@ def test_which_models_take_which_examples() -> None:
     assert not {"hart", "har_cnn", "segmenter_small"} & set(pictures)
     assert models_for(picture, "segmentation") == learners("segmentation")
     assert models_for(InputSpec.windows(none, one), "segmentation") == []
-    assert all(set(model.tasks) <= TASKS.keys() for model in MODELS.values())
+    assert all(model.learnt_tasks() for model in MODELS.values())
 
 
 def test_a_model_does_not_take_an_image_of_the_shape_of_its_windows_or_another_shape() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +18,9 @@ from typer.main import get_command
 
 from deploy.document_blocks import Block, shell_blocks
 from gaitway.__main__ import PROGRAMS as GAITWAY
+from gaitway.plugins import GROUPS
 from models.registry import MODELS
-from tests.repository.imports import REPOSITORY, modules
+from tests.repository.imports import PACKAGES, REPOSITORY, modules
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 PROGRAMS = {program.module.split(".")[0]: name for name, program in GAITWAY.items()}
@@ -137,3 +140,50 @@ def test_the_map_names_every_folder() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text()
     folders = {str(file.parent.relative_to(REPOSITORY)) for file in modules().values() if file.name == "__init__.py"}
     assert [folder for folder in sorted(folders) if f"- `{folder}/`: " not in page] == []
+
+
+NAMED = re.compile(r"`((?:" + "|".join(PACKAGES) + r")(?:\.\w+)+)`")
+
+
+NO_CODE = {"federation.paused", "gaitway.example", "gaitway.js", *(f"gaitway.{group}" for group in GROUPS)}
+"""An event, a host, a file, and the groups of entry points."""
+
+
+@cache
+def _defined(name: str) -> bool:
+    """Whether a dotted name is a module, or something that a module or a class in it defines, imports or has."""
+    known = modules()
+    module = next((name[:end] for end in _ends(name) if name[:end] in known), None)
+    if module is None:
+        return False
+    if module == name:
+        return True
+    names = {
+        found
+        for node in ast.walk(ast.parse(known[module].read_text()))
+        for found in (
+            [getattr(node, "name", None)]
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            else [each.asname or each.name for each in node.names]
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            else [node.id]
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            else []
+        )
+    }
+    return all(part in names for part in name[len(module) + 1 :].split("."))
+
+
+def _ends(name: str) -> list[int]:
+    return sorted((at for at in range(1, len(name) + 1) if at == len(name) or name[at] == "."), reverse=True)
+
+
+def test_every_name_of_the_code_in_a_document_exists() -> None:
+    sources = [path for name, path in modules().items() if not name.startswith("tests")]
+    stale = {
+        f"{file.relative_to(REPOSITORY)}: {name}"
+        for file in (*DOCUMENTS, *sources)
+        for name in NAMED.findall(file.read_text())
+        if name not in NO_CODE and not _defined(name)
+    }
+    assert stale == set()

@@ -23,7 +23,7 @@ from federation.training.client_round import train_one
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
 from federation.training.prediction import predict
-from gaitway.scores import confusion, scores_of
+from gaitway.tasks.classification import confusion, scores_of
 from tests.export.test_runtime import model_bytes
 from tests.repository.imports import REPOSITORY
 

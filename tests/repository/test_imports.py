@@ -19,14 +19,13 @@ EVERYWHERE = (
     "gaitway.errors",
     "gaitway.files",
     "gaitway.input_spec",
-    "gaitway.metrics",
     "gaitway.pictures",
     "gaitway.plugins",
-    "gaitway.scores",
+    "gaitway.tasks",
     "gaitway.terminal",
     "gaitway.threads",
 )
-"""For every package: the root of errors, the atomic write, what a network takes, metrics, pictures, scores, what
+"""For every package: the root of errors, the atomic write, what a network takes, pictures, tasks, what
 commands print to, and threads that do not end unheard."""
 
 
@@ -64,7 +63,7 @@ TABLE = {
     "edge_agent": Rule(("federation", "har_pipeline", "models", "export.runtime"), ("paho", "numpy", "onnxruntime")),
     # inside the agent: the state machine has no I/O, sensors know no server, nothing below the supervisor knows it
     "edge_agent.machine": Rule(("federation", "har_pipeline")),
-    "edge_agent.config": Rule(("edge_agent.errors", "edge_agent.serving.soundness", "federation", "har_pipeline")),
+    "edge_agent.config": Rule(("edge_agent.errors", "federation", "har_pipeline")),
     "edge_agent.conditions": Rule(("edge_agent.config", "edge_agent.machine.events")),
     "edge_agent.storage": Rule(("edge_agent.config", "edge_agent.errors", "federation", "har_pipeline"), ("numpy",)),
     "edge_agent.transport": Rule(
@@ -105,7 +104,6 @@ TABLE = {
             "edge_agent.machine",
             "edge_agent.serving.comparison",
             "edge_agent.serving.cross_validation",
-            "edge_agent.serving.soundness",
             "edge_agent.storage",
             "export.runtime",
             "federation",
@@ -207,7 +205,7 @@ INSIDE = {
         "results": (
             *("best_round", "checkpoint", "data", "errors", "evaluation", "experiment", "networks", "simulation"),
         ),
-        "reports": ("data", "errors", "evaluation", "experiment", "results", "run", "sweep"),
+        "reports": ("data", "diagnostics", "errors", "evaluation", "experiment", "results", "run", "sweep"),
     },
 }
 for _package, _folders in INSIDE.items():
@@ -225,7 +223,7 @@ TABLE["federation.protocol"] = replace(TABLE["federation.protocol"], outside=())
 VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
-    "gaitway.scores": {"numpy": ARRAYS},
+    "gaitway.tasks": {"numpy": ARRAYS},
     "gaitway.terminal": {"rich": "tables and colours"},
     "gaitway.pictures": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
@@ -290,8 +288,9 @@ ALSO_OURS = {
         "har_pipeline.description": "what says how their files are laid out",
         "har_pipeline.units": "the units in its help",
     },
-    "sim.data.partitions.plot": {"sim.reports.figures.style": "a picture of the partition in the report's colours"},
-    "sim.results.segmented_pictures": {"sim.reports.analysis.entropy": "maps of entropy, as the report shows them"},
+    "sim.reports.figures.partition": {
+        "sim.reports.figures.style": "a picture of the partition in the report's colours"
+    },
     "sim.reports.report": {"sim.cli.repeat": "the command that repeats the run"},
     "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
     **{
@@ -349,6 +348,11 @@ def test_the_source_keeps_to_the_table() -> None:
 def test_parts_of_the_server_know_their_collaborators_and_not_the_whole() -> None:
     importers = {entry.module for entry in all_imports() if _below(entry.target, ["aggregator_api.runtime"])}
     assert importers == {"aggregator_api.app", "aggregator_api.api.dependencies"}
+
+
+def test_a_simulation_runs_without_its_reports() -> None:
+    importers = {entry.module for entry in all_imports() if _below(entry.target, ["sim.reports"])}
+    assert [name for name in importers if not _below(name, ["sim.reports", "sim.cli"])] == []
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -20,7 +20,7 @@ from federation.training import client_round
 from federation.training.client_round import steps_of
 from federation.training.schedule import Schedule, schedule
 from federation.tree import flatten
-from gaitway.scores import confusion
+from gaitway.tasks.classification import confusion
 from sim import checkpoint
 from sim.cohort import steps_done, stragglers
 from sim.data.federated_data import FederatedData

@@ -19,9 +19,9 @@ from edge_agent.serving import acceptance
 from edge_agent.serving.acceptance import Field
 from edge_agent.serving.comparison import Paired, by_stretch
 from edge_agent.serving.model_runs import Judged, Run, Windows
-from edge_agent.serving.soundness import ClassSoundness
 from federation import wire
 from federation.protocol.messages import VersionScore
+from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
 
 PATH = Path(__file__).with_suffix(".json")

@@ -1,4 +1,4 @@
-/** Macro-F1 from predicted classes: gaitway/scores.py. A confusion matrix counts by true (row) and answered class. */
+/** Macro-F1 from predicted classes: gaitway/tasks/classification.py. A confusion matrix counts by true (row) and answered class. */
 
 import { pairwiseSum } from "./numbers.js";
 

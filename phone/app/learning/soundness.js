@@ -1,5 +1,5 @@
 /**
- * Whether a classifier has learnt anything at all: edge_agent/serving/soundness.py, which says why, with the same
+ * Whether a classifier has learnt anything at all: gaitway/tasks/classification.py, which says why, with the same
  * thresholds and words.
  */
 

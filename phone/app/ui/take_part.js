@@ -60,7 +60,8 @@ function federation({ participation }) {
     state?.reason ? element("p", { class: "reason" }, capital(state.reason)) : null,
     gone(participation),
     figures([
-      ["Round", state?.rounds ? `${state.round} of ${state.rounds}` : "–"],
+      // rounds that failed are counted, and are not among those that the federation is to have
+      ["Round", state?.rounds ? (state.round > state.rounds ? `${state.round}` : `${state.round} of ${state.rounds}`) : "–"],
       ["Taken part in", accepted < MOST_UPLOADS ? String(accepted) : `${accepted} or more`],
       ["Labelled windows", (state?.examples ?? 0).toLocaleString("en")],
       ["Sent", bytesIn(bytesSent)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gaitway.errors import did_you_mean
-from har_pipeline import DATASETS
+from har_pipeline import dataset_names
 from har_pipeline.combination import combination_of
 from sim.data.images import IMAGE_SETS
 from sim.data.sources import synthetic
@@ -12,9 +12,12 @@ from sim.data.sources.recordings import Recordings
 from sim.data.sources.source import ExampleSource, Progress, check_target
 from sim.errors import SettingsError
 
-__all__ = ["DATA", "ExampleSource", "Progress", "check_target", "source_named"]
+__all__ = ["ExampleSource", "Progress", "check_target", "source_named", "source_names"]
 
-DATA = (*DATASETS, *IMAGE_SETS, synthetic.NAME)
+
+def source_names() -> tuple[str, ...]:
+    """Return the names of all sets that a run can have."""
+    return (*dataset_names(), *IMAGE_SETS, synthetic.NAME)
 
 
 def source_named(name: str) -> ExampleSource:
@@ -27,6 +30,6 @@ def source_named(name: str) -> ExampleSource:
         return synthetic.SyntheticLogistic()
     if name in IMAGE_SETS:
         return Images(IMAGE_SETS[name])
-    if name in DATASETS or combination_of(name):
+    if name in dataset_names() or combination_of(name):
         return Recordings(name)
-    raise SettingsError(f"unknown data set {name!r}; {did_you_mean(name, DATA)}")
+    raise SettingsError(f"unknown data set {name!r}; {did_you_mean(name, source_names())}")

@@ -90,9 +90,9 @@ class Images:
     def _check_task(self, task: Task) -> None:
         """Refuse a task that learns other targets than these, before any file is read."""
         check_target(self._reader.name, self, task)
-        if isinstance(task, Segmentation) and task.ignore_index != VOID:
+        if task.outside not in (None, VOID):
             raise SettingsError(
-                f"task.ignore_index is {task.ignore_index}; masks are read with {VOID} where a pixel has no class"
+                f"task.ignore_index is {task.outside}; masks are read with {VOID} where a pixel has no class"
             )
 
 

@@ -50,8 +50,8 @@ def check_target(name: str, source: ExampleSource, task: Task) -> None:
     Raises:
         SettingsError: naming the tasks that learn these.
     """
-    if source.target in task.target_kinds:
+    if task.takes(source.target):
         return
-    fitting = " or ".join(each.name for each in TASKS.values() if source.target in each.target_kinds)
+    fitting = " or ".join(each.name for each in TASKS.values() if each.takes(source.target))
     has = "a class of each pixel" if source.target == "mask" else "one class an example"
     raise SettingsError(f"{name} has {has}, {task.name} learns another target; give --task {fitting}")

@@ -18,8 +18,8 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from federation.method import Weights
+from sim.diagnostics import effective_clients
 from sim.errors import AnalysisError
-from sim.reports.analysis.diagnostics import effective_clients
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.style import new_figure, plain_text

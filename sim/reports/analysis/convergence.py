@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sim.diagnostics import Movement
 from sim.errors import AnalysisError
-from sim.reports.analysis.diagnostics import Movement
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.style import COLOURS, DASHES, by_round, new_figure

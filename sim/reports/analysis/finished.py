@@ -26,9 +26,9 @@ from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model
 from sim.data.federated_data import FederatedData
+from sim.diagnostics import Diagnostics
 from sim.errors import AnalysisError, RunDirectoryError
 from sim.experiment import Experiment
-from sim.reports.analysis.diagnostics import Diagnostics
 from sim.reports.analysis.tsne import subsample
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from federation.aggregation.prototypes import uploaded
 from federation.records import ClassStats
+from sim.diagnostics import aggregate_margin
 from sim.errors import AnalysisError
-from sim.reports.analysis.diagnostics import aggregate_margin
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.style import BLUE, by_round, new_figure

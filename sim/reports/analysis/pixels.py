@@ -16,10 +16,10 @@ from federation.tasks.segmentation import Segmentation
 from federation.tree import total
 from models.model import Model
 from sim.errors import AnalysisError
-from sim.reports.analysis.entropy import feature_entropy, softmax_entropy
 from sim.reports.analysis.finished import FinishedRun
 from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.figures.segmentation import segmentation_figure
+from sim.results.entropy import feature_entropy, softmax_entropy
 from sim.results.segmented_pictures import choose_pictures, picture_of, together
 
 TEXT = """What the network answers for a few test pictures, the same for every run of this seed. Softmax entropy is

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from sim.errors import AnalysisError
 from sim.reports.analysis.section import AnalysisSection, Picture
 from sim.reports.comparison.comparability import settings_of

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from gaitway.terminal import Console
 from sim.reports.comparison.overhead import NOTE as OVERHEAD_NOTE
 from sim.reports.comparison.overhead import overhead_table

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from federation.tasks import TASKS
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from sim.results.records import Selection
 from sim.results.statistics import PairedTest, Ranking
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from sim.reports.comparison.comparability import Runs
 from sim.reports.comparison.records import FOLLOWED, NEW_USERS, ComparedScore, Curve, Selected, columns_of
 from sim.results.records import SELECTIONS, MeanStd, Plain, RoundRecord, SelectedRound, Selection, Spread, Summary

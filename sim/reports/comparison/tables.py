@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from federation.tasks import TASKS
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from sim.reports.comparison.records import NEW_USERS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
 from sim.results.records import SELECTIONS
 from sim.results.statistics import PairedTest, least_sign_flip_p

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 from sim.reports.figures.client_figures import client_scores, confusion, partition
 from sim.reports.figures.segmentation import pictures
 from sim.reports.figures.style import (

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gaitway.metrics import Metric
+from gaitway.tasks import Metric
 
 WIDTH_IN = 10.0
 DPI = 150

@@ -242,9 +242,9 @@ def test_with_many_federations_the_newest_come_first_and_the_worst_is_on_top(tmp
         levels = re.findall(r'<li class="(\w+)">', text)
         assert levels == sorted(levels)
         assert set(levels) == {"error", "warning"}
-        assert "only those on this page are looked at" not in text
+        assert "Only federations on this page are checked" not in text
         first = client.get("/?limit=2", headers=HTML).text
-        assert "only those on this page are looked at" in first
+        assert "Only federations on this page are checked" in first
         following = re.search(r'href="\?cursor=(\d+)" rel="next"', first)
         assert following is not None
         rest = client.get(f"/?limit=2&cursor={following[1]}", headers=HTML).text

@@ -16,7 +16,6 @@ from edge_agent.errors import JobError
 from edge_agent.machine.events import Event, SensorFailed
 from edge_agent.persistence import save_round
 from edge_agent.sensors import open_source
-from edge_agent.serving.soundness import ClassSoundness
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training import trainer
@@ -27,7 +26,7 @@ from federation.errors import UpdateError
 from federation.plan import ModelSpec
 from federation.training.client_round import steps_of
 from federation.wire.schema import check_tree, upload_schema
-from gaitway.scores import confusion, scores_of
+from gaitway.tasks.classification import ClassSoundness, confusion, scores_of
 from har_pipeline import ClientWindows, dataset_labels, dataset_settings, split_client
 from models import build
 from models.checkpoint import load_checkpoint

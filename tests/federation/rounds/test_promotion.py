@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from federation.plan import PromotionSettings
 from federation.rounds.promotion import Decision, PromotionVerdict, VersionComparison, judge, needed_devices
-from gaitway.metrics import METRICS
+from gaitway.tasks import metric_of
 
-MACRO_F1, MSE = METRICS["classification"]["macro_f1"], METRICS["masked_reconstruction"]["mse"]
+MACRO_F1, MSE = metric_of("macro_f1"), metric_of("mse")
 
 
 def judged(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from har_pipeline import (
-    DATASETS,
     PipelineSettings,
     SettingsError,
     SignalError,
     SourceError,
     dataset_labels,
+    dataset_names,
     dataset_settings,
     prepare,
     recordings,
@@ -299,7 +299,7 @@ def test_every_published_set_has_its_classes_and_stride(name: str, classes: int)
 
 
 def test_every_set_describes_itself_and_combinations_follow() -> None:
-    assert (*READERS, "combined", "union", "pretraining") == DATASETS
+    assert (*READERS, "combined", "union", "pretraining") == dataset_names()
     for name, reader in READERS.items():
         assert (reader.name, bool(reader.summary), bool(reader.expected(reader.defaults))) == (name, True, True)
         assert reader.layouts(reader.defaults) or name in ("synthetic", "described") or reader in APPS

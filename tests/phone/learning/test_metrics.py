@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.serving.soundness import soundness_of
 from edge_agent.training.trainer import Measurement, holdout_metrics
-from gaitway.scores import confusion, f1_per_class, scores_of
+from gaitway.tasks.classification import ClassificationTask, confusion, f1_per_class, scores_of
 from tests.phone.learning.conftest import ByNode
 
 CASES = 60
@@ -27,7 +26,7 @@ def by_python(y: list[int], answered: list[int], labels: list[str]) -> dict[str,
     matrix = confusion(np.array(y, np.int64), np.array(answered, np.int64), len(labels))
     found = Measurement(
         scores_of(matrix)._asdict(),
-        soundness_of("classification", {"confusion": matrix}, len(y), labels),
+        ClassificationTask().soundness({"confusion": matrix}, len(y), labels),
         f1_per_class(matrix).tolist(),
     )
     return {name: value for name, value in holdout_metrics(found, found).items() if math.isfinite(value)}

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from federation.plan import PictureInput, Plan, live_obstacle
 from federation.tasks.segmentation import Segmentation
+from gaitway.tasks import TargetKind
 from models import Model, ModelOutput
 from models.registry import MODELS
 from sim.attacks import Attack
@@ -51,7 +52,7 @@ class Tiny(Model):
     """A network of a few hundred weights that fits the table."""
 
     input_kinds = ("image",)
-    tasks = ("segmentation",)
+    targets = (TargetKind.MASK,)
 
     def __init__(self, classes: int, *, input_shape: tuple[int, ...] = (3, 16, 16)) -> None:
         super().__init__(classes, input_shape=input_shape)

@@ -24,7 +24,7 @@ from sim.data.partitions import class_counts
 from sim.data.pooling import pooled
 from sim.data.repartition import current_partition
 from sim.data.scaling import scaled
-from sim.data.sources import DATA, source_named
+from sim.data.sources import source_named, source_names
 from sim.errors import SettingsError
 from sim.experiment import Experiment
 from sim.presets import with_defaults
@@ -85,7 +85,7 @@ def test_options_change_them() -> None:
 def test_an_unknown_data_set_names_the_nearest() -> None:
     with pytest.raises(SettingsError, match="unknown data set 'fashion-mnist'; did you mean 'fashion_mnist'"):
         source_named("fashion-mnist")
-    assert {"motionsense", "union", "mnist", "synthetic_logistic"} <= set(DATA)
+    assert {"motionsense", "union", "mnist", "synthetic_logistic"} <= set(source_names())
 
 
 def test_models_are_built_for_the_data() -> None:

@@ -61,7 +61,7 @@ def examples(module: Model, count: int) -> Examples:
 
 def task_of(module: Model) -> str:
     """Return the task whose targets the network is trained with here: the first of its own."""
-    return module.tasks[0]
+    return module.learnt_tasks()[0]
 
 
 class Gap(NamedTuple):

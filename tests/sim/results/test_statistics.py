@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from gaitway.scores import f1_per_class, lowest_tenth, scores_of
+from gaitway.tasks.classification import f1_per_class, scores_of
+from sim.results.run_directory import lowest_tenth
 from sim.results.statistics import (
     client_differences,
     holm,

@@ -11,8 +11,8 @@ from matplotlib.collections import PathCollection
 
 from gaitway.terminal import Console
 from sim.data.partitions import Dirichlet, Equal, NWay, Partition, Pool, Shards, class_counts
-from sim.data.partitions.plot import draw_partition, partition_figure
 from sim.data.partitions.table import partition_table
+from sim.reports.figures.partition import draw_partition, partition_figure
 from tests.sim.reports.test_plots import overlapping
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from federation.records import ClassStats
-from sim.reports.analysis.diagnostics import aggregate_margin
+from sim.diagnostics import aggregate_margin
 from sim.reports.analysis.margin import margin, margin_of
 from tests.sim.reports.analysis.conftest import Finished
 

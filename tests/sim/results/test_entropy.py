@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sim.reports.analysis.entropy import feature_entropy, softmax_entropy
+from sim.results.entropy import feature_entropy, softmax_entropy
 
 RANDOM = np.random.default_rng(5)
 

@@ -17,8 +17,8 @@ from federation.methods.fedpr import FedPr
 from federation.methods.fedproto import FedProto
 from federation.methods.fedproto_margin import FedProtoMargin
 from federation.records import Tree, Update
-from sim.reports.analysis import diagnostics
-from sim.reports.analysis.diagnostics import Diagnostics, aggregate_margin, diagnose, effective_clients
+from sim import diagnostics
+from sim.diagnostics import Diagnostics, aggregate_margin, diagnose, effective_clients
 
 CLIENTS = ("ada", "bob", "eve")
 

@@ -7,7 +7,10 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from edge_agent.serving.soundness import ClassSoundness, PixelSoundness, RestorationSoundness, Soundness
+from gaitway.tasks.classification import ClassSoundness
+from gaitway.tasks.masked_reconstruction import RestorationSoundness
+from gaitway.tasks.segmentation import PixelSoundness
+from gaitway.tasks.soundness import Soundness
 
 Classes = np.ndarray[tuple[int], np.dtype[np.int64]]
 LABELS = tuple("abcdef")
